@@ -1,0 +1,61 @@
+# Everything runs in .venv, which is made on first use and brought up to date when pyproject.toml or constraints.txt
+# change. pip's own settings (an index, a proxy, a folder of wheels) are respected. `make PYTHON=...` picks another Python.
+
+PYTHON ?= $(shell for name in python3.11 python3; do $(call recent,$$name) && echo $$name && break; done)
+recent = "$(1)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
+# Two workers of one thread each: wider pools only wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check static bench format clean
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
+		printf 'make %-8s %s\n' "$$name" "$$text"; done
+
+demo: $(VENV)/.demo ## Every job, small, on the embedded data, with a report.
+	$(BIN)/interbasin demo
+
+test: $(VENV)/.dev ## Run the tests; import layers and documentation examples are among them.
+	$(PYTEST)
+
+static: $(VENV)/.dev ## Check formatting, lint and types.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: test static ## Everything that must pass before a change goes in: test and static.
+
+bench: $(VENV)/.dev ## Run the quick benchmarks.
+	$(BIN)/python benchmarks/polar.py --quick
+	$(BIN)/python benchmarks/moments.py --quick
+
+format: $(VENV)/.dev ## Format the code and fix what lint can fix.
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## Remove .venv, builds and caches.
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes in first and by its exact version, so that nothing installed later can choose another; setuptools and
+# wheel go in beside it, so that the package is built without an environment of its own.
+$(VENV)/.torch: constraints.txt
+	@$(call recent,$(PYTHON)) || { echo "interbasin needs Python 3.11 or newer; $(or $(PYTHON),python3) is" \
+		"$$($(or $(PYTHON),python3) -V 2>&1 || true). Try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(PIP) install -c constraints.txt "$(TORCH)" setuptools wheel
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[adapt]"
+	touch $@
+
+# dev holds all that demo needs, so one installation serves both.
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[dev]"
+	touch $(VENV)/.demo $@

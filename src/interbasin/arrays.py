@@ -1,0 +1,79 @@
+"""Where numpy arrays become tensors, and back: the one door between the two, with its checks.
+
+Everything above this line of the house works on tensors. Users may hold either.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interbasin.errors import DataError
+
+__all__ = ["Array", "as_tensor", "like_input", "working_dtype"]
+
+Array: TypeAlias = "Tensor | np.ndarray[Any, np.dtype[Any]]"
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def as_tensor(values: object, what: str) -> Tensor:
+    """``values`` as a tensor that shares memory where it can.
+
+    Args:
+        values: A tensor, a numpy array, or nested sequences of numbers.
+        what: How the message calls it, for example ``"the source batch"``.
+
+    Raises:
+        DataError: if the values are not real numbers.
+    """
+    if isinstance(values, Tensor):
+        tensor = values.detach()
+    else:
+        tensor = _tensor_of_array(values, what)
+    if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
+        raise DataError(
+            f"{what} must hold real numbers in a dense tensor, found {tensor.dtype} with layout {tensor.layout}; "
+            "convert it to float32 or float64 first."
+        )
+    return tensor
+
+
+def like_input(result: Tensor, given: object) -> Any:
+    """``result`` as an array if an array was given, else as it is."""
+    return result if isinstance(given, Tensor) else result.numpy()
+
+
+def working_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """The precision to multiply in: the widest of ``dtypes``, but at least float32.
+
+    Example:
+        >>> working_dtype(torch.bfloat16)
+        torch.float32
+    """
+    widest = torch.float32
+    for dtype in dtypes:
+        if dtype not in _HALF:
+            widest = torch.promote_types(widest, dtype)
+    return widest
+
+
+def _tensor_of_array(values: object, what: str) -> Tensor:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what} must be a tensor or an array of numbers, found {type(values).__name__} ({error}).") from error
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
+        raise DataError(
+            f"{what} must hold real numbers, found an array of dtype {array.dtype} from {type(values).__name__}; "
+            "convert it to float32 or float64 first."
+        )
+    # torch reads neither foreign byte orders nor negative strides, and warns about memory it may not write (a
+    # memory-mapped file): a copy is made for those and for nothing else.
+    native = array.dtype.newbyteorder("=")
+    if array.dtype != native or not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = np.array(array, dtype=native, order="C", copy=True)
+    return torch.from_numpy(array)

@@ -1,0 +1,67 @@
+"""The command line: one file a command. Nothing here imports torch before a command runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from interbasin.cli.compare import compare
+from interbasin.cli.demo import demo
+from interbasin.cli.fit import fit
+from interbasin.cli.output import Commands, Debug, Json, Output, Quiet
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="interbasin",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from interbasin._version import __version__
+
+        print(f"interbasin {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def interbasin(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Carry what one trained neural network knows into another.
+
+    Results go to stdout, progress and remarks to stderr. Errors are one sentence and exit code 1.
+
+    Examples:
+
+      interbasin demo
+
+      interbasin compare old.npy new.npy
+
+      interbasin fit old.npy new.npy --method procrustes -o map
+    """
+    Output.of(ctx, json=json, quiet=quiet, debug=debug)
+
+
+app.command()(demo)
+app.command()(fit)
+app.command()(compare)
+
+
+def main() -> None:
+    """The program."""
+    app()

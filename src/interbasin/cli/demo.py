@@ -1,0 +1,65 @@
+"""``interbasin demo``: what there is, small, on the embedded data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["demo"]
+
+
+def demo(
+    ctx: typer.Context,
+    seed: Annotated[int, typer.Option(help="Of the first network; the second has the next one.")] = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Train two small networks on digits and carry the hidden layer of one into the other, by every fit.
+
+    Takes seconds, needs no files and writes none.
+
+    Examples:
+
+      interbasin demo
+
+      interbasin demo --seed 5 --json
+    """
+    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
+    from interbasin.demo import EPOCHS, run_demo
+
+    with words.progress("Training two networks", 2 * EPOCHS) as done:
+        found = run_demo(seed=seed, progress=done)
+    words.result(found.summary(), lambda console: _show(console, found))
+
+
+def _show(console: Console, found: Any) -> None:
+    console.print(
+        f"Two networks 64-{found.width}-10 on digits, seeds {found.seed} and {found.seed + 1}: test accuracy "
+        f"{found.source_accuracy:.1%} and {found.target_accuracy:.1%}."
+    )
+    console.print(f"\nHow alike their hidden layers are, over {found.train_rows:,} training images:")
+    console.print(table(("similarity", "value"), [(name, number(value)) for name, value in found.similarities.items()]))
+    console.print(
+        f"The first network's hidden layer carried into the second's by every fit, judged on\n{found.test_rows} held-out images "
+        "(accuracy: the second network's head reads what was carried):"
+    )
+    rows = [
+        (row.method, row.map, number(row.residual), number(row.held_out_residual), number(row.explained), _share(row.accuracy))
+        for row in found.rows
+    ]
+    columns = ("fit", "map", "residual", "held out", "explained", "accuracy")
+    console.print(table(columns, rows, words=(0, 1)))
+    for row in found.rows:
+        if row.note:
+            console.print(f"{row.method}: {row.note}", style="dim", highlight=False)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"

@@ -1,0 +1,131 @@
+"""What every command shares: results on stdout, progress and remarks on stderr, errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from interbasin.errors import InterbasinError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Commands", "Debug", "Json", "Output", "Quiet"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars and no remarks.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")]
+
+ERROR, BUG, INTERRUPTED = 1, 70, 130
+
+
+class Commands(TyperGroup):
+    """The group of all commands: turns our errors into one sentence on stderr and exit code 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InterbasinError as error:
+            if wants(ctx, "debug"):
+                raise
+            if wants(ctx, "json"):
+                print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+            print(f"Error: {error}", file=sys.stderr)
+            raise typer.Exit(ERROR) from error
+        except KeyboardInterrupt as error:
+            print("Interrupted; nothing half-written was left behind.", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from error
+        except BrokenPipeError as error:
+            # The reader of our output went away, as `head` does. Python would complain once more when it flushes.
+            sys.stdout = None  # type: ignore[assignment]
+            raise typer.Exit(ERROR) from error
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            # Typer's usage errors carry an exit code of their own and a message that names the option.
+            if wants(ctx, "debug") or hasattr(error, "exit_code"):
+                raise
+            print(
+                f"Error: an unexpected {type(error).__name__} ({error}). This is a bug in interbasin; "
+                "run again with --debug and report what it shows.",
+                file=sys.stderr,
+            )
+            raise typer.Exit(BUG) from error
+
+
+def wants(ctx: Any, flag: str) -> bool:
+    """Whether a flag was given, before the command or behind it."""
+    flags = (ctx.obj or {}) if ctx is not None else {}
+    return bool(flags.get(flag))
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a command's words go."""
+
+    json: bool
+    quiet: bool
+
+    @classmethod
+    def of(cls, ctx: typer.Context, *, json: bool, quiet: bool, debug: bool) -> Output:
+        """The output that the flags ask for; a flag counts before the command's name as well as behind it."""
+        flags = ctx.ensure_object(dict)
+        for name, given in (("json", json), ("quiet", quiet), ("debug", debug)):
+            flags[name] = bool(flags.get(name)) or given
+        return cls(json=flags["json"], quiet=flags["quiet"])
+
+    def result(self, summary: Mapping[str, Any], show: Callable[[Console], None]) -> None:
+        """Print the result: ``summary`` as JSON, or what ``show`` draws for people."""
+        if self.json:
+            print(json.dumps(summary, indent=2, ensure_ascii=False))
+        else:
+            show(_console(stderr=False))
+
+    def remark(self, text: str) -> None:
+        """A line for people, beside the result."""
+        if not self.quiet:
+            _console(stderr=True).print(text, style="dim", markup=False, highlight=False)
+
+    @contextlib.contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A progress bar on stderr; yields a function that takes how much is done."""
+        if self.quiet:
+            yield lambda done: None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda done: bar.update(task, completed=done)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> Any:
+    """A table for people. The columns at the positions ``words`` hold words, the others numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
+    for position, column in enumerate(columns):
+        made.add_column(column, justify="left" if position in words else "right")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def number(value: float | None) -> str:
+    """A number for people: four significant digits; what is not known is a dash."""
+    return "-" if value is None or value != value else f"{value:.4g}"
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, soft_wrap=False)

@@ -1,0 +1,77 @@
+"""The exception tree. Every message says what was asked, what was found and what to try.
+
+InterbasinError
+├── ShapeError         (ValueError)   widths, ranks or row counts that do not fit together
+├── DataError          (ValueError)   values that cannot be used: NaN, infinity, nothing at all, the wrong dtype
+├── MapError           (ValueError)   a matrix or an index that is not the kind of map it was said to be
+├── FitError           (ValueError)   a fit that cannot be made, or that the caller asked to have converged
+├── UnknownNameError   (LookupError)  a name that is not registered; lists the known ones, nearest first
+├── FileError          (OSError)      a file that is missing, in the way, truncated or not what its name says
+└── MissingExtraError  (ImportError)  an optional dependency that is not installed; names the extra
+
+The command line prints the message alone and exits with code 1; anything outside this tree is a bug.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "DataError",
+    "FileError",
+    "FitError",
+    "InterbasinError",
+    "MapError",
+    "MissingExtraError",
+    "ShapeError",
+    "UnknownNameError",
+]
+
+
+class InterbasinError(Exception):
+    """What every error of this package is."""
+
+
+class ShapeError(InterbasinError, ValueError):
+    """Widths, ranks or row counts do not fit together."""
+
+
+class DataError(InterbasinError, ValueError):
+    """Values cannot be used: not finite, empty, or of a dtype that has no arithmetic here."""
+
+
+class MapError(InterbasinError, ValueError):
+    """A matrix or an index is not the kind of map it was said to be."""
+
+
+class FitError(InterbasinError, ValueError):
+    """A fit cannot be made, or did not converge although the caller required it."""
+
+
+class UnknownNameError(InterbasinError, LookupError):
+    """A name is not registered."""
+
+    @classmethod
+    def of(cls, kind: str, asked: object, known: Iterable[str]) -> UnknownNameError:
+        """The error for ``asked``, with the known names sorted by likeness to it."""
+        names = sorted(known)
+        likeness = {name: difflib.SequenceMatcher(None, str(asked).lower(), name.lower()).ratio() for name in names}
+        nearest = sorted(names, key=lambda name: -likeness[name])
+        return cls(f"There is no {kind} named {asked!r}; try one of: {', '.join(nearest) or '(none registered)'}.")
+
+
+class FileError(InterbasinError, OSError):
+    """A file is missing, in the way, truncated, or not what its name says."""
+
+    # OSError shows its arguments as "[Errno ...]" when there are two; we always give one sentence.
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class MissingExtraError(InterbasinError, ImportError):
+    """An optional dependency is not installed."""
+
+    @classmethod
+    def of(cls, what: str, extra: str) -> MissingExtraError:
+        return cls(f"{what} needs the {extra!r} extra, which is not installed; run: pip install 'interbasin[{extra}]'.")

@@ -1,0 +1,29 @@
+"""Statistics -> map: one solver a file, each a function of `PairedMoments` or of two arrays of paired rows."""
+
+from interbasin.fit.assignment import assignment
+from interbasin.fit.cca import cca
+from interbasin.fit.least_squares import least_squares
+from interbasin.fit.orthogonalised import orthogonalised
+from interbasin.fit.polar import Polar, polar
+from interbasin.fit.procrustes import procrustes
+from interbasin.fit.registry import describe, get, names
+from interbasin.fit.result import STATUSES, Fit
+from interbasin.fit.sinkhorn import sinkhorn
+from interbasin.fit.stiefel import stiefel
+
+__all__ = [
+    "STATUSES",
+    "Fit",
+    "Polar",
+    "assignment",
+    "cca",
+    "describe",
+    "get",
+    "least_squares",
+    "names",
+    "orthogonalised",
+    "polar",
+    "procrustes",
+    "sinkhorn",
+    "stiefel",
+]

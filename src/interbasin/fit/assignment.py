@@ -1,0 +1,76 @@
+"""The best permutation, exactly."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from interbasin.errors import FitError
+from interbasin.fit.registry import solver
+from interbasin.fit.result import Proposal
+from interbasin.maps import Permutation, SignedPermutation
+from interbasin.statistics import PairedMoments
+
+__all__ = ["assignment", "benefit"]
+
+MATCHES = ("covariance", "correlation")
+
+
+@solver(name="assignment", reference="crouse:16", grams=False)
+def assignment(
+    moments: PairedMoments,
+    *,
+    centered: bool = True,
+    signed: bool = False,
+    match: Literal["covariance", "correlation"] = "covariance",
+) -> Proposal:
+    r"""The permutation of units that best carries source onto target.
+
+    Minimises :math:`\|X P^\top - Y\|_F` over permutations by solving the linear assignment problem exactly [crouse:16, the
+    algorithm behind scipy's ``linear_sum_assignment``]. For unequal widths each unit of the narrower space gets its own
+    partner, and the minimum is over all such matchings: since :math:`\|x_j - y_i\|^2 = \|x_j\|^2 + \|y_i\|^2 - 2 c_{ij}`, a
+    source unit's own energy counts when not all of them are taken.
+
+    Args:
+        moments: Or two arrays of paired rows, source and target.
+        centered: Fit to the rows about their means.
+        signed: Allow each unit to change its sign (the exact group behind an odd non-linearity).
+        match: Maximise covariance (the residual above) or correlation, which ignores the units' scales.
+        affine: Return an `Affine` that also carries the source's mean to the target's.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 5.0], [2.0, 3.0], [4.0, 4.0]])
+        >>> assignment(x, x.flip(-1)).map.index
+        tensor([1, 0])
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    worth = benefit(moments, centered=centered, match=match)
+    found = worth.abs() if signed else worth
+    if match == "covariance" and moments.target_width < moments.source_width:
+        found = 2 * found - moments.squares_source(centered=centered).to(found)
+    rows, columns = linear_sum_assignment(found.cpu().numpy(), maximize=True)
+    index = torch.full((moments.target_width,), -1, dtype=torch.int64)
+    index[torch.as_tensor(rows)] = torch.as_tensor(columns)
+    details = {"objective": float(worth.abs()[rows, columns].sum() if signed else worth[rows, columns].sum())}
+    if not signed:
+        return Proposal(Permutation(index, source_width=moments.source_width), details=details)
+    sign = torch.ones(moments.target_width, dtype=torch.int8)
+    sign[torch.as_tensor(rows)] = torch.where(worth[rows, columns].cpu() < 0, -1, 1).to(torch.int8)
+    return Proposal(SignedPermutation(index, sign, source_width=moments.source_width), details=details)
+
+
+def benefit(moments: PairedMoments, *, centered: bool, match: str) -> Tensor:
+    """What matching target unit ``i`` with source unit ``j`` is worth, shape ``(target, source)``."""
+    if match not in MATCHES:
+        raise FitError(f"Units are matched by {' or '.join(repr(m) for m in MATCHES)}, found {match!r}.")
+    cross = moments.cross(centered=centered)
+    if match == "covariance":
+        return cross
+    source = moments.squares_source(centered=centered).to(cross).sqrt()
+    target = moments.squares_target(centered=centered).to(cross).sqrt()
+    scale = torch.outer(target, source)
+    # A unit that never varies correlates with nothing.
+    return torch.where(scale > 0, cross / torch.where(scale > 0, scale, 1), 0)

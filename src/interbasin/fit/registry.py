@@ -1,0 +1,192 @@
+"""How a solver becomes a public function: one decorator that reads the data, measures the result and keeps the name.
+
+A solver is written as ``moments, options -> Proposal``. Registered, it takes moments *or* two arrays of paired rows, gives
+back a `Fit`, and can be found by the name that the command line uses.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interbasin.arrays import Array, as_tensor
+from interbasin.errors import DataError, FitError, UnknownNameError
+from interbasin.fit.result import Fit, Proposal
+from interbasin.maps import Affine, Map
+from interbasin.statistics import PairedMoments, residual_energy
+
+__all__ = ["Solver", "describe", "get", "names", "solver"]
+
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A registered solver: its name, where it comes from, its options with their defaults, and the function."""
+
+    name: str
+    reference: str
+    grams: bool
+    options: dict[str, Any]
+    summary: str
+    function: Callable[..., Fit]
+
+    def require_options(self, given: Iterable[str]) -> None:
+        """Refuse options that belong to other fits.
+
+        Raises:
+            FitError: with the options that this one takes.
+        """
+        foreign = [name for name in given if name not in self.options]
+        if foreign:
+            users = [other.name for other in _SOLVERS.values() if foreign[0] in other.options]
+            hint = f"it belongs to {', '.join(users)}" if users else "no fit does"
+            raise FitError(f"The {self.name} fit has no option {foreign[0]!r} ({hint}); it takes {', '.join(self.options)}.")
+
+
+_SOLVERS: dict[str, Solver] = {}
+
+
+def solver(name: str, reference: str, *, grams: bool) -> Callable[[Callable[..., Proposal]], Callable[..., Fit]]:
+    """Register ``moments, options -> Proposal`` under ``name``.
+
+    Args:
+        name: What the command line calls it.
+        reference: Its key in ``docs/references.bib``.
+        grams: Whether it needs the Gram matrices.
+    """
+
+    def register(propose: Callable[..., Proposal]) -> Callable[..., Fit]:
+        @functools.wraps(propose)
+        def fit(
+            source: Array | PairedMoments | None = None, target: Array | None = None, *, affine: bool = False, **options: Any
+        ) -> Fit:
+            if source is None and options.get("objective") is not None:
+                # A solver with an objective of the caller's can do without data; there is nothing to measure then.
+                free = propose(None, **options)
+                return Fit(free.map, math.nan, math.nan, free.status, free.steps, name, free.details)
+            moments = _moments(source, target, grams, name)
+            proposal = propose(moments, **options)
+            return measure(proposal, moments, source, target, affine, options.get("centered", True), name)
+
+        parameters = list(inspect.signature(propose).parameters.values())[1:]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        fit.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
+                inspect.Parameter("target", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
+                *parameters,
+                inspect.Parameter("affine", keyword, default=False),
+            ],
+            return_annotation=Fit,
+        )
+        options = {p.name: p.default for p in parameters} | {"affine": False}
+        summary = (inspect.getdoc(propose) or "").split("\n")[0]
+        _SOLVERS[name] = Solver(name, reference, grams, options, summary, fit)
+        return fit
+
+    return register
+
+
+def get(name: str) -> Callable[..., Fit]:
+    """The fit that the command line calls ``name``; underscores do for hyphens.
+
+    Raises:
+        UnknownNameError: with the known names, nearest first.
+    """
+    return describe(name).function
+
+
+def describe(name: str) -> Solver:
+    """Everything that is registered about the fit called ``name``."""
+    found = _SOLVERS.get(str(name).replace("_", "-"))
+    if found is None:
+        raise UnknownNameError.of("fit", name, _SOLVERS)
+    return found
+
+
+def names() -> tuple[str, ...]:
+    """The names of all fits."""
+    return tuple(_SOLVERS)
+
+
+def measure(
+    proposal: Proposal,
+    moments: PairedMoments,
+    source: Array | PairedMoments | None,
+    target: Array | None,
+    affine: bool,
+    centered: bool,
+    method: str,
+) -> Fit:
+    """The `Fit` of a proposal: its offset if one was asked for, and its residuals."""
+    map = with_offset(proposal.map, moments) if affine else proposal.map
+    if isinstance(source, PairedMoments) or target is None:
+        raw = residual_energy(moments, map, centered=False)
+        spread = residual_energy(moments, map, centered=True)
+    else:
+        # With the rows at hand the residual is measured on them, to round-off; moments stop at about 1e-8.
+        raw, spread = _residuals_of_rows(map, as_tensor(source, "the source"), as_tensor(target, "the target"))
+    energy = float(moments.squares_target(centered=False).sum())
+    variance = float(moments.squares_target(centered=True).sum())
+    explained = 1 - _ratio(spread, variance) if centered or affine else 1 - _ratio(raw, energy)
+    return Fit(map, math.sqrt(_ratio(raw, energy)), explained, proposal.status, proposal.steps, method, proposal.details)
+
+
+def with_offset(map: Map, moments: PairedMoments) -> Affine:
+    """The affine map with the same matrix that carries the source's mean to the target's."""
+    matrix = map.matrix.to(moments.mean_source)
+    return Affine(matrix, moments.mean_target - moments.mean_source @ matrix.mT)
+
+
+def _moments(source: Array | PairedMoments | None, target: Array | None, grams: bool, name: str) -> PairedMoments:
+    if isinstance(source, PairedMoments):
+        if target is not None:
+            raise DataError(f"{name} takes PairedMoments alone or two arrays, found PairedMoments and a second argument.")
+        if not source.count:
+            raise DataError(f"{name} got PairedMoments that are empty; call update(x, y) first.")
+        if grams and not source.has_grams:
+            raise DataError(f"{name} needs the Gram matrices; collect the statistics with PairedMoments(grams=True).")
+        return source
+    if source is None or target is None:
+        found = "nothing" if source is None else f"only {type(source).__name__}"
+        raise DataError(f"{name} takes PairedMoments or two arrays of paired rows, found {found}.")
+    x, y = as_tensor(source, "the source"), as_tensor(target, "the target")
+    # Onto a narrower space even a rotation changes the energy that arrives, and to know it takes the Gram matrix.
+    narrowing = x.ndim > 0 and y.ndim > 0 and x.shape[-1] > y.shape[-1]
+    return PairedMoments.of(x, y, grams=grams or narrowing)
+
+
+def _residuals_of_rows(map: Map, source: Tensor, target: Tensor) -> tuple[float, float]:
+    """The sums of squared residuals, as they are and about their mean."""
+    source = source.reshape(-1, source.shape[-1])
+    target = target.reshape(-1, target.shape[-1])
+    total = torch.zeros(target.shape[-1], dtype=torch.float64)
+    squares = 0.0
+    origin: Tensor | None = None
+    shifted_total = torch.zeros_like(total)
+    shifted_squares = 0.0
+    for start in range(0, len(source), ROWS_AT_ONCE):
+        x = source[start : start + ROWS_AT_ONCE].cpu().to(torch.float64)
+        y = target[start : start + ROWS_AT_ONCE].cpu().to(torch.float64)
+        missed = map(x).cpu() - y
+        squares += float(missed.square().sum())
+        origin = missed.mean(dim=0) if origin is None else origin
+        shifted_total += (missed - origin).sum(dim=0)
+        shifted_squares += float((missed - origin).square().sum())
+    return squares, max(0.0, shifted_squares - float(shifted_total.square().sum()) / len(source))
+
+
+def _ratio(part: float, whole: float) -> float:
+    if math.isnan(part):
+        return math.nan
+    if whole > 0:
+        return part / whole
+    return 0.0 if part == 0 else math.inf

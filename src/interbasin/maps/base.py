@@ -1,0 +1,210 @@
+"""What a map between two spaces is, and the one place where its direction is explained.
+
+**Direction.** A map goes source -> target. Its matrix has shape ``(target, source)`` and it acts on the *last axis*:
+
+    m(x) == x @ m.matrix.mT          rows of x are vectors of the source space
+    (g @ f)(x) == g(f(x))            first f, then g
+    m.inverse()(m(x)) == x           where ``is_exact_inverse``; otherwise the inverse is the pseudo-inverse
+
+**Dual.** Tensors that *write* a space move by its map, tensors that *read* it move by the dual, the inverse transpose:
+for a weight ``W`` of shape (out, in), ``W' = M_out W M_in^-1``, so that ``W' (M_in x) = M_out (W x)``. Acting on the last
+axis of ``W`` this is ``M_in.dual()(W)``. For (partial) isometries the dual is the map itself.
+
+Papers that write row maps ``T`` (source x target, ``H_A T ~ H_B``) have ``matrix == T.mT``.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interbasin.arrays import Array, as_tensor, like_input, working_dtype
+from interbasin.errors import DataError, MapError, ShapeError
+
+__all__ = ["Map"]
+
+
+class Map(ABC):
+    """A map from a source space to a target space. Immutable; final subclasses only.
+
+    Attributes:
+        kind: The name in files and messages.
+        source_width: Width of the space it reads.
+        target_width: Width of the space it writes.
+    """
+
+    kind: ClassVar[str]
+    source_width: int
+    target_width: int
+
+    # ------------------------------------------------------------------ what a map is made of
+
+    @property
+    @abstractmethod
+    def matrix(self) -> Tensor:
+        """The dense matrix, shape ``(target, source)``: a copy, so that the map stays as it is."""
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """The number of independent directions that come through."""
+
+    @property
+    @abstractmethod
+    def is_isometric(self) -> bool:
+        """Whether it is a partial isometry by kind: every direction is either kept with its length, or dropped."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype | None:
+        """The precision of its numbers, or None for maps that only move entries."""
+
+    @abstractmethod
+    def inverse(self) -> Map:
+        """The map back: the inverse where ``is_exact_inverse``, otherwise the Moore-Penrose pseudo-inverse."""
+
+    @abstractmethod
+    def dual(self) -> Map:
+        """What read axes get: the inverse transpose (of the linear part, for an affine map)."""
+
+    @abstractmethod
+    def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Self:
+        """The same map in another precision or on another device."""
+
+    @abstractmethod
+    def _act(self, x: Tensor) -> Tensor:
+        """Act on the last axis of a tensor whose width is already checked."""
+
+    @abstractmethod
+    def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What `save` writes besides kind and widths."""
+
+    @classmethod
+    @abstractmethod
+    def _restore(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """The map of a record that `_record` made."""
+
+    # ------------------------------------------------------------------ what every map can do
+
+    @property
+    def is_exact_inverse(self) -> bool:
+        """Whether ``inverse()`` undoes the map: no direction of the source is lost on the way."""
+        return self.rank == self.source_width
+
+    @overload
+    def __call__(self, x: Tensor) -> Tensor: ...
+    @overload
+    def __call__(self, x: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]: ...
+    def __call__(self, x: Array) -> Array:
+        """``x`` carried to the target space: the last axis goes from ``source_width`` to ``target_width``.
+
+        Tensors come back as tensors and arrays as arrays, in the dtype they came in; products are formed in the wider
+        of both precisions.
+        """
+        tensor = as_tensor(x, "the input of a map") if not isinstance(x, Tensor) else x
+        if tensor.ndim == 0 or tensor.shape[-1] != self.source_width:
+            raise ShapeError(
+                f"{self!r} acts on a last axis of width {self.source_width}, found an input of shape "
+                f"{tuple(tensor.shape)}; move the axis that lies in the source space to the end."
+            )
+        result: Array = like_input(self._act(tensor), x)
+        return result
+
+    def __matmul__(self, first: Map) -> Map:
+        """``g @ f``: first ``f``, then ``g``, as the most special kind that the composition keeps."""
+        from interbasin.maps.composition import compose
+
+        return compose(self, first)
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the map to a folder: ``map.safetensors`` and ``map.json``, exactly, whole or not at all."""
+        from interbasin.maps.files import save
+
+        save(self, folder, force=force)
+
+    # ------------------------------------------------------------------ being a value
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Maps are immutable; make a new {type(self).__name__} instead of setting {name!r}.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"Maps are immutable; {name!r} of a {type(self).__name__} cannot be deleted.")
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        assert isinstance(other, Map)
+        document, tensors = self._record()
+        other_document, other_tensors = other._record()
+        return (
+            (self.source_width, self.target_width) == (other.source_width, other.target_width)
+            and document == other_document
+            and tensors.keys() == other_tensors.keys()
+            and all(_identical(tensors[key], other_tensors[key]) for key in tensors)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.source_width, self.target_width))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.target_width} <- {self.source_width})"
+
+
+def dense_matrix(values: object, what: str) -> Tensor:
+    """A private, finite, floating-point copy of a matrix that a user gave.
+
+    Raises:
+        ShapeError, DataError: if it has not two axes, is empty, or is not finite.
+    """
+    tensor = as_tensor(values, what)
+    if tensor.ndim != 2 or 0 in tensor.shape:
+        raise ShapeError(
+            f"{what} must be a matrix of shape (target, source) with at least one row and one column, "
+            f"found shape {tuple(tensor.shape)}."
+        )
+    tensor = finite(floating(tensor), what)
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def floating(tensor: Tensor) -> Tensor:
+    """Whole numbers become float64; floating-point stays as it is."""
+    return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
+
+
+def finite(tensor: Tensor, what: str) -> Tensor:
+    """The tensor itself, once every entry is known to be finite."""
+    bad = int((~torch.isfinite(tensor)).sum())
+    if bad:
+        raise DataError(f"{what} must be finite, found {bad} entries that are NaN or infinite; clean them before.")
+    return tensor
+
+
+def act_densely(matrix: Tensor, x: Tensor) -> Tensor:
+    """``x @ matrix.mT`` in the wider of both precisions, returned in the dtype of ``x`` and on its device."""
+    if not x.is_floating_point():
+        raise DataError(
+            f"A map with real coefficients acts on floating-point values, found {x.dtype}; convert the input with .float()."
+        )
+    working = working_dtype(x.dtype, matrix.dtype)
+    return (x.to(working) @ matrix.to(device=x.device, dtype=working).mT).to(x.dtype)
+
+
+def require_map(value: object, what: str) -> Map:
+    """``value`` if it is a map, else a `MapError`."""
+    if not isinstance(value, Map):
+        raise MapError(f"{what} must be a map of interbasin.maps, found {type(value).__name__}.")
+    return value
+
+
+def _identical(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())

@@ -1,0 +1,104 @@
+"""The composition of two maps, as the most special kind that survives it.
+
+    identity      after anything            that thing
+    (signed) permutations                   a (signed) permutation
+    blocks        after blocks cut alike    blocks
+    partial isometries that keep lengths    orthogonal
+    anything affine                         affine
+    the rest                                linear
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from interbasin.arrays import working_dtype
+from interbasin.errors import ShapeError
+from interbasin.maps.base import Map, require_map
+from interbasin.maps.blocks import Blocks
+from interbasin.maps.identity import Identity
+from interbasin.maps.linear import Affine, Linear
+from interbasin.maps.orthogonal import Orthogonal
+from interbasin.maps.permutation import Permutation, SignedPermutation, compose_indices
+
+__all__ = ["compose"]
+
+
+def compose(later: Map, first: Map) -> Map:
+    """``later @ first``: the map that does ``first`` and then ``later``.
+
+    Raises:
+        ShapeError: if ``first`` does not end where ``later`` begins.
+    """
+    require_map(first, "the right side of @")
+    if later.source_width != first.target_width:
+        raise ShapeError(
+            f"{later!r} cannot follow {first!r}: the first ends in width {first.target_width} and the second reads "
+            f"width {later.source_width}; g @ f does f first."
+        )
+    if isinstance(first, Identity):
+        return later
+    if isinstance(later, Identity):
+        return first
+    if isinstance(later, Permutation) and isinstance(first, Permutation):
+        return Permutation(compose_indices(later.index, first.index), source_width=first.source_width)
+    if isinstance(later, Permutation | SignedPermutation) and isinstance(first, Permutation | SignedPermutation):
+        return _compose_signed(later, first)
+    if isinstance(later, Blocks) and isinstance(first, Blocks) and later.source_blocks == first.target_blocks:
+        return _compose_blocks(later, first)
+    if isinstance(later, Affine) or isinstance(first, Affine):
+        return _compose_affine(later, first)
+    product = _product(later, first)
+    if later.is_isometric and first.is_isometric and _keeps_isometry(later, first):
+        return Orthogonal(product)
+    return Linear(product)
+
+
+def _keeps_isometry(later: Map, first: Map) -> bool:
+    # g f is a partial isometry if g is isometric on all of the middle space, or f fills the middle space:
+    # (gf)(gf)^T(gf) = g f f^T (g^T g) f, and either g^T g = I or f f^T = I makes that g f. Otherwise, as for an embedding
+    # followed by a projection onto other directions, the product has singular values between zero and one.
+    middle = later.source_width
+    return later.rank == middle or first.rank == middle
+
+
+def _compose_signed(later: Permutation | SignedPermutation, first: Permutation | SignedPermutation) -> SignedPermutation:
+    index = compose_indices(later.index, first.index)
+    sign = _signs(later) * _signs(first)[later.index.clamp(min=0)]
+    return SignedPermutation(index, sign, source_width=first.source_width)
+
+
+def _signs(permutation: Permutation | SignedPermutation) -> Tensor:
+    if isinstance(permutation, SignedPermutation):
+        return permutation.sign
+    return torch.ones(permutation.target_width, dtype=torch.int8)
+
+
+def _compose_blocks(later: Blocks, first: Blocks) -> Blocks:
+    taken = later.order.index.tolist()
+    maps = [compose(block, first.maps[position]) for block, position in zip(later.maps, taken, strict=True)]
+    return Blocks(maps, order=Permutation(compose_indices(later.order.index, first.order.index)))
+
+
+def _compose_affine(later: Map, first: Map) -> Affine:
+    matrix = _product(_linear_part(later), _linear_part(first))
+    zero = torch.zeros(first.target_width, dtype=matrix.dtype, device=matrix.device)
+    offset = later(first.offset.to(matrix) if isinstance(first, Affine) else zero)
+    return Affine(matrix, offset)
+
+
+def _linear_part(map: Map) -> Map:
+    return map.linear if isinstance(map, Affine) else map
+
+
+def _product(later: Map, first: Map) -> Tensor:
+    """The matrix of the composition. A map that only moves entries is applied, never multiplied as a matrix."""
+    if later.dtype is not None and isinstance(first, Permutation | SignedPermutation):
+        # Columns of G P: the transposed permutation acts on the rows of G.
+        return first.inverse()(later.matrix)
+    if first.dtype is None:
+        return later(first.matrix.mT).mT
+    working = working_dtype(first.dtype, later.dtype or first.dtype)
+    dtype = torch.promote_types(first.dtype, later.dtype) if later.dtype is not None else first.dtype
+    return later(first.matrix.to(working).mT).mT.to(dtype)

@@ -1,0 +1,68 @@
+"""Maps in files: ``map.safetensors`` for the numbers, ``map.json`` for the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from interbasin.errors import FileError, InterbasinError
+from interbasin.maps.base import Map
+from interbasin.maps.blocks import Blocks
+from interbasin.maps.identity import Identity
+from interbasin.maps.linear import Affine, Linear
+from interbasin.maps.orthogonal import Orthogonal
+from interbasin.maps.permutation import Permutation, SignedPermutation
+from interbasin.storage import new_folder, read_record, write_record
+
+__all__ = ["KINDS", "load", "restore", "save"]
+
+FORMAT, VERSION, NAME = "map", 1, "map"
+
+KINDS: dict[str, type[Map]] = {
+    kind.kind: kind for kind in (Identity, Permutation, SignedPermutation, Orthogonal, Linear, Affine, Blocks)
+}
+
+
+def save(map: Map, folder: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Write ``map`` to ``folder``; the folder appears whole or not at all."""
+    with new_folder(folder, force=force) as temporary:
+        write_into(temporary, map)
+
+
+def write_into(folder: Any, map: Map) -> None:
+    """Write ``map`` into a folder that is being filled."""
+    document, tensors = map._record()
+    described = {"kind": map.kind, "source_width": map.source_width, "target_width": map.target_width, **document}
+    write_record(folder, NAME, FORMAT, VERSION, described, tensors)
+
+
+def load(folder: str | os.PathLike[str]) -> Map:
+    """The map that was saved to ``folder``, exactly. Nothing that is loaded is executed.
+
+    Raises:
+        FileError: if there is no map, or it is damaged.
+    """
+    document, tensors = read_record(folder, NAME, FORMAT, VERSION)
+    try:
+        return restore(document, tensors)
+    except FileError:
+        raise
+    except (KeyError, TypeError, AttributeError, InterbasinError) as error:
+        raise FileError(f"The map in {folder} is damaged: {error}; copy the folder again or fit the map anew.") from error
+
+
+def restore(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Map:
+    """The map of a document and tensors that a map's record holds."""
+    kind = KINDS.get(document["kind"])
+    if kind is None:
+        raise FileError(f"A saved map is of the unknown kind {document['kind']!r}; this program knows {', '.join(KINDS)}.")
+    map = kind._restore(document, tensors)
+    if (map.source_width, map.target_width) != (document["source_width"], document["target_width"]):
+        raise FileError(
+            f"A saved map says it is {document['target_width']} <- {document['source_width']}, but its numbers are "
+            f"{map.target_width} <- {map.source_width}; copy the folder again."
+        )
+    return map

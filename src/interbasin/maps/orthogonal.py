@@ -1,0 +1,105 @@
+"""Maps that keep lengths: rotations, reflections, isometric embeddings, and their partial kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from interbasin.arrays import working_dtype
+from interbasin.errors import MapError
+from interbasin.maps.base import Map, act_densely, dense_matrix
+
+__all__ = ["Orthogonal"]
+
+# How far the entries of Q Q^T Q may be from those of Q. Wide enough for a factor that was computed in one precision and
+# stored in it, and far below what a matrix that is not orthogonal shows.
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+
+
+@final
+class Orthogonal(Map):
+    r"""A matrix whose singular values are all one, or one and zero.
+
+    Square: :math:`Q^\top Q = I`. For unequal widths semi-orthogonal: orthonormal columns when the target is wider,
+    orthonormal rows when it is narrower. When a fit dropped directions that it did not observe, a partial isometry
+    (:math:`Q Q^\top Q = Q`) of a smaller rank. In every case the pseudo-inverse is the transpose and the dual the map itself.
+
+    Args:
+        matrix: Shape ``(target, source)``.
+
+    Raises:
+        MapError: if the matrix is not a partial isometry to the precision of its dtype.
+
+    Example:
+        >>> quarter_turn = Orthogonal([[0.0, -1.0], [1.0, 0.0]])
+        >>> quarter_turn(torch.tensor([1.0, 0.0]))
+        tensor([0., 1.])
+    """
+
+    kind = "orthogonal"
+    _matrix: Tensor
+    _rank: int
+
+    def __init__(self, matrix: object) -> None:
+        values = dense_matrix(matrix, "the matrix of an Orthogonal map")
+        self._set(_matrix=values, _rank=_rank_of_partial_isometry(values))
+        self._set(target_width=values.shape[0], source_width=values.shape[1])
+
+    @property
+    def matrix(self) -> Tensor:
+        return self._matrix.clone()
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def is_isometric(self) -> bool:
+        return True
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._matrix.dtype
+
+    def inverse(self) -> Orthogonal:
+        return Orthogonal._trusted(self._matrix.mT.contiguous(), self._rank)
+
+    def dual(self) -> Orthogonal:
+        return self
+
+    def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Orthogonal:
+        return Orthogonal._trusted(self._matrix.to(device=device, dtype=dtype), self._rank)
+
+    def _act(self, x: Tensor) -> Tensor:
+        return act_densely(self._matrix, x)
+
+    def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {}, {"matrix": self._matrix}
+
+    @classmethod
+    def _restore(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Orthogonal:
+        return cls(tensors["matrix"])
+
+    @classmethod
+    def _trusted(cls, matrix: Tensor, rank: int) -> Orthogonal:
+        """Without the check and the copy, for matrices that are isometries by construction."""
+        made = cls.__new__(cls)
+        made._set(_matrix=matrix, _rank=rank, target_width=matrix.shape[0], source_width=matrix.shape[1])
+        return made
+
+
+def _rank_of_partial_isometry(matrix: Tensor) -> int:
+    working = matrix.to(working_dtype(matrix.dtype))
+    narrow = working if working.shape[0] <= working.shape[1] else working.mT
+    gap = float((narrow @ narrow.mT @ narrow - narrow).abs().max())
+    tolerance = TOLERANCE[matrix.dtype]
+    if not gap <= tolerance:
+        raise MapError(
+            f"An Orthogonal map needs orthonormal rows or columns: Q Q^T Q differs from Q by {gap:.1e}, more than the "
+            f"{tolerance:.0e} that {matrix.dtype} allows; use Linear, or interbasin.fit.polar for the nearest orthogonal one."
+        )
+    # The squared Frobenius norm of a partial isometry is its rank.
+    return round(float(narrow.square().sum()))

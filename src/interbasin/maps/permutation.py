@@ -1,0 +1,218 @@
+"""Maps that only move entries, with or without a change of sign. They never become dense matrices to act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from interbasin.arrays import as_tensor
+from interbasin.errors import DataError, MapError, ShapeError
+from interbasin.maps.base import Map
+
+__all__ = ["Permutation", "SignedPermutation"]
+
+UNMATCHED = -1
+
+
+@final
+class Permutation(Map):
+    """Target unit ``i`` is source unit ``index[i]``.
+
+    For unequal widths, or after dropping units, it is a partial matching: ``index[i] == -1`` leaves target unit ``i`` zero,
+    and source units that no entry names are lost. The inverse is the transposed matching.
+
+    Args:
+        index: One source unit (or -1) for each target unit, no source unit twice.
+        source_width: Width of the source; by default that of the target.
+
+    Example:
+        >>> p = Permutation([2, 0, 1])
+        >>> p(torch.tensor([10.0, 20.0, 30.0]))
+        tensor([30., 10., 20.])
+        >>> p.inverse()(p(torch.tensor([10.0, 20.0, 30.0])))
+        tensor([10., 20., 30.])
+    """
+
+    kind = "permutation"
+    _index: Tensor
+
+    def __init__(self, index: object, source_width: int | None = None) -> None:
+        checked, width = _check_index(index, source_width)
+        self._set(_index=checked, target_width=checked.numel(), source_width=width)
+
+    @property
+    def index(self) -> Tensor:
+        """``index[i]`` is the source unit that becomes target unit ``i``, or -1."""
+        return self._index.clone()
+
+    @property
+    def matrix(self) -> Tensor:
+        return _dense(self._index, torch.ones(self.target_width, dtype=torch.float64), self.source_width)
+
+    @property
+    def rank(self) -> int:
+        return int((self._index != UNMATCHED).sum())
+
+    @property
+    def is_isometric(self) -> bool:
+        return True
+
+    @property
+    def dtype(self) -> None:
+        return None
+
+    def inverse(self) -> Permutation:
+        return Permutation(_transpose(self._index, self.source_width), source_width=self.target_width)
+
+    def dual(self) -> Permutation:
+        return self
+
+    def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Permutation:
+        return self
+
+    def _act(self, x: Tensor) -> Tensor:
+        return _gather(x, self._index)
+
+    def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {}, {"index": self._index}
+
+    @classmethod
+    def _restore(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Permutation:
+        return cls(tensors["index"], source_width=document["source_width"])
+
+
+@final
+class SignedPermutation(Map):
+    """Target unit ``i`` is ``sign[i]`` times source unit ``index[i]``: the exact group behind an odd non-linearity.
+
+    Args:
+        index: As for `Permutation`.
+        sign: +1 or -1 for each target unit.
+        source_width: Width of the source; by default that of the target.
+
+    Example:
+        >>> SignedPermutation([1, 0], [1, -1])(torch.tensor([3.0, 4.0]))
+        tensor([ 4., -3.])
+    """
+
+    kind = "signed-permutation"
+    _index: Tensor
+    _sign: Tensor
+
+    def __init__(self, index: object, sign: object, source_width: int | None = None) -> None:
+        checked, width = _check_index(index, source_width)
+        signs = as_tensor(sign, "the sign of a signed permutation")
+        if signs.shape != checked.shape:
+            raise ShapeError(
+                f"A signed permutation needs one sign for each of its {checked.numel()} target units, "
+                f"found signs of shape {tuple(signs.shape)}."
+            )
+        if not bool(((signs == 1) | (signs == -1)).all()):
+            raise MapError("The signs of a signed permutation must be +1 or -1; use Linear for other factors.")
+        self._set(_index=checked, _sign=signs.to(device="cpu", dtype=torch.int8).clone())
+        self._set(target_width=checked.numel(), source_width=width)
+
+    @property
+    def index(self) -> Tensor:
+        """``index[i]`` is the source unit that becomes target unit ``i``, or -1."""
+        return self._index.clone()
+
+    @property
+    def sign(self) -> Tensor:
+        """The sign that target unit ``i`` gets: an int8 tensor of +1 and -1."""
+        return self._sign.clone()
+
+    @property
+    def matrix(self) -> Tensor:
+        return _dense(self._index, self._sign.to(torch.float64), self.source_width)
+
+    @property
+    def rank(self) -> int:
+        return int((self._index != UNMATCHED).sum())
+
+    @property
+    def is_isometric(self) -> bool:
+        return True
+
+    @property
+    def dtype(self) -> None:
+        return None
+
+    def inverse(self) -> SignedPermutation:
+        index = _transpose(self._index, self.source_width)
+        sign = torch.where(index == UNMATCHED, 1, self._sign[index.clamp(min=0)])
+        return SignedPermutation(index, sign, source_width=self.target_width)
+
+    def dual(self) -> SignedPermutation:
+        return self
+
+    def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> SignedPermutation:
+        return self
+
+    def _act(self, x: Tensor) -> Tensor:
+        if x.dtype == torch.bool or x.dtype == torch.uint8:
+            raise DataError(f"A signed permutation changes signs, which {x.dtype} has not; convert the input with .float().")
+        return _gather(x, self._index) * self._sign.to(device=x.device, dtype=x.dtype)
+
+    def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {}, {"index": self._index, "sign": self._sign}
+
+    @classmethod
+    def _restore(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SignedPermutation:
+        return cls(tensors["index"], tensors["sign"], source_width=document["source_width"])
+
+
+def compose_indices(later: Tensor, first: Tensor) -> Tensor:
+    """The index of "first, then later": entry ``i`` is ``first[later[i]]``, unmatched where either is."""
+    return torch.where(later == UNMATCHED, UNMATCHED, first[later.clamp(min=0)])
+
+
+def _check_index(index: object, source_width: int | None) -> tuple[Tensor, int]:
+    found = as_tensor(index, "the index of a permutation")
+    if found.ndim != 1 or found.numel() == 0:
+        raise ShapeError(
+            f"The index of a permutation must be a list of at least one unit, found shape {tuple(found.shape)}."
+        )
+    if found.is_floating_point() or found.dtype == torch.bool:
+        raise MapError(f"The index of a permutation must hold whole numbers, found {found.dtype}; use .long() if they are.")
+    checked = found.to(device="cpu", dtype=torch.int64).clone()
+    width = checked.numel() if source_width is None else source_width
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+        raise ShapeError(f"The source width of a permutation must be a whole number of at least 1, found {source_width!r}.")
+    matched = checked[checked != UNMATCHED]
+    if matched.numel() and (int(matched.min()) < 0 or int(matched.max()) >= width):
+        outside = sorted({int(unit) for unit in matched if not 0 <= int(unit) < width})
+        raise MapError(
+            f"A permutation of {width} source units names units 0 to {width - 1} (or -1 for none), found {outside[:5]}; "
+            "pass source_width if the source is wider than the target."
+        )
+    counts = torch.bincount(matched, minlength=width)
+    if int(counts.max()) > 1:
+        twice = torch.nonzero(counts > 1).flatten().tolist()
+        raise MapError(f"A permutation uses each source unit at most once, found {twice[:5]} more than once; use Linear to copy units.")
+    return checked, width
+
+
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    index = index.to(x.device)
+    unmatched = index == UNMATCHED
+    if not bool(unmatched.any()):
+        return x.index_select(-1, index)
+    return x.index_select(-1, index.clamp(min=0)).masked_fill(unmatched, 0)
+
+
+def _transpose(index: Tensor, source_width: int) -> Tensor:
+    back = torch.full((source_width,), UNMATCHED, dtype=torch.int64)
+    matched = torch.nonzero(index != UNMATCHED).flatten()
+    back[index[matched]] = matched
+    return back
+
+
+def _dense(index: Tensor, values: Tensor, source_width: int) -> Tensor:
+    matrix = torch.zeros(index.numel(), source_width, dtype=torch.float64)
+    matched = torch.nonzero(index != UNMATCHED).flatten()
+    matrix[matched, index[matched]] = values[matched]
+    return matrix

@@ -1,0 +1,81 @@
+"""Statistics in files, so that a run can stop and go on: ``moments.safetensors`` and ``moments.json``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from interbasin.errors import FileError
+from interbasin.statistics.accumulation import Accumulator, Side, named_sides
+from interbasin.storage import new_folder, read_record, write_record
+
+__all__ = ["load_accumulator", "save_accumulator", "write_into"]
+
+FORMAT, VERSION, NAME = "moments", 1, "moments"
+
+
+def save_accumulator(
+    state: Accumulator, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
+) -> None:
+    """Write the sums to ``folder``, whole or not at all; ``notes`` are kept beside them."""
+    with new_folder(folder, force=force) as temporary:
+        write_into(temporary, state, notes)
+
+
+def write_into(folder: Path, state: Accumulator, notes: Mapping[str, Any] | None = None) -> None:
+    """Write the sums into a folder that is being filled."""
+    document = {
+        "count": state.count,
+        "batches": state.batches,
+        "precision": state.precision,
+        "grams": state.grams,
+        "sources": list(state.sources),
+        "targets": list(state.targets),
+        "notes": dict(notes or {}),
+    }
+    tensors = dict(named_sides(state.sources, "source")) | dict(named_sides(state.targets, "target"))
+    for i, source in enumerate(state.sources):
+        for j, target in enumerate(state.targets):
+            tensors[f"cross.{i}.{j}"] = state.crosses[source, target]
+    write_record(folder, NAME, FORMAT, VERSION, document, tensors)
+
+
+def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[str, Any]]:
+    """The sums that were saved to ``folder``, exactly, and the notes beside them."""
+    document, tensors = read_record(folder, NAME, FORMAT, VERSION)
+    try:
+        state = _restore(document, tensors)
+        notes = dict(document["notes"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"The statistics in {folder} are damaged ({error}); copy the folder again or collect them anew.") from error
+    return state, notes
+
+
+def _restore(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Accumulator:
+    state = Accumulator(
+        grams=bool(document["grams"]),
+        count=int(document["count"]),
+        batches=int(document["batches"]),
+        precision=float(document["precision"]),
+    )
+    state.sources = {name: _side(tensors, f"source.{i}", state.grams) for i, name in enumerate(document["sources"])}
+    state.targets = {name: _side(tensors, f"target.{i}", state.grams) for i, name in enumerate(document["targets"])}
+    for i, (source, x) in enumerate(state.sources.items()):
+        for j, (target, y) in enumerate(state.targets.items()):
+            cross = tensors[f"cross.{i}.{j}"]
+            if cross.shape != (y.width, x.width):
+                raise ValueError(f"cross.{i}.{j} has shape {tuple(cross.shape)}, expected {(y.width, x.width)}")
+            state.crosses[source, target] = cross
+    return state
+
+
+def _side(tensors: Mapping[str, Tensor], prefix: str, gram: bool) -> Side:
+    side = Side(tensors[f"{prefix}.origin"], tensors[f"{prefix}.total"], tensors[f"{prefix}.square"])
+    expected = (side.width, side.width) if gram else (side.width,)
+    if side.total.shape != (side.width,) or side.square.shape != expected:
+        raise ValueError(f"{prefix} holds shapes {tuple(side.total.shape)} and {tuple(side.square.shape)} for width {side.width}")
+    return side

@@ -1,0 +1,101 @@
+"""All pairs of two lists of layers at once: `LayerwiseMoments`, for a matrix of similarities without stored activations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from interbasin.arrays import Array
+from interbasin.errors import DataError, UnknownNameError
+from interbasin.statistics.accumulation import Accumulator
+from interbasin.statistics.files import load_accumulator, save_accumulator
+from interbasin.statistics.moments import SOURCE, TARGET, PairedMoments
+from interbasin.statistics.similarity import linear_cka
+
+__all__ = ["LayerwiseMoments"]
+
+
+class LayerwiseMoments:
+    """The moments of every source layer with every target layer, over the same rows.
+
+    Each layer's own sums are kept once and each pair's cross-product once: for ``a`` and ``b`` layers of width ``w``
+    the memory is ``(a b + a + b) w^2`` numbers, whatever the number of rows.
+
+    Example:
+        >>> moments = LayerwiseMoments()
+        >>> x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+        >>> moments.update({"one": x, "two": x.square()}, {"one": x})
+        >>> [round(v, 6) for v in moments.cka()[0].tolist()]
+        [1.0]
+    """
+
+    def __init__(self) -> None:
+        self._state = Accumulator(grams=True)
+
+    def update(self, sources: Mapping[str, Array], targets: Mapping[str, Array]) -> None:
+        """Add a batch: for each layer by name, rows that all come from the same inputs."""
+        self._state.update(sources, targets)
+
+    def merge(self, other: LayerwiseMoments) -> LayerwiseMoments:
+        """New moments, as one pass over the rows of both would have given."""
+        if not isinstance(other, LayerwiseMoments):
+            raise DataError(f"LayerwiseMoments merge with LayerwiseMoments, found {type(other).__name__}.")
+        return LayerwiseMoments._of_state(self._state.merge(other._state))
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the moments, exactly, to a folder from which `load` goes on."""
+        save_accumulator(self._state, folder, force=force)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> LayerwiseMoments:
+        """The moments that were saved to ``folder``."""
+        state, _ = load_accumulator(folder)
+        if not state.grams:
+            raise DataError(f"The statistics in {folder} hold no Gram matrices; LayerwiseMoments always do. Collect them anew.")
+        return cls._of_state(state)
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return self._state.count
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of the source layers, in the order they were first given."""
+        return tuple(self._state.sources)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the target layers, in the order they were first given."""
+        return tuple(self._state.targets)
+
+    def pair(self, source: str, target: str) -> PairedMoments:
+        """The moments of one source layer with one target layer."""
+        for kind, name, known in (("source layer", source, self.sources), ("target layer", target, self.targets)):
+            if name not in known:
+                raise UnknownNameError.of(kind, name, known)
+        whole = self._state
+        state = Accumulator(grams=True, count=whole.count, batches=whole.batches, precision=whole.precision)
+        state.sources[SOURCE] = whole.sources[source]
+        state.targets[TARGET] = whole.targets[target]
+        state.crosses[SOURCE, TARGET] = whole.crosses[source, target].clone()
+        return PairedMoments._of_state(state)
+
+    def cka(self) -> Tensor:
+        """The matrix of linear CKA, one row a source layer and one column a target layer."""
+        if not self.count:
+            raise DataError("These moments are empty: no batch was added yet; call update(sources, targets) first.")
+        values = [[linear_cka(self.pair(source, target)) for target in self.targets] for source in self.sources]
+        return torch.tensor(values, dtype=torch.float64)
+
+    def __repr__(self) -> str:
+        return f"LayerwiseMoments({len(self.sources)} source and {len(self.targets)} target layers, {self.count} rows)"
+
+    @classmethod
+    def _of_state(cls, state: Accumulator) -> LayerwiseMoments:
+        made = cls()
+        made._state = state
+        return made

@@ -1,0 +1,182 @@
+"""How this package puts things on disk: numbers in safetensors, the rest in JSON, whole or not at all.
+
+A *record* is a pair ``NAME.json`` and ``NAME.safetensors`` in a folder. The JSON names its format and the version of
+that format. Folders are filled under a temporary name beside their destination and renamed when they are complete,
+so an interrupt or a full disk leaves what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from interbasin.errors import FileError
+
+__all__ = ["is_ours", "new_folder", "read_record", "refuse_what_is_in_the_way", "write_document", "write_record"]
+
+FORMAT_PREFIX = "interbasin."
+
+
+@contextlib.contextmanager
+def new_folder(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[Path]:
+    """A temporary folder that becomes ``path`` if the block ends well, and vanishes if it does not.
+
+    Args:
+        path: The destination. Missing parents are made.
+        force: Replace a folder that this package wrote earlier. Anything else is never replaced.
+
+    Raises:
+        FileError: if ``path`` exists (and ``force`` is off, or it is not ours), or cannot be written.
+    """
+    destination = Path(path)
+    refuse_what_is_in_the_way(destination, force)
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    except OSError as error:
+        raise _cannot_write(destination, error) from error
+    try:
+        yield temporary
+        # mkdtemp makes private folders; what we leave behind follows the user's umask like any other folder.
+        temporary.chmod(0o777 & ~_umask())
+        _move_into_place(temporary, destination)
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise _cannot_write(destination, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_record(
+    folder: Path, name: str, format: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Write ``name.json`` and ``name.safetensors`` into ``folder`` (one that `new_folder` made)."""
+    # safetensors refuses views that share memory or are not contiguous: a copy of each is what belongs in a file.
+    plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+    try:
+        save_file(plain, folder / f"{name}.safetensors")
+    except SafetensorError as error:
+        raise FileError(
+            f"Could not write {name}.safetensors ({error}); is there room on the disk and leave to write?"
+        ) from error
+    write_document(folder / f"{name}.json", {"format": FORMAT_PREFIX + format, "version": version, **document})
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write one JSON file, readable by people, in one go."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=True) + "\n"
+    path.write_text(text, encoding="utf-8")
+
+
+def read_record(
+    folder: str | os.PathLike[str], name: str, format: str, version: int
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The JSON document and the tensors of a record, after checking that it is one of this format and version.
+
+    Raises:
+        FileError: if a file is missing, damaged, of another format or of a later version.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        found = "it is a file" if folder.exists() else "there is nothing there"
+        raise FileError(f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to.")
+    document = _read_document(folder / f"{name}.json", format)
+    if document.get("format") != FORMAT_PREFIX + format:
+        raise FileError(
+            f"{folder / name}.json is not a saved {format}: its format is {document.get('format')!r}, expected "
+            f"{FORMAT_PREFIX + format!r}; give a folder that a {format} was saved to."
+        )
+    found_version = document.get("version")
+    if not isinstance(found_version, int) or not 1 <= found_version <= version:
+        raise FileError(
+            f"{folder / name}.json has format version {found_version!r} and this program reads versions 1 to {version}; "
+            "update interbasin, or save the file again with the version that wrote it."
+        )
+    path = folder / f"{name}.safetensors"
+    if not path.is_file():
+        raise FileError(f"{path} is missing beside {name}.json; copy the whole folder again.")
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
+    return document, tensors
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder was written by this package: one of its JSON files names a format of ours."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(document, dict) and str(document.get("format", "")).startswith(FORMAT_PREFIX):
+            return True
+    return False
+
+
+def _read_document(path: Path, format: str) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileError(
+            f"There is no saved {format} in {path.parent}: {path.name} is missing; give the folder it was saved to."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
+    if not isinstance(document, dict):
+        raise FileError(f"{path} is not a saved {format}: it holds a JSON {type(document).__name__}, expected an object.")
+    return document
+
+
+def refuse_what_is_in_the_way(destination: Path, force: bool) -> None:
+    """Raise the `FileError` that writing a folder to ``destination`` would, so that long work can fail before it starts."""
+    if not destination.exists() and not destination.is_symlink():
+        return
+    if destination.is_dir() and not any(destination.iterdir()):
+        return
+    if not destination.is_dir():
+        raise FileError(f"Asked to write a folder at {destination}, but a file of that name exists; choose another name.")
+    if not force:
+        raise FileError(f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with force=True (--force).")
+    if not is_ours(destination):
+        raise FileError(
+            f"Asked to replace {destination}, but nothing in that folder was written by interbasin; "
+            "choose another name, or remove the folder yourself."
+        )
+
+
+def _move_into_place(temporary: Path, destination: Path) -> None:
+    if not destination.exists():
+        os.replace(temporary, destination)
+        return
+    # A folder cannot be renamed over a full one: step the old one aside, and back again if the second step fails.
+    aside = Path(tempfile.mkdtemp(prefix=f".{destination.name}.old.", dir=destination.parent))
+    os.replace(destination, aside)
+    try:
+        os.replace(temporary, destination)
+    except BaseException:
+        os.replace(aside, destination)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _cannot_write(destination: Path, error: OSError) -> FileError:
+    reason = error.strerror or str(error)
+    return FileError(f"Could not write {destination}: {reason}; is there room on the disk and leave to write there?")

@@ -1,0 +1,45 @@
+"""What every test shares: hypothesis profiles, one thread a worker, and the folder of data sets that are not ours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# The first torch call takes most of a second, which breaks hypothesis's deadline; drawing tensors counts as slow.
+SLOW_TO_DRAW = (HealthCheck.too_slow, HealthCheck.data_too_large)
+settings.register_profile("dev", deadline=None, max_examples=50, suppress_health_check=SLOW_TO_DRAW)
+settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, suppress_health_check=SLOW_TO_DRAW)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+# Two workers, each with a pool as wide as the machine, would spend their time waiting for one another.
+torch.set_num_threads(1)
+
+
+def missing_data(names: tuple[str, ...]) -> str | None:
+    """Why the data sets ``names`` cannot be read here, or None if they can."""
+    folder = os.environ.get("INTERBASIN_DATA")
+    if not folder:
+        return "INTERBASIN_DATA is not set; it names the folder that holds the data sets"
+    if not Path(folder).is_dir():
+        return f"INTERBASIN_DATA names {folder!r}, which is not a folder"
+    absent = [name for name in names if not (Path(folder) / name).exists()]
+    return f"the folder that INTERBASIN_DATA names has no {', '.join(absent)}" if absent else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in item.iter_markers("local_data"):
+            if reason := missing_data(mark.args):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def local_data() -> Path:
+    """The folder of data sets that are not part of the repository."""
+    if reason := missing_data(()):
+        pytest.skip(reason)
+    return Path(os.environ["INTERBASIN_DATA"])

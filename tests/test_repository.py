@@ -1,0 +1,123 @@
+"""What the files around the code promise one another: versions, extras, references, and no one's own paths."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from interbasin._version import __version__
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+# A folder of someone's machine; not the middle of a longer path, nor part of an address.
+SOMEONES_PATH = re.compile(r"(?<![\w.~-])/(?:work|root|home|tmp)/")
+# Files that may name such a path, each with its reason.
+ALLOWED: dict[str, str] = {}
+
+
+def requirements(extra: str | None = None) -> list[Requirement]:
+    return [Requirement(line) for line in (PROJECT["dependencies"] if extra is None else EXTRAS[extra])]
+
+
+def files() -> list[Path]:
+    """Files that are tracked, or would be."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("needs a git checkout and git")
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    """Every call in the source, with where it stands."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+def test_no_file_names_a_folder_of_someones_machine():
+    found = []
+    for path in files():
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue  # not text
+        name = str(path.relative_to(ROOT))
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if SOMEONES_PATH.search(line)]
+        found += [f"{name}:{number}" for number in lines if name not in ALLOWED]
+    assert not found
+
+
+def test_a_folder_of_someones_machine_is_recognised():
+    for name in ("work", "root", "home", "tmp"):
+        assert SOMEONES_PATH.search(f"see '/{name}/me/file'")
+        assert not SOMEONES_PATH.search(f"https://example.org/{name}/page and ../{name}/file and a/{name}/file")
+
+
+def test_torch_is_pinned_to_the_version_the_tests_use():
+    assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+
+
+def test_all_that_is_installed_for_the_tests_is_pinned_exactly():
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin in pins)
+    pinned = {canonicalize_name(pin.name) for pin in pins}
+    needed = [one for extra in (None, "ot", "adapt", "plots", "test", "dev") for one in requirements(extra)]
+    assert {canonicalize_name(one.name) for one in needed} - {"interbasin"} <= pinned
+
+
+def test_dependencies_have_lower_bounds_only():
+    everything = [one for extra in (None, *EXTRAS) for one in requirements(extra) if one.name != "interbasin"]
+    assert [str(one) for one in everything if not re.fullmatch(r">=[\w.]+", str(one.specifier))] == []
+
+
+def test_extras_name_extras_that_exist():
+    named = {name for extra in EXTRAS for one in requirements(extra) if one.name == "interbasin" for name in one.extras}
+    assert named <= set(EXTRAS)
+    (everything,) = requirements("all")
+    assert everything.extras == set(EXTRAS) - {"all", "test", "dev"}
+
+
+def test_errors_about_missing_extras_name_extras_that_exist():
+    for where, call in calls():
+        if not ast.unparse(call.func).endswith("MissingExtraError.of"):
+            continue
+        extra = next((word.value for word in call.keywords if word.arg == "extra"), call.args[-1])
+        if isinstance(extra, ast.Constant):
+            assert extra.value in EXTRAS, f"{where} names the extra {extra.value!r}, which pyproject.toml does not have"
+
+
+def test_references_of_solvers_are_in_the_bibliography():
+    keys = re.findall(r"^@\w+\{([^,\s]+),", (ROOT / "docs" / "references.bib").read_text("utf-8"), re.MULTILINE)
+    assert len(keys) == len(set(keys))
+    for where, call in calls():
+        for word in call.keywords:
+            if word.arg == "reference" and isinstance(word.value, ast.Constant) and word.value.value is not None:
+                assert word.value.value in keys, f"{where} cites {word.value.value!r}, which docs/references.bib lacks"
+
+
+def test_the_citation_names_the_five_papers_and_the_licence():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert len(citation["references"]) == 5
+    assert all(paper["title"] and paper["authors"] for paper in citation["references"])
+    assert citation["license"] == PROJECT["license"]
+    assert citation["version"] == __version__
+
+
+def test_the_changelog_opens_with_what_is_coming_or_with_this_version():
+    first = re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+    assert first is not None
+    assert first[1] in ("Unreleased", __version__)
