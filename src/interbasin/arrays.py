@@ -30,10 +30,7 @@ def as_tensor(values: object, what: str) -> Tensor:
     Raises:
         DataError: if the values are not real numbers.
     """
-    if isinstance(values, Tensor):
-        tensor = values.detach()
-    else:
-        tensor = _tensor_of_array(values, what)
+    tensor = values.detach() if isinstance(values, Tensor) else _tensor_of_array(values, what)
     if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
         raise DataError(
             f"{what} must hold real numbers in a dense tensor, found {tensor.dtype} with layout {tensor.layout}; "
@@ -65,7 +62,9 @@ def _tensor_of_array(values: object, what: str) -> Tensor:
     try:
         array = np.asarray(values)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{what} must be a tensor or an array of numbers, found {type(values).__name__} ({error}).") from error
+        raise DataError(
+            f"{what} must be a tensor or an array of numbers, found {type(values).__name__} ({error})."
+        ) from error
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise DataError(
             f"{what} must hold real numbers, found an array of dtype {array.dtype} from {type(values).__name__}; "

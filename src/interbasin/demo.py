@@ -1,7 +1,9 @@
 """The demonstration: what there is, small, on the embedded data.
 
-Two networks are trained on digits from different seeds. The paired moments of their hidden layers are streamed, every fit makes
-a map from them, and each map is judged on images that neither the networks nor the fits have seen: by its residual, and by
+Two networks are trained on digits from different seeds. The paired moments of their hidden layers are streamed, every
+fit makes
+a map from them, and each map is judged on images that neither the networks nor the fits have seen: by its residual, and
+by
 what the second network's head makes of the first network's hidden layer.
 """
 
@@ -68,8 +70,9 @@ def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) 
         progress: Called with the number of epochs that are done, of ``2 * EPOCHS``.
     """
     digits = load_digits()
-    # About zero, as is usual: with all inputs positive many hidden units die, and dead units cannot be matched.
-    train, test = digits.train_images.flatten(1) * 2 - 1, digits.test_images.flatten(1) * 2 - 1
+    # About the mean image: with all inputs positive many hidden units die, and dead units cannot be matched.
+    mean = digits.train_images.flatten(1).mean(dim=0)
+    train, test = digits.train_images.flatten(1) - mean, digits.test_images.flatten(1) - mean
     report = progress or (lambda done: None)
     source = _trained(train, digits.train_labels, seed, lambda epoch: report(epoch))
     target = _trained(train, digits.train_labels, seed + 1, lambda epoch: report(EPOCHS + epoch))
@@ -100,9 +103,9 @@ def _trained(images: Tensor, labels: Tensor, seed: int, report: Callable[[int], 
             parameter.uniform_(-bound, bound, generator=generator)
     optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
     for epoch in range(EPOCHS):
-        for batch in torch.randperm(len(images), generator=generator).split(BATCH):
+        for batch in torch.split(torch.randperm(len(images), generator=generator), BATCH):
             optimiser.zero_grad()
-            nn.functional.cross_entropy(network(images[batch]), labels[batch]).backward()
+            nn.functional.cross_entropy(network(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         report(epoch + 1)
     return network.eval().requires_grad_(False)
@@ -115,13 +118,15 @@ def _hidden(network: nn.Sequential, images: Tensor) -> Tensor:
 
 def _moments(source: nn.Sequential, target: nn.Sequential, images: Tensor) -> PairedMoments:
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in images.split(BATCH):
+        for batch in torch.split(images, BATCH):
             yield _hidden(source, batch), _hidden(target, batch)
 
     return PairedMoments.of_batches(batches(), grams=True)
 
 
-def _row(name: str, seen: PairedMoments, held_out: PairedMoments, hidden: Tensor, target: nn.Sequential, labels: Tensor) -> Row:
+def _row(
+    name: str, seen: PairedMoments, held_out: PairedMoments, hidden: Tensor, target: nn.Sequential, labels: Tensor
+) -> Row:
     try:
         found = fit.get(name)(seen)
     except MissingExtraError as error:

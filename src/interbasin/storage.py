@@ -90,7 +90,9 @@ def read_record(
     folder = Path(folder)
     if not folder.is_dir():
         found = "it is a file" if folder.exists() else "there is nothing there"
-        raise FileError(f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to.")
+        raise FileError(
+            f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to."
+        )
     document = _read_document(folder / f"{name}.json", format)
     if document.get("format") != FORMAT_PREFIX + format:
         raise FileError(
@@ -100,7 +102,8 @@ def read_record(
     found_version = document.get("version")
     if not isinstance(found_version, int) or not 1 <= found_version <= version:
         raise FileError(
-            f"{folder / name}.json has format version {found_version!r} and this program reads versions 1 to {version}; "
+            f"{folder / name}.json has format version {found_version!r} and this program reads versions 1 to "
+            f"{version}; "
             "update interbasin, or save the file again with the version that wrote it."
         )
     path = folder / f"{name}.safetensors"
@@ -135,20 +138,27 @@ def _read_document(path: Path, format: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
     if not isinstance(document, dict):
-        raise FileError(f"{path} is not a saved {format}: it holds a JSON {type(document).__name__}, expected an object.")
+        raise FileError(
+            f"{path} is not a saved {format}: it holds a JSON {type(document).__name__}, expected an object."
+        )
     return document
 
 
 def refuse_what_is_in_the_way(destination: Path, force: bool) -> None:
-    """Raise the `FileError` that writing a folder to ``destination`` would, so that long work can fail before it starts."""
+    """Raise the `FileError` that writing to ``destination`` would, so that long work can fail before it starts."""
     if not destination.exists() and not destination.is_symlink():
         return
     if destination.is_dir() and not any(destination.iterdir()):
         return
     if not destination.is_dir():
-        raise FileError(f"Asked to write a folder at {destination}, but a file of that name exists; choose another name.")
+        raise FileError(
+            f"Asked to write a folder at {destination}, but a file of that name exists; choose another name."
+        )
     if not force:
-        raise FileError(f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with force=True (--force).")
+        raise FileError(
+            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it "
+            f"with force=True (--force)."
+        )
     if not is_ours(destination):
         raise FileError(
             f"Asked to replace {destination}, but nothing in that folder was written by interbasin; "

@@ -78,5 +78,6 @@ def compare(
     words.result(summary, show)
     if moments.count <= max(x.width, y.width):
         words.remark(
-            f"With {moments.count:,} rows for {max(x.width, y.width)} units these figures are inflated; give more rows than units."
+            f"With {moments.count:,} rows for {max(x.width, y.width)} units these figures are inflated; give more "
+            f"rows than units."
         )

@@ -47,18 +47,26 @@ def _show(console: Console, found: Any) -> None:
     console.print(f"\nHow alike their hidden layers are, over {found.train_rows:,} training images:")
     console.print(table(("similarity", "value"), [(name, number(value)) for name, value in found.similarities.items()]))
     console.print(
-        f"The first network's hidden layer carried into the second's by every fit, judged on\n{found.test_rows} held-out images "
-        "(accuracy: the second network's head reads what was carried):"
+        f"The first network's hidden layer, carried into the second's by every fit and read by the second "
+        f"network's head, on "
+        f"{found.test_rows} held-out images:"
     )
     rows = [
-        (row.method, row.map, number(row.residual), number(row.held_out_residual), number(row.explained), _share(row.accuracy))
+        (
+            row.method,
+            row.map,
+            number(row.residual),
+            number(row.held_out_residual),
+            number(row.explained),
+            _share(row.accuracy),
+        )
         for row in found.rows
     ]
     columns = ("fit", "map", "residual", "held out", "explained", "accuracy")
     console.print(table(columns, rows, words=(0, 1)))
-    for row in found.rows:
-        if row.note:
-            console.print(f"{row.method}: {row.note}", style="dim", highlight=False)
+    for note in dict.fromkeys(row.note for row in found.rows if row.note):
+        methods = ", ".join(row.method for row in found.rows if row.note == note)
+        console.print(f"{methods}: {note}.", style="dim", highlight=False)
 
 
 def _share(value: float | None) -> str:

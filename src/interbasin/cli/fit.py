@@ -37,9 +37,13 @@ def fit(
     ] = None,
     signed: Annotated[bool | None, typer.Option("--signed", help="assignment: units may change their sign.")] = None,
     match: Annotated[str | None, typer.Option(help="assignment, sinkhorn: covariance or correlation.")] = None,
-    ridge: Annotated[float | None, typer.Option(help="least-squares, orthogonalised, cca: relative to the mean variance.")] = None,
+    ridge: Annotated[
+        float | None, typer.Option(help="least-squares, orthogonalised, cca: relative to the mean variance.")
+    ] = None,
     power: Annotated[float | None, typer.Option(help="cca: 0 (Procrustes) to 0.5 (CCA).")] = None,
-    temperature: Annotated[float | None, typer.Option(help="sinkhorn: how soft, relative to the largest covariance.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="sinkhorn: how soft, relative to the largest covariance.")
+    ] = None,
     tolerance: Annotated[float | None, typer.Option(help="sinkhorn, stiefel: when to stop.")] = None,
     steps: Annotated[int | None, typer.Option(help="sinkhorn, stiefel: the limit of steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="stiefel: for the random start.")] = None,
@@ -86,7 +90,7 @@ def fit(
     options = {name: value for name, value in given.items() if value is not None}
     solver.require_options(options)
     refuse_what_is_in_the_way(output, force)  # before hours of reading, not after
-    x, y, moments = collect(
+    _, _, moments = collect(
         words,
         source,
         target,
@@ -102,7 +106,10 @@ def fit(
         "rows": moments.count,
     }
     found.save(output, force=force, notes=request)
-    words.result({**found.summary(), **request, "output": str(output)}, lambda console: _show(console, found, moments.count, output))
+    words.result(
+        {**found.summary(), **request, "output": str(output)},
+        lambda console: _show(console, found, moments.count, output),
+    )
     if found.status != "converged":
         words.remark(f"The fit is {found.status}: {found.message}.")
     if not affine and found.residual > 1.5 * max(1e-8, (1 - found.explained)) ** 0.5:

@@ -44,7 +44,7 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
             # The reader of our output went away, as `head` does. Python would complain once more when it flushes.
-            sys.stdout = None  # type: ignore[assignment]
+            sys.stdout = None
             raise typer.Exit(ERROR) from error
         except (typer.Exit, typer.Abort):
             raise

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from interbasin.data import Vectors
     from interbasin.statistics import PairedMoments
 
-__all__ = ["Column", "Keep", "RowsPerBatch", "SourceVectors", "TargetVectors", "TargetColumn", "collect"]
+__all__ = ["Column", "Keep", "RowsPerBatch", "SourceVectors", "TargetColumn", "TargetVectors", "collect"]
 
 _FORMATS = ".npy, .npz or .parquet"
 SourceVectors = Annotated[Path, typer.Argument(metavar="SOURCE", help=f"Vectors of the source space: {_FORMATS}.")]
-TargetVectors = Annotated[Path, typer.Argument(metavar="TARGET", help="Vectors of the target space, row by row the same items.")]
+TargetVectors = Annotated[
+    Path, typer.Argument(metavar="TARGET", help="Vectors of the target space, row by row the same items.")
+]
 Column = Annotated[
     str | None, typer.Option("--column", help="Column of a .parquet file or array of a .npz file, for both files.")
 ]
@@ -25,13 +27,14 @@ TargetColumn = Annotated[
     str | None, typer.Option("--target-column", help="Column of TARGET, where it differs from that of SOURCE.")
 ]
 RowsPerBatch = Annotated[
-    int | None, typer.Option("--rows-per-batch", min=1, help="Rows that are in memory at once; by default about 64 MiB.")
+    int | None,
+    typer.Option("--rows-per-batch", min=1, help="Rows that are in memory at once; by default about 64 MiB."),
 ]
 Keep = Annotated[
     Path | None,
     typer.Option(
         "--statistics",
-        help="Folder to keep the statistics in: an interrupted run goes on from there, and another fit need not read again.",
+        help="Folder to keep the statistics in: an interrupted run goes on from there, another fit reads nothing again.",
     ),
 ]
 

@@ -7,4 +7,12 @@ from interbasin.data.digits import Digits, load_digits
 from interbasin.data.streaming import moments_of_files
 from interbasin.data.vectors import Vectors, default_rows_per_batch, open_vectors, paired_batches
 
-__all__ = ["Digits", "Vectors", "default_rows_per_batch", "load_digits", "moments_of_files", "open_vectors", "paired_batches"]
+__all__ = [
+    "Digits",
+    "Vectors",
+    "default_rows_per_batch",
+    "load_digits",
+    "moments_of_files",
+    "open_vectors",
+    "paired_batches",
+]

@@ -39,7 +39,8 @@ def moments_of_files(
         progress: Called with the number of rows that are done.
 
     Raises:
-        ShapeError, DataError, FileError: as the readers and `PairedMoments.update` do; the message then says in which rows.
+        ShapeError, DataError, FileError: as the readers and `PairedMoments.update` do; the message then says in which
+        rows.
     """
     inputs = {"source": _fingerprint(source), "target": _fingerprint(target)}
     moments = PairedMoments(grams=grams)
@@ -88,7 +89,10 @@ def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], grams: bool) -
             "choose another folder, or remove it to start anew."
         )
     if grams and not moments.has_grams:
-        raise DataError(f"The statistics in {keep} were collected without Gram matrices, which are needed now; remove the folder to start anew.")
+        raise DataError(
+            f"The statistics in {keep} were collected without Gram matrices, which are needed now; remove the folder "
+            f"to start anew."
+        )
     return moments
 
 

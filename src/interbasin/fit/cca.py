@@ -29,9 +29,12 @@ def cca(
 ) -> Proposal:
     r"""The map that rotates between the whitened spaces, from Procrustes (power 0) to CCA (power 0.5).
 
-    With :math:`\Sigma_x, \Sigma_y` the second moments, whiten both sides by :math:`\Sigma^{-p}`, rotate by the orthogonal factor :math:`Q` of
-    :math:`\Sigma_y^{-p} C \Sigma_x^{-p}`, and undo the target's whitening: :math:`M = \Sigma_y^{p} Q \Sigma_x^{-p}`. At :math:`p = 1/2` the
-    rotation pairs the canonical variates [hotelling:36] and the map gives the carried source exactly the target's second
+    With :math:`\Sigma_x, \Sigma_y` the second moments, whiten both sides by :math:`\Sigma^{-p}`, rotate by the
+    orthogonal factor :math:`Q` of
+    :math:`\Sigma_y^{-p} C \Sigma_x^{-p}`, and undo the target's whitening: :math:`M = \Sigma_y^{p} Q \Sigma_x^{-p}`. At
+    :math:`p = 1/2` the
+    rotation pairs the canonical variates [hotelling:36] and the map gives the carried source exactly the target's
+    second
     moments; at :math:`p = 0` it is `procrustes`.
 
     Args:
@@ -46,7 +49,9 @@ def cca(
         raise FitError(f"power goes from 0 (Procrustes) to 0.5 (CCA), found {power!r}.")
     if not (isinstance(ridge, int | float) and math.isfinite(ridge) and ridge >= 0):
         raise FitError(f"ridge is a share of the mean variance, a finite number of at least 0, found {ridge!r}.")
-    whiten_source, _, rank_source = _powers(moments.gram_source(centered=centered) / moments.count, power, ridge, moments)
+    whiten_source, _, rank_source = _powers(
+        moments.gram_source(centered=centered) / moments.count, power, ridge, moments
+    )
     whiten_target, colour_target, rank_target = _powers(
         moments.gram_target(centered=centered) / moments.count, power, ridge, moments
     )

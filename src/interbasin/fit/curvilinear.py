@@ -1,13 +1,16 @@
 r"""Descent over matrices with orthonormal columns, along Cayley curves that never leave them.
 
-At a point :math:`X` (:math:`n \times p`, :math:`X^\top X = I`) with Euclidean gradient :math:`G`, let :math:`S = G X^\top - X G^\top`. The curve
+At a point :math:`X` (:math:`n \times p`, :math:`X^\top X = I`) with Euclidean gradient :math:`G`, let :math:`S = G
+X^\top - X G^\top`. The curve
 
 .. math:: Y(t) = (I + \tfrac t2 S)^{-1} (I - \tfrac t2 S) X
 
-stays on the manifold, leaves :math:`X` downhill, and :math:`\tfrac{d}{dt} F(Y(t))|_0 = -\tfrac12 \|S\|_F^2` [tagare:11; wen:13]. Steps are
+stays on the manifold, leaves :math:`X` downhill, and :math:`\tfrac{d}{dt} F(Y(t))|_0 = -\tfrac12 \|S\|_F^2` [tagare:11;
+wen:13]. Steps are
 accepted by Armijo's rule, so that the objective never rises; the first guess of each is Barzilai and Borwein's.
 
-A curve cannot pass between rotations and reflections: for square :math:`X` the sign of the determinant is that of the start.
+A curve cannot pass between rotations and reflections: for square :math:`X` the sign of the determinant is that of the
+start.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class _Place:
 
 
 def descend(objective: Objective, start: Tensor, *, tolerance: float = 1e-10, steps: int = 1000) -> Descent:
-    """A stationary point of ``objective`` on the manifold of matrices with orthonormal columns, downhill from ``start``.
+    """A stationary point of ``objective`` over the matrices with orthonormal columns, downhill from ``start``.
 
     Args:
         objective: Gives value and Euclidean gradient at a point of the shape of ``start``.
@@ -83,10 +86,14 @@ def _evaluate(objective: Objective, point: Tensor) -> _Place:
     value = float(value)
     if not isinstance(gradient, Tensor) or gradient.shape != point.shape:
         found = tuple(gradient.shape) if isinstance(gradient, Tensor) else type(gradient).__name__
-        raise ShapeError(f"The objective must return its gradient as a tensor of shape {tuple(point.shape)}, found {found}.")
+        raise ShapeError(
+            f"The objective must return its gradient as a tensor of shape {tuple(point.shape)}, found {found}."
+        )
     gradient = gradient.detach().to(point)
     if not torch.isfinite(torch.tensor(value)) or not bool(torch.isfinite(gradient).all()):
-        raise FitError(f"The objective or its gradient is not finite (value {value}); check it at the start it was given.")
+        raise FitError(
+            f"The objective or its gradient is not finite (value {value}); check it at the start it was given."
+        )
     tangent = gradient - point @ (gradient.mT @ point)
     return _Place(point, value, gradient, tangent)
 
@@ -95,7 +102,8 @@ def _search(objective: Objective, here: _Place, guess: float) -> _Place | None:
     """The first point on the curve that Armijo's rule accepts, or None where none is better."""
     curve = _cayley_curve(here)
     slope = 0.5 * float(torch.linalg.matrix_norm(_skew(here))) ** 2
-    # Below this the objective's own round-off hides any decrease; there the gradient decides, as in Hager and Zhang's rule.
+    # Below this the objective's own round-off hides any decrease; there the gradient decides, as in Hager and Zhang's
+    # rule.
     noise = 8 * torch.finfo(here.point.dtype).eps * abs(here.value)
     time = guess
     while time > SHORTEST:

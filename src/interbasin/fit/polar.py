@@ -153,7 +153,7 @@ def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, Tensor]:
 
 def _scale(batch: Tensor, matrix: Tensor) -> Tensor:
     """The batch with every matrix's largest entry near one, by exact powers of two; the factor does not change."""
-    low, high = (torch.aminmax(batch) if len(batch) == 1 else torch.aminmax(batch.flatten(1), dim=1))
+    low, high = torch.aminmax(batch) if len(batch) == 1 else torch.aminmax(batch.flatten(1), dim=1)
     peaks = torch.maximum(high, -low).reshape(-1).tolist()
     if not all(map(math.isfinite, peaks)):
         raise DataError(

@@ -32,16 +32,20 @@ def procrustes(
     r"""The rotation (or reflection) that best carries source onto target.
 
     Minimises :math:`\|X Q^\top - Y\|_F` over orthogonal :math:`Q`. With :math:`Y^\top X = U S V^\top` the minimiser is
-    :math:`Q = U V^\top` [schonemann:66]. Into a wider space :math:`Q` has orthonormal columns and is still the minimiser;
-    into a narrower one it has orthonormal rows and maximises the correlation :math:`\operatorname{tr}(Q^\top Y^\top X)`.
+    :math:`Q = U V^\top` [schonemann:66]. Into a wider space :math:`Q` has orthonormal columns and is still the
+    minimiser;
+    into a narrower one it has orthonormal rows and maximises the correlation :math:`\operatorname{tr}(Q^\top Y^\top
+    X)`.
 
     Args:
         moments: Or two arrays of paired rows, source and target.
         centered: Fit to the rows about their means.
         scale: Also fit one factor; the map is then a `Linear`.
-        unobserved: What becomes of directions in which the rows show no correlation (few rows, wide spaces): ``complete``
+        unobserved: What becomes of directions in which the rows show no correlation (few rows, wide spaces):
+            ``complete``
             gives them an arbitrary orthonormal partner, so that all lengths are kept; ``drop`` maps them to zero.
-        rank_tolerance: A singular value counts as observed above this share of the largest. By default the precision that
+        rank_tolerance: A singular value counts as observed above this share of the largest. By default the precision
+            that
             the products were formed in, times the root of the longer side.
         affine: Return an `Affine` that also carries the source's mean to the target's.
 
@@ -72,9 +76,13 @@ def nearest_orthogonal(
 ) -> tuple[Orthogonal, int]:
     """The orthogonal factor of a matrix as a map, and the matrix's rank."""
     if unobserved not in UNOBSERVED:
-        raise FitError(f"Unobserved directions can be {' or '.join(repr(u) for u in UNOBSERVED)}, found {unobserved!r}.")
+        raise FitError(
+            f"Unobserved directions can be {' or '.join(repr(u) for u in UNOBSERVED)}, found {unobserved!r}."
+        )
     if rank_tolerance is not None and not 0 <= rank_tolerance < 1:
-        raise FitError(f"rank_tolerance is a share of the largest singular value, from 0 to below 1, found {rank_tolerance!r}.")
+        raise FitError(
+            f"rank_tolerance is a share of the largest singular value, from 0 to below 1, found {rank_tolerance!r}."
+        )
     factor = polar(matrix, unobserved=unobserved, rank_tolerance=rank_tolerance)  # type: ignore[arg-type]
     rank = int(factor.rank)
     return Orthogonal._trusted(factor.factor, rank if unobserved == "drop" else min(matrix.shape)), rank

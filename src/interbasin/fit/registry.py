@@ -1,6 +1,7 @@
 """How a solver becomes a public function: one decorator that reads the data, measures the result and keeps the name.
 
-A solver is written as ``moments, options -> Proposal``. Registered, it takes moments *or* two arrays of paired rows, gives
+A solver is written as ``moments, options -> Proposal``. Registered, it takes moments *or* two arrays of paired rows,
+gives
 back a `Fit`, and can be found by the name that the command line uses.
 """
 
@@ -48,7 +49,9 @@ class Solver:
         if foreign:
             users = [other.name for other in _SOLVERS.values() if foreign[0] in other.options]
             hint = f"it belongs to {', '.join(users)}" if users else "no fit does"
-            raise FitError(f"The {self.name} fit has no option {foreign[0]!r} ({hint}); it takes {', '.join(self.options)}.")
+            raise FitError(
+                f"The {self.name} fit has no option {foreign[0]!r} ({hint}); it takes {', '.join(self.options)}."
+            )
 
 
 _SOLVERS: dict[str, Solver] = {}
@@ -66,7 +69,11 @@ def solver(name: str, reference: str, *, grams: bool) -> Callable[[Callable[...,
     def register(propose: Callable[..., Proposal]) -> Callable[..., Fit]:
         @functools.wraps(propose)
         def fit(
-            source: Array | PairedMoments | None = None, target: Array | None = None, *, affine: bool = False, **options: Any
+            source: Array | PairedMoments | None = None,
+            target: Array | None = None,
+            *,
+            affine: bool = False,
+            **options: Any,
         ) -> Fit:
             if source is None and options.get("objective") is not None:
                 # A solver with an objective of the caller's can do without data; there is nothing to measure then.
@@ -137,7 +144,9 @@ def measure(
     energy = float(moments.squares_target(centered=False).sum())
     variance = float(moments.squares_target(centered=True).sum())
     explained = 1 - _ratio(spread, variance) if centered or affine else 1 - _ratio(raw, energy)
-    return Fit(map, math.sqrt(_ratio(raw, energy)), explained, proposal.status, proposal.steps, method, proposal.details)
+    return Fit(
+        map, math.sqrt(_ratio(raw, energy)), explained, proposal.status, proposal.steps, method, proposal.details
+    )
 
 
 def with_offset(map: Map, moments: PairedMoments) -> Affine:
@@ -149,7 +158,9 @@ def with_offset(map: Map, moments: PairedMoments) -> Affine:
 def _moments(source: Array | PairedMoments | None, target: Array | None, grams: bool, name: str) -> PairedMoments:
     if isinstance(source, PairedMoments):
         if target is not None:
-            raise DataError(f"{name} takes PairedMoments alone or two arrays, found PairedMoments and a second argument.")
+            raise DataError(
+                f"{name} takes PairedMoments alone or two arrays, found PairedMoments and a second argument."
+            )
         if not source.count:
             raise DataError(f"{name} got PairedMoments that are empty; call update(x, y) first.")
         if grams and not source.has_grams:

@@ -20,9 +20,10 @@ STATUSES = {
     "converged": "the solution was found",
     "rank-deficient": "some directions were not observed, so the map is arbitrary (or zero) in them; give more rows or "
     "regularise",
-    "step-limit": "the iteration was stopped by its limit of steps before it converged; allow more steps or a looser tolerance",
-    "stalled": "no further step improved the objective before the tolerance was met; the solution is as good as round-off "
-    "allows from this start",
+    "step-limit": "the iteration was stopped by its limit of steps before it converged; allow more steps or a looser "
+    "tolerance",
+    "stalled": "no further step improved the objective before the tolerance was met; the solution is as good as "
+    "round-off allows from this start",
 }
 
 
@@ -42,9 +43,12 @@ class Fit:
 
     Attributes:
         map: The map.
-        residual: :math:`\|m(x) - y\| / \|y\|` over the rows as they are (the map as it stands, with its offset if it has
-            one). NaN if the moments do not hold what it takes: a map onto a narrower space needs the source's Gram matrix.
-        explained: The share of the target's energy that is explained: of the variance about the mean for a centred fit, so
+        residual: :math:`\|m(x) - y\| / \|y\|` over the rows as they are (the map as it stands, with its offset if it
+            has
+            one). NaN if the moments do not hold what it takes: a map onto a narrower space needs the source's Gram
+            matrix.
+        explained: The share of the target's energy that is explained: of the variance about the mean for a centred fit,
+            so
             that means which the map does not carry show in ``residual`` and not here.
         status: One of `STATUSES`.
         steps: Iterations; 1 for solvers that have none.
@@ -89,8 +93,10 @@ class Fit:
             "details": {name: _json_number(value) for name, value in self.details.items() if _is_plain(value)},
         }
 
-    def save(self, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None) -> None:
-        """Write the map and ``fit.json`` to a folder, whole or not at all; `interbasin.maps.load` reads the map back."""
+    def save(
+        self, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the map and ``fit.json`` to a folder, whole or not at all; `interbasin.maps.load` reads it."""
         with new_folder(folder, force=force) as temporary:
             write_into(temporary, self.map)
             document = {"format": "interbasin.fit", "version": 1, **self.summary(), **dict(notes or {})}

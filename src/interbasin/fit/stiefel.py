@@ -31,14 +31,17 @@ def stiefel(
     r"""The orthogonal map at the end of a descent along Cayley curves.
 
     Minimises any smooth objective over matrices with orthonormal rows or columns by a curvilinear search with monotone
-    (Armijo) steps [tagare:11; wen:13; see `interbasin.fit.curvilinear`]. Without an objective of your own it is the Procrustes objective
+    (Armijo) steps [tagare:11; wen:13; see `interbasin.fit.curvilinear`]. Without an objective of your own it is the
+    Procrustes objective
     :math:`\|X Q^\top - Y\|_F^2`, whose solution `procrustes` has in closed form.
 
     Args:
-        moments: Or two arrays of paired rows, source and target; None with an ``objective``, and then residual and explained
+        moments: Or two arrays of paired rows, source and target; None with an ``objective``, and then residual and
+            explained
             are NaN.
         objective: Takes a matrix of shape ``(target, source)``; returns its value and its (Euclidean) gradient.
-        start: Where to begin, shape ``(target, source)``. A descent keeps the sign of the determinant, so without a start a square
+        start: Where to begin, shape ``(target, source)``. A descent keeps the sign of the determinant, so without a
+            start a square
             map is tried from a random rotation and from a random reflection, and the better end is kept.
         centered: Fit to the rows about their means (without an objective).
         tolerance: Stop when the gradient along the manifold is this small beside the whole gradient at the start.
@@ -64,7 +67,9 @@ def stiefel(
     elif moments is not None:
         starts = _random_starts(moments.target_width, moments.source_width, seed)
     else:
-        raise FitError("An objective without data needs a start: a matrix of shape (target, source), orthonormal one way.")
+        raise FitError(
+            "An objective without data needs a start: a matrix of shape (target, source), orthonormal one way."
+        )
     best = min((_descend(objective, begin, tolerance, steps) for begin in starts), key=lambda descent: descent.value)
     matrix = polar(best.point).factor  # takes off the round-off that many steps leave
     map = Orthogonal._trusted(matrix, min(matrix.shape))
@@ -95,7 +100,9 @@ def _descend(objective: Objective, start: Tensor, tolerance: float, steps: int) 
 def _checked_start(start: object, moments: PairedMoments | None) -> Tensor:
     tensor = as_tensor(start, "the start of the descent").to(torch.float64)
     if tensor.ndim != 2 or 0 in tensor.shape:
-        raise ShapeError(f"The start of the descent must be a matrix of shape (target, source), found {tuple(tensor.shape)}.")
+        raise ShapeError(
+            f"The start of the descent must be a matrix of shape (target, source), found {tuple(tensor.shape)}."
+        )
     if moments is not None and tensor.shape != (moments.target_width, moments.source_width):
         raise ShapeError(
             f"The start of the descent has shape {tuple(tensor.shape)}; the statistics are of "
@@ -117,4 +124,3 @@ def _random_starts(target: int, source: int, seed: int) -> list[Tensor]:
     mirrored = start.clone()
     mirrored[:, 0].neg_()
     return [start, mirrored]
-

@@ -7,8 +7,8 @@
     m.inverse()(m(x)) == x           where ``is_exact_inverse``; otherwise the inverse is the pseudo-inverse
 
 **Dual.** Tensors that *write* a space move by its map, tensors that *read* it move by the dual, the inverse transpose:
-for a weight ``W`` of shape (out, in), ``W' = M_out W M_in^-1``, so that ``W' (M_in x) = M_out (W x)``. Acting on the last
-axis of ``W`` this is ``M_in.dual()(W)``. For (partial) isometries the dual is the map itself.
+for a weight ``W`` of shape (out, in), ``W' = M_out W M_in^-1``, so that ``W' (M_in x) = M_out (W x)``. Acting on the
+last axis of ``W`` this is ``M_in.dual()(W)``. For (partial) isometries the dual is the map itself.
 
 Papers that write row maps ``T`` (source x target, ``H_A T ~ H_B``) have ``matrix == T.mT``.
 """
@@ -193,7 +193,8 @@ def act_densely(matrix: Tensor, x: Tensor) -> Tensor:
     """``x @ matrix.mT`` in the wider of both precisions, returned in the dtype of ``x`` and on its device."""
     if not x.is_floating_point():
         raise DataError(
-            f"A map with real coefficients acts on floating-point values, found {x.dtype}; convert the input with .float()."
+            f"A map with real coefficients acts on floating-point values, found {x.dtype}; convert the input with "
+            f".float()."
         )
     working = working_dtype(x.dtype, matrix.dtype)
     return (x.to(working) @ matrix.to(device=x.device, dtype=working).mT).to(x.dtype)

@@ -21,7 +21,8 @@ __all__ = ["Blocks"]
 class Blocks(Map):
     """Target block ``i`` is ``maps[i]`` of source block ``order.index[i]``.
 
-    The space is cut into consecutive blocks: those of the target are as wide as the maps' targets, in order; source block
+    The space is cut into consecutive blocks: those of the target are as wide as the maps' targets, in order; source
+    block
     ``order.index[i]`` is as wide as the source of ``maps[i]``.
 
     Args:
@@ -42,12 +43,15 @@ class Blocks(Map):
 
     def __init__(self, maps: Sequence[Map], order: Permutation | Sequence[int] | Tensor | None = None) -> None:
         if not isinstance(maps, Sequence) or len(maps) == 0:
-            raise ShapeError("Blocks needs a sequence of at least one map, found none; use Identity for a block that stays.")
+            raise ShapeError(
+                "Blocks needs a sequence of at least one map, found none; use Identity for a block that stays."
+            )
         for position, block in enumerate(maps):
             require_map(block, f"block {position} of Blocks")
             if isinstance(block, Affine):
                 raise MapError(
-                    f"Block {position} of Blocks is affine, and blocks are linear; compose the whole with one Affine instead."
+                    f"Block {position} of Blocks is affine, and blocks are linear; compose the whole with one "
+                    f"Affine instead."
                 )
         permutation = _as_order(order, len(maps))
         widths = [0] * len(maps)
@@ -115,9 +119,15 @@ class Blocks(Map):
 
     def _act(self, x: Tensor) -> Tensor:
         if not x.is_floating_point() and self.dtype is not None:
-            raise DataError(f"{self!r} has real coefficients and acts on floating-point values, found {x.dtype}; convert the input with .float().")
-        pieces = x.split(self._source_blocks, dim=-1)
-        return torch.cat([block._act(pieces[taken]) for taken, block in zip(self._order.index.tolist(), self._maps, strict=True)], dim=-1)
+            raise DataError(
+                f"{self!r} has real coefficients and acts on floating-point values, found {x.dtype}; convert the "
+                f"input with .float()."
+            )
+        pieces = torch.split(x, self._source_blocks, dim=-1)
+        return torch.cat(
+            [block._act(pieces[taken]) for taken, block in zip(self._order.index.tolist(), self._maps, strict=True)],
+            dim=-1,
+        )
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         documents, tensors = [], {"order": self._order.index}

@@ -1,11 +1,11 @@
 """The composition of two maps, as the most special kind that survives it.
 
-    identity      after anything            that thing
-    (signed) permutations                   a (signed) permutation
-    blocks        after blocks cut alike    blocks
-    partial isometries that keep lengths    orthogonal
-    anything affine                         affine
-    the rest                                linear
+identity      after anything            that thing
+(signed) permutations                   a (signed) permutation
+blocks        after blocks cut alike    blocks
+partial isometries that keep lengths    orthogonal
+anything affine                         affine
+the rest                                linear
 """
 
 from __future__ import annotations
@@ -57,13 +57,16 @@ def compose(later: Map, first: Map) -> Map:
 
 def _keeps_isometry(later: Map, first: Map) -> bool:
     # g f is a partial isometry if g is isometric on all of the middle space, or f fills the middle space:
-    # (gf)(gf)^T(gf) = g f f^T (g^T g) f, and either g^T g = I or f f^T = I makes that g f. Otherwise, as for an embedding
+    # (gf)(gf)^T(gf) = g f f^T (g^T g) f, and either g^T g = I or f f^T = I makes that g f. Otherwise, as for an
+    # embedding
     # followed by a projection onto other directions, the product has singular values between zero and one.
     middle = later.source_width
     return later.rank == middle or first.rank == middle
 
 
-def _compose_signed(later: Permutation | SignedPermutation, first: Permutation | SignedPermutation) -> SignedPermutation:
+def _compose_signed(
+    later: Permutation | SignedPermutation, first: Permutation | SignedPermutation
+) -> SignedPermutation:
     index = compose_indices(later.index, first.index)
     sign = _signs(later) * _signs(first)[later.index.clamp(min=0)]
     return SignedPermutation(index, sign, source_width=first.source_width)

@@ -51,14 +51,18 @@ def load(folder: str | os.PathLike[str]) -> Map:
     except FileError:
         raise
     except (KeyError, TypeError, AttributeError, InterbasinError) as error:
-        raise FileError(f"The map in {folder} is damaged: {error}; copy the folder again or fit the map anew.") from error
+        raise FileError(
+            f"The map in {folder} is damaged: {error}; copy the folder again or fit the map anew."
+        ) from error
 
 
 def restore(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Map:
     """The map of a document and tensors that a map's record holds."""
     kind = KINDS.get(document["kind"])
     if kind is None:
-        raise FileError(f"A saved map is of the unknown kind {document['kind']!r}; this program knows {', '.join(KINDS)}.")
+        raise FileError(
+            f"A saved map is of the unknown kind {document['kind']!r}; this program knows {', '.join(KINDS)}."
+        )
     map = kind._restore(document, tensors)
     if (map.source_width, map.target_width) != (document["source_width"], document["target_width"]):
         raise FileError(

@@ -25,7 +25,8 @@ class Orthogonal(Map):
 
     Square: :math:`Q^\top Q = I`. For unequal widths semi-orthogonal: orthonormal columns when the target is wider,
     orthonormal rows when it is narrower. When a fit dropped directions that it did not observe, a partial isometry
-    (:math:`Q Q^\top Q = Q`) of a smaller rank. In every case the pseudo-inverse is the transpose and the dual the map itself.
+    (:math:`Q Q^\top Q = Q`) of a smaller rank. In every case the pseudo-inverse is the transpose and the dual the map
+    itself.
 
     Args:
         matrix: Shape ``(target, source)``.
@@ -99,7 +100,8 @@ def _rank_of_partial_isometry(matrix: Tensor) -> int:
     if not gap <= tolerance:
         raise MapError(
             f"An Orthogonal map needs orthonormal rows or columns: Q Q^T Q differs from Q by {gap:.1e}, more than the "
-            f"{tolerance:.0e} that {matrix.dtype} allows; use Linear, or interbasin.fit.polar for the nearest orthogonal one."
+            f"{tolerance:.0e} that {matrix.dtype} allows; use Linear, or interbasin.fit.polar for the nearest "
+            f"orthogonal one."
         )
     # The squared Frobenius norm of a partial isometry is its rank.
     return round(float(narrow.square().sum()))

@@ -21,7 +21,8 @@ UNMATCHED = -1
 class Permutation(Map):
     """Target unit ``i`` is source unit ``index[i]``.
 
-    For unequal widths, or after dropping units, it is a partial matching: ``index[i] == -1`` leaves target unit ``i`` zero,
+    For unequal widths, or after dropping units, it is a partial matching: ``index[i] == -1`` leaves target unit ``i``
+    zero,
     and source units that no entry names are lost. The inverse is the transposed matching.
 
     Args:
@@ -154,7 +155,9 @@ class SignedPermutation(Map):
 
     def _act(self, x: Tensor) -> Tensor:
         if x.dtype == torch.bool or x.dtype == torch.uint8:
-            raise DataError(f"A signed permutation changes signs, which {x.dtype} has not; convert the input with .float().")
+            raise DataError(
+                f"A signed permutation changes signs, which {x.dtype} has not; convert the input with .float()."
+            )
         return _gather(x, self._index) * self._sign.to(device=x.device, dtype=x.dtype)
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -177,22 +180,30 @@ def _check_index(index: object, source_width: int | None) -> tuple[Tensor, int]:
             f"The index of a permutation must be a list of at least one unit, found shape {tuple(found.shape)}."
         )
     if found.is_floating_point() or found.dtype == torch.bool:
-        raise MapError(f"The index of a permutation must hold whole numbers, found {found.dtype}; use .long() if they are.")
+        raise MapError(
+            f"The index of a permutation must hold whole numbers, found {found.dtype}; use .long() if they are."
+        )
     checked = found.to(device="cpu", dtype=torch.int64).clone()
     width = checked.numel() if source_width is None else source_width
     if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-        raise ShapeError(f"The source width of a permutation must be a whole number of at least 1, found {source_width!r}.")
+        raise ShapeError(
+            f"The source width of a permutation must be a whole number of at least 1, found {source_width!r}."
+        )
     matched = checked[checked != UNMATCHED]
     if matched.numel() and (int(matched.min()) < 0 or int(matched.max()) >= width):
         outside = sorted({int(unit) for unit in matched if not 0 <= int(unit) < width})
         raise MapError(
-            f"A permutation of {width} source units names units 0 to {width - 1} (or -1 for none), found {outside[:5]}; "
+            f"A permutation of {width} source units names units 0 to {width - 1} (or -1 for none), found "
+            f"{outside[:5]}; "
             "pass source_width if the source is wider than the target."
         )
     counts = torch.bincount(matched, minlength=width)
     if int(counts.max()) > 1:
         twice = torch.nonzero(counts > 1).flatten().tolist()
-        raise MapError(f"A permutation uses each source unit at most once, found {twice[:5]} more than once; use Linear to copy units.")
+        raise MapError(
+            f"A permutation uses each source unit at most once, found {twice[:5]} more than once; use Linear to "
+            f"copy units."
+        )
     return checked, width
 
 

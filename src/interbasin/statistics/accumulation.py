@@ -1,7 +1,9 @@
 r"""The sums behind every statistic: streaming, mergeable, bounded by the widths and never by the number of rows.
 
-For source layers :math:`x_i` and target layers :math:`y_j`, paired row by row, this keeps the count, the sums, the sums of
-squares (or whole Gram matrices) of each layer, and the cross-products :math:`\sum (y_j - t)(x_i - s)^\top` of each pair.
+For source layers :math:`x_i` and target layers :math:`y_j`, paired row by row, this keeps the count, the sums, the sums
+of
+squares (or whole Gram matrices) of each layer, and the cross-products :math:`\sum (y_j - t)(x_i - s)^\top` of each
+pair.
 
 Two choices keep the numbers good. Products are formed in the data's precision over at most `CHUNK_ROWS` rows and the
 results added in float64, so round-off does not grow with the length of the run. And everything is taken about a
@@ -28,7 +30,7 @@ CHUNK_ROWS = 4096
 
 @dataclass(frozen=True)
 class Side:
-    """The sums of one layer about its origin: ``square`` is the Gram matrix, or its diagonal where that is all we keep."""
+    """The sums of one layer about its origin: ``square`` is the Gram matrix, or only its diagonal."""
 
     origin: Tensor
     total: Tensor
@@ -60,7 +62,7 @@ class Side:
 
 @dataclass
 class Accumulator:
-    """The state that `PairedMoments` and `LayerwiseMoments` share. Layers are named; the state changes only by `update`."""
+    """The state that `PairedMoments` and `LayerwiseMoments` share. Layers are named; only `update` changes it."""
 
     grams: bool
     count: int = 0
@@ -94,13 +96,20 @@ class Accumulator:
     def merge(self, other: Accumulator) -> Accumulator:
         """The state that one pass over the rows of both would have given, up to float64 round-off."""
         if self.grams != other.grams:
-            raise DataError("Statistics with and without Gram matrices cannot be merged; collect both with the same grams=.")
+            raise DataError(
+                "Statistics with and without Gram matrices cannot be merged; collect both with the same grams=."
+            )
         if not self.count or not other.count:
             return (other if other.count else self).copy()
         for kind, mine, theirs in (("source", self.sources, other.sources), ("target", self.targets, other.targets)):
-            widths = {name: side.width for name, side in mine.items()}, {name: side.width for name, side in theirs.items()}
+            widths = (
+                {name: side.width for name, side in mine.items()},
+                {name: side.width for name, side in theirs.items()},
+            )
             if widths[0] != widths[1]:
-                raise ShapeError(f"Statistics of different spaces cannot be merged: {kind} widths {widths[0]} and {widths[1]}.")
+                raise ShapeError(
+                    f"Statistics of different spaces cannot be merged: {kind} widths {widths[0]} and {widths[1]}."
+                )
         merged = self.copy()
         merged._add(other.about(merged))
         merged.count += other.count
@@ -114,11 +123,22 @@ class Accumulator:
 
     def about(self, other: Accumulator) -> Accumulator:
         """The same sums about the origins of another accumulator of the same layers."""
-        sources = {name: side.about(other.sources[name].origin.to(side.origin), self.count) for name, side in self.sources.items()}
-        targets = {name: side.about(other.targets[name].origin.to(side.origin), self.count) for name, side in self.targets.items()}
+        sources = {
+            name: side.about(other.sources[name].origin.to(side.origin), self.count)
+            for name, side in self.sources.items()
+        }
+        targets = {
+            name: side.about(other.targets[name].origin.to(side.origin), self.count)
+            for name, side in self.targets.items()
+        }
         crosses = {
             (source, target): cross_about(
-                cross, self.sources[source], self.targets[target], sources[source].origin, targets[target].origin, self.count
+                cross,
+                self.sources[source],
+                self.targets[target],
+                sources[source].origin,
+                targets[target].origin,
+                self.count,
             )
             for (source, target), cross in self.crosses.items()
         }
@@ -130,7 +150,8 @@ class Accumulator:
         tensor = as_tensor(values, f"Batch {self.batches} of {what}")
         if not tensor.is_floating_point():
             raise DataError(
-                f"Batch {self.batches} of {what} must be floating-point, found {tensor.dtype}; convert it with .float()."
+                f"Batch {self.batches} of {what} must be floating-point, found {tensor.dtype}; convert it with "
+                f".float()."
             )
         if tensor.ndim < 2 or tensor.shape[-1] == 0:
             raise ShapeError(
@@ -138,27 +159,34 @@ class Accumulator:
                 f"{tuple(tensor.shape)}; give a single vector as one row, x[None]."
             )
         if tensor.numel() == 0:
-            raise DataError(f"Batch {self.batches} of {what} is empty (shape {tuple(tensor.shape)}); leave empty batches out.")
+            raise DataError(
+                f"Batch {self.batches} of {what} is empty (shape {tuple(tensor.shape)}); leave empty batches out."
+            )
         return tensor
 
     def _check_pairing(self, xs: dict[str, Tensor], ys: dict[str, Tensor]) -> None:
         if not xs or not ys:
             raise DataError("Statistics need at least one source layer and one target layer, found none.")
-        leading = {name: tuple(rows.shape[:-1]) for name, rows in {**xs, **{f"{n} (target)": t for n, t in ys.items()}}.items()}
+        leading = {
+            name: tuple(rows.shape[:-1]) for name, rows in {**xs, **{f"{n} (target)": t for n, t in ys.items()}}.items()
+        }
         first_name, first = next(iter(leading.items()))
         for name, shape in leading.items():
             # (batch, tokens) beside (batch * tokens,) is the same rows flattened; (2, 3) beside (3, 2) is a mistake.
             same_rows = _product(shape) == _product(first) and (len(shape) == 1 or len(first) == 1)
             if shape != first and not same_rows:
                 raise ShapeError(
-                    f"Batch {self.batches} is not paired: {first_name!r} has rows of shape {first} and {name!r} of shape "
+                    f"Batch {self.batches} is not paired: {first_name!r} has rows of shape {first} and {name!r} of "
+                    f"shape "
                     f"{shape}; row i of both sides must come from the same input."
                 )
         for kind, rows, known in (("source", xs, self.sources), ("target", ys, self.targets)):
             if self.count and {n: t.shape[-1] for n, t in rows.items()} != {n: s.width for n, s in known.items()}:
                 raise ShapeError(
-                    f"Batch {self.batches} of the {kind} has widths { {n: t.shape[-1] for n, t in rows.items()} }, earlier "
-                    f"batches { {n: s.width for n, s in known.items()} }; one object holds the statistics of the same spaces only."
+                    f"Batch {self.batches} of the {kind} has widths { {n: t.shape[-1] for n, t in rows.items()} }, "
+                    f"earlier "
+                    f"batches { {n: s.width for n, s in known.items()} }; one object holds the statistics of the "
+                    f"same spaces only."
                 )
 
     def _sums_of_batch(
@@ -179,7 +207,8 @@ class Accumulator:
                 sums = _sums_of_chunk(chunk_x, chunk_y, x_origins, y_origins, self.grams, torch.float64)
                 if not sums._is_finite():
                     raise DataError(
-                        f"Batch {self.batches} has values so large that their products overflow float64; scale the data down."
+                        f"Batch {self.batches} has values so large that their products overflow float64; scale the "
+                        f"data down."
                     )
             if total is None:
                 total = sums
@@ -207,7 +236,8 @@ class Accumulator:
             label = "" if name == kind else f" {name!r}"
             shown = ", ".join(str(column) for column in columns[:8]) + (", ..." if len(columns) > 8 else "")
             raise DataError(
-                f"Batch {self.batches} of the {kind}{label} holds NaN or infinity in {len(columns)} of {rows.shape[1]} columns "
+                f"Batch {self.batches} of the {kind}{label} holds NaN or infinity in {len(columns)} of "
+                f"{rows.shape[1]} columns "
                 f"({shown}), first in row {row}; remove those rows or mend the model that made them. Nothing was added."
             )
 
@@ -218,7 +248,9 @@ class Accumulator:
             self.crosses[pair] += cross
 
 
-def cross_about(cross: Tensor, source: Side, target: Side, source_origin: Tensor, target_origin: Tensor, count: int) -> Tensor:
+def cross_about(
+    cross: Tensor, source: Side, target: Side, source_origin: Tensor, target_origin: Tensor, count: int
+) -> Tensor:
     """A cross-product about other origins: sum (y+e)(x+d)^T = C + S_y d^T + e S_x^T + n e d^T."""
     d = source.origin - source_origin
     e = target.origin - target_origin
@@ -248,7 +280,8 @@ def _sums_of_chunk(
 
 
 def _side_in_place(rows: Tensor, origin: Tensor, gram: bool) -> Side:
-    # Sums as products with ones: a matrix-vector product reads the rows once, at the speed of memory; reductions over the
+    # Sums as products with ones: a matrix-vector product reads the rows once, at the speed of memory; reductions over
+    # the
     # first axis were up to forty times slower.
     ones = torch.ones(1, rows.shape[0], dtype=rows.dtype, device=rows.device)
     total = (ones @ rows)[0]

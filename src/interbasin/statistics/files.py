@@ -51,7 +51,9 @@ def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[
         state = _restore(document, tensors)
         notes = dict(document["notes"])
     except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"The statistics in {folder} are damaged ({error}); copy the folder again or collect them anew.") from error
+        raise FileError(
+            f"The statistics in {folder} are damaged ({error}); copy the folder again or collect them anew."
+        ) from error
     return state, notes
 
 
@@ -77,5 +79,7 @@ def _side(tensors: Mapping[str, Tensor], prefix: str, gram: bool) -> Side:
     side = Side(tensors[f"{prefix}.origin"], tensors[f"{prefix}.total"], tensors[f"{prefix}.square"])
     expected = (side.width, side.width) if gram else (side.width,)
     if side.total.shape != (side.width,) or side.square.shape != expected:
-        raise ValueError(f"{prefix} holds shapes {tuple(side.total.shape)} and {tuple(side.square.shape)} for width {side.width}")
+        raise ValueError(
+            f"{prefix} holds shapes {tuple(side.total.shape)} and {tuple(side.square.shape)} for width {side.width}"
+        )
     return side

@@ -1,4 +1,4 @@
-"""All pairs of two lists of layers at once: `LayerwiseMoments`, for a matrix of similarities without stored activations."""
+"""All pairs of two lists of layers at once: `LayerwiseMoments`, similarities without stored activations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ class LayerwiseMoments:
         """The moments that were saved to ``folder``."""
         state, _ = load_accumulator(folder)
         if not state.grams:
-            raise DataError(f"The statistics in {folder} hold no Gram matrices; LayerwiseMoments always do. Collect them anew.")
+            raise DataError(
+                f"The statistics in {folder} hold no Gram matrices; LayerwiseMoments always do. Collect them anew."
+            )
         return cls._of_state(state)
 
     @property

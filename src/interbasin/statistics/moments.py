@@ -22,7 +22,8 @@ SOURCE, TARGET = "source", "target"
 class PairedMoments:
     r"""Streaming first and second moments of paired rows :math:`x` (source) and :math:`y` (target).
 
-    Memory is bounded by the two widths. Batches may be float16, bfloat16, float32 or float64, tensors or arrays, of shape
+    Memory is bounded by the two widths. Batches may be float16, bfloat16, float32 or float64, tensors or arrays, of
+    shape
     ``(..., width)``; products are formed in their precision (float32 for the half types) and summed in float64.
 
     Args:
@@ -70,7 +71,9 @@ class PairedMoments:
             raise DataError(f"PairedMoments merge with PairedMoments, found {type(other).__name__}.")
         return PairedMoments._of_state(self._state.merge(other._state))
 
-    def save(self, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
+    ) -> None:
         """Write the moments, exactly, to a folder from which `load` goes on. ``notes`` are JSON for your own use."""
         save_accumulator(self._state, folder, force=force, notes=notes)
 
@@ -126,7 +129,7 @@ class PairedMoments:
         return self._target.origin + self._target.total / self.count
 
     def cross(self, *, centered: bool = True) -> Tensor:
-        r"""The cross-product :math:`\sum y x^\top`, shape ``(target, source)``, in float64: a sum, not divided by the count."""
+        r"""The cross-product :math:`\sum y x^\top`, shape ``(target, source)``, a float64 sum, not divided by the count."""
         cross = self._state.crosses[SOURCE, TARGET] if self.count else self._nothing()
         if centered:
             return cross - torch.outer(self._target.total, self._source.total.to(cross.device)) / self.count
@@ -180,7 +183,9 @@ class PairedMoments:
 
     def _gram(self, side: Side, centered: bool) -> Tensor:
         if not self.has_grams:
-            raise DataError("These moments were collected without Gram matrices; collect them with PairedMoments(grams=True).")
+            raise DataError(
+                "These moments were collected without Gram matrices; collect them with PairedMoments(grams=True)."
+            )
         return side.centered(self.count) if centered else side.about(torch.zeros_like(side.origin), self.count).square
 
     def _squares(self, side: Side, centered: bool) -> Tensor:

@@ -1,6 +1,7 @@
 r"""How alike two spaces are, from their moments alone.
 
-All take centred moments. None depends on the order of the units; all but `mean_cosine` are unchanged by rotations of either
+All take centred moments. None depends on the order of the units; all but `mean_cosine` are unchanged by rotations of
+either
 space, and the CCA family by every invertible linear map.
 """
 
@@ -32,7 +33,8 @@ __all__ = [
 def linear_cka(moments: PairedMoments) -> float:
     r"""Linear centred kernel alignment, between 0 and 1 [kornblith:19].
 
-    :math:`\|C\|_F^2 / (\|G_x\|_F \|G_y\|_F)`. With fewer rows than units it is biased upwards, as the plain estimator is.
+    :math:`\|C\|_F^2 / (\|G_x\|_F \|G_y\|_F)`. With fewer rows than units it is biased upwards, as the plain estimator
+    is.
     """
     scale = float(torch.linalg.matrix_norm(moments.gram_source()) * torch.linalg.matrix_norm(moments.gram_target()))
     _require_spread(scale)
@@ -42,8 +44,10 @@ def linear_cka(moments: PairedMoments) -> float:
 def mean_cosine(moments: PairedMoments, map: Map | None = None) -> float:
     r"""The cosine between paired rows about their means, averaged with the rows' energies as weights; between -1 and 1.
 
-    :math:`\sum \langle m(x), y\rangle / \sqrt{\sum \|m(x)\|^2 \sum \|y\|^2}`: the plain mean of cosines where all rows have
-    the same norm. Moments do not hold the norms of single rows, so the plain mean of unequal rows is not to be had from them.
+    :math:`\sum \langle m(x), y\rangle / \sqrt{\sum \|m(x)\|^2 \sum \|y\|^2}`: the plain mean of cosines where all rows
+    have
+    the same norm. Moments do not hold the norms of single rows, so the plain mean of unequal rows is not to be had from
+    them.
 
     Args:
         moments: Without ``map``, of two spaces of equal widths.
@@ -52,7 +56,8 @@ def mean_cosine(moments: PairedMoments, map: Map | None = None) -> float:
     if map is None:
         if moments.source_width != moments.target_width:
             raise ShapeError(
-                f"The cosine of paired rows needs equal widths, found {moments.source_width} and {moments.target_width}; "
+                f"The cosine of paired rows needs equal widths, found {moments.source_width} and "
+                f"{moments.target_width}; "
                 "pass a map that carries the source to the target's width."
             )
         inner = float(torch.diagonal(moments.cross()).sum())
@@ -82,9 +87,10 @@ def mean_cca(moments: PairedMoments) -> float:
 
 
 def pwcca(moments: PairedMoments, side: Literal["source", "target"] = "source") -> float:
-    r"""Projection-weighted CCA: canonical correlations weighted by how much of a side's activity they carry [morcos:18].
+    r"""Projection-weighted CCA: canonical correlations weighted by the share of a side's activity they carry [morcos:18].
 
-    The weight of canonical variate :math:`h_i` is :math:`\sum_j |\langle h_i, z_j\rangle|` over the units :math:`z_j` of ``side``.
+    The weight of canonical variate :math:`h_i` is :math:`\sum_j |\langle h_i, z_j\rangle|` over the units :math:`z_j`
+    of ``side``.
     """
     if side not in ("source", "target"):
         raise DataError(f"pwcca weighs by the 'source' or the 'target', found {side!r}.")
@@ -96,9 +102,10 @@ def pwcca(moments: PairedMoments, side: Literal["source", "target"] = "source") 
 
 
 def procrustes_distance(moments: PairedMoments) -> float:
-    r"""The distance that is left after the best rotation, both spaces scaled to unit norm; between 0 and sqrt(2) [williams:21].
+    r"""The distance left after the best rotation, both spaces scaled to unit norm; 0 to sqrt(2) [williams:21].
 
-    :math:`\min_Q \|\hat X Q^\top - \hat Y\|_F = \sqrt{2 - 2 \|\hat C\|_*}`, with zeros appended to the narrower space. A metric.
+    :math:`\min_Q \|\hat X Q^\top - \hat Y\|_F = \sqrt{2 - 2 \|\hat C\|_*}`, with zeros appended to the narrower space.
+    A metric.
     """
     scale = math.sqrt(float(moments.squares_source().sum()) * float(moments.squares_target().sum()))
     _require_spread(scale)
@@ -107,7 +114,7 @@ def procrustes_distance(moments: PairedMoments) -> float:
 
 
 def explained_variance(moments: PairedMoments, map: Map) -> float:
-    """The share of the target's variance that the carried source explains: 1 is all of it, below 0 worse than the mean."""
+    """The share of the target's variance that the carried source explains: 1 is all, below 0 worse than the mean."""
     residual = residual_energy(moments, map, centered=True)
     if math.isnan(residual):
         moments.gram_source()  # raises, and says what to do
@@ -148,4 +155,6 @@ def _roots(gram: Tensor, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
 
 def _require_spread(scale: float) -> None:
     if not scale > 0:
-        raise DataError("A similarity needs spaces that vary, found one whose rows are all the same; give more and other rows.")
+        raise DataError(
+            "A similarity needs spaces that vary, found one whose rows are all the same; give more and other rows."
+        )

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interbasin.data import open_vectors
+from interbasin.data.vectors.npz import data_offset
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
 
 ONES = np.ones((6, 3), dtype=np.float32)
@@ -105,8 +106,17 @@ def test_a_directory_that_promises_more_than_there_is_is_found_out_while_reading
     with zipfile.ZipFile(tmp_path / "rows.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", npy(ONES)[:-8])
         archive.getinfo("x.npy").file_size += 8
-    with pytest.raises(FileError, match=r"rows\.npz (is cut short: its member 'x\.npy' ends|could not be read)"):
+    with pytest.raises(FileError, match=r"rows\.npz is cut short: its member 'x\.npy' ends before its last row"):
         list(open_vectors(tmp_path / "rows.npz").batches(4))
+
+
+def test_a_member_that_is_not_where_the_directory_says_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=ONES)
+    member = zipfile.ZipInfo("x.npy")
+    for offset, match in ((7, "'x.npy' is not where the directory says"), (10**6, "could not be read")):
+        member.header_offset = offset
+        with pytest.raises(FileError, match=match):
+            data_offset(tmp_path / "rows.npz", member)
 
 
 def test_a_member_that_is_no_array_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interbasin.data import open_vectors
+from interbasin.data.vectors.parquet import ParquetReader
 from interbasin.errors import DataError, FileError, InterbasinError, ShapeError, UnknownNameError
 
 LISTS = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
@@ -222,6 +224,22 @@ def test_damaged_pages_end_in_our_own_error(path: Path) -> None:
     path.write_bytes(bytes(content))
     with pytest.raises(FileError, match=r"rows\.parquet could not be read \(.*; check its permissions, or copy"):
         list(open_vectors(path).batches(30))
+
+
+def test_a_file_with_more_or_fewer_rows_than_it_promises_is_found_out(path: Path) -> None:
+    reader = open_vectors(saved(path, {"v": LISTS * 4}, row_group_size=5)).reader
+    assert isinstance(reader, ParquetReader)
+    with pytest.raises(FileError, match=r"rows\.parquet could not be read \(it holds more than the 7 rows"):
+        list(replace(reader, rows=7).batches(3, 0))
+    with pytest.raises(FileError, match=r"rows\.parquet is cut short: it promises 20 rows, but the last .* is row 11"):
+        list(replace(reader, rows=20).batches(3, 0))
+
+
+def test_a_file_that_promises_rows_and_has_none_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(path, {"v": LISTS})
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *arguments, **options: iter(()))
+    with pytest.raises(FileError, match=r"rows\.parquet is cut short: it promises 3 rows, but none is there"):
+        open_vectors(path)
 
 
 @given(place=st.integers(0, 5000), value=st.integers(0, 255))

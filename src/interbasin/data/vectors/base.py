@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ __all__ = ["Batch", "Reader", "Vectors", "batch_dtype"]
 Batch: TypeAlias = NDArray[Any]  # (rows, width), C-contiguous, writable, a floating dtype in native byte order
 
 
+@runtime_checkable
 class Reader(Protocol):
     """What a format provides. It holds no open file, so that one ``Vectors`` can be read many times, or pickled."""
 

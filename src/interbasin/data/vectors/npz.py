@@ -34,8 +34,8 @@ def archive(path: Path) -> Iterator[zipfile.ZipFile]:
             yield opened
     except InterbasinError:
         raise
-    # RuntimeError is what zipfile raises where a password is needed.
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+    # RuntimeError is what zipfile raises where a password is needed; UnicodeDecodeError, for damaged names.
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeDecodeError) as error:
         raise damaged(path, error) from error
 
 

@@ -22,12 +22,13 @@ def open_vectors(path: str | PathLike[str], *, column: str | None = None) -> Vec
     machine's). Integers and booleans are converted to float32 as they are read, which is exact up to 2^24 and rounds
     beyond. Nothing in the file is ever executed: arrays of pickled objects are refused.
 
-    - ``.npy``: two axes or more; the last is the width, the others are flattened into rows. Memory-mapped, in C or
-      Fortran order.
+    - ``.npy``: two axes or more; the last is the width, the others are flattened into rows. Read where it lies, in C
+      or Fortran order.
     - ``.npz``: the array named ``column``, or the only one, or the one named ``x``. Uncompressed arrays are mapped.
       Compressed ones are unpacked in passing: to start at a later row, all before it must be unpacked too.
     - ``.parquet``: the column named ``column``; or the only column of lists of numbers; or, if every column is a
-      number, all of them side by side. A data frame's index is no column unless it is named.
+      number, all of them side by side. A data frame's index is no column unless it is named. Lists are far better
+      for wide vectors: side by side, Parquet needs a page or two (1 to 2 MB) in memory for every column.
 
     Args:
         path: A file whose extension says its format.
