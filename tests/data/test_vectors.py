@@ -193,7 +193,6 @@ def test_a_batch_may_be_larger_than_the_file_and_start_may_be_its_end(tmp_path: 
         vectors = open_vectors(save(tmp_path, np.ones((3, 2))))
         assert [len(batch) for batch in vectors.batches(2**62)] == [3]
         assert list(vectors.batches(2, start=3)) == []
-        assert [len(batch) for batch in vectors.batches(np.int64(2), start=np.int64(1))] == [2]
 
 
 def test_numbers_out_of_range_are_refused_before_anything_is_read(tmp_path: Path) -> None:

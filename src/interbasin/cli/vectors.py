@@ -34,7 +34,7 @@ Keep = Annotated[
     Path | None,
     typer.Option(
         "--statistics",
-        help="Folder to keep the statistics in: an interrupted run goes on from there, another fit reads nothing again.",
+        help="Folder to keep the statistics in: an interrupted run goes on there, another fit reads nothing again.",
     ),
 ]
 

@@ -4,7 +4,7 @@ For a wide :math:`A` the factor is :math:`(A A^\top)^{-1/2} A`, but squaring hal
 values. What survives is the basis: with :math:`A A^\top = U \Lambda U^\top` computed, the rows of
 :math:`B = U^\top A` are accurate, and orthogonal up to a relative error of about :math:`\epsilon\,\mathrm{cond}^2`.
 That error is measured again from :math:`B`, where it is small and graded, and removed by Newton steps that cost no
-eigendecomposition. Every answer is guarded by the measured error; what cannot be repaired is handed back.
+eigendecomposition. Every answer is guarded by a measured error; what cannot be repaired is handed back.
 """
 
 from __future__ import annotations
@@ -13,59 +13,83 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-__all__ = ["factor", "polish"]
+__all__ = ["factor", "polish", "promising"]
 
 # Relative singular value down to which one basis serves all rows: there eps * cond**2 is still below the guard.
 _FLOOR = 2.5e-7
 # Where smaller values exist, rows above this one keep the basis and the rest are solved apart. The rotation between
 # the two groups is then about eps / _SPLIT**2 = 2e-8, whose square is below rounding.
 _SPLIT = 1e-4
-# Largest departure from orthogonality, in the Frobenius norm, that the Newton steps are trusted with.
+# Largest departure from orthogonality, in the Frobenius norm, that the corrections are trusted with.
 _GUARD = 5e-2
-# Departures below which the first-order step alone, single-precision products, and third-order terms are enough.
+# Departures up to which the first-order step alone, products in float32, and the second-order step are enough.
 _ONE_STEP = 3e-7
 _SINGLE_PRODUCTS = 3e-4
 _TWO_STEPS = 1e-2
+# Departure that a float32 result can carry unnoticed, and the one from which its correction needs a second term.
+_UNNOTICED = 1e-6
+_TWO_TERMS = 5e-4
 # What may be rounded away, relative to the whole matrix, when a block of rows is said to be empty.
 _EMPTY = {torch.float64: 1e-13, torch.float32: 1e-6}
 # Products of smaller entries are subnormal in float32, and subnormal arithmetic is tens of times slower.
 _TINY = 1e-18
-# Devices that have no float64.
-_WITHOUT_DOUBLE = {"mps"}
 # Width from which the symmetric product is worth assembling by blocks.
 _BLOCK_WIDTH = 512
+# Up to this width float32 sums are good enough to measure orthogonality with; and devices that have nothing better.
+_SINGLE_SUMS = 96
+_WITHOUT_DOUBLE = {"mps"}
+_SEED = 1966
 
 
-def factor(wide: Tensor, tolerance: float, drop: bool, *, gated: bool) -> tuple[Tensor, int] | None:
+def promising(wide: Tensor, floor: float) -> bool:
+    """Whether the spectrum seems to end above ``floor``, or in a gap, judged cheaply from a quarter of the rows.
+
+    The smallest singular value only shrinks as rows join, so a quarter that is close to singular speaks for the
+    whole; one that is not promises nothing, and the guards of ``factor`` decide.
+    """
+    part = wide[: max(1, len(wide) // 4)].double()
+    product = part @ part.mT
+    lower, failed = torch.linalg.cholesky_ex(product)
+    if int(failed):
+        return len(wide) >= _BLOCK_WIDTH and _ends_in_nothing(wide, lower, int(failed) - 1)
+    return float(lower.diagonal().min() / torch.linalg.vector_norm(product).sqrt()) > floor
+
+
+def _ends_in_nothing(wide: Tensor, lower: Tensor, leading: int) -> bool:
+    """Whether the last rows lie in the span of the leading ones to rounding: a gap, not a slope, stopped Cholesky."""
+    pivots = lower.diagonal()[:leading]
+    rank = int((pivots > 1e-6 * pivots[:1]).sum())
+    if not rank:
+        return False
+    span, corner = wide[:rank].double(), lower[:rank, :rank]
+    probe = wide[-8:].double()
+    rest = probe
+    for _ in range(2):
+        rest = rest - torch.cholesky_solve(span @ rest.mT, corner).mT @ span
+    return bool(torch.linalg.vector_norm(rest) <= _EMPTY[wide.dtype] * torch.linalg.vector_norm(probe))
+
+
+def factor(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int] | None:
     """Orthogonal factor and numerical rank of one wide matrix, or nothing if the SVD has to do it.
 
     Args:
         wide: ``(short, long)``, entries scaled to around one. Single precision is worked in float64.
         tolerance: singular values at most this fraction of the largest do not count towards the rank.
         drop: leave the directions that do not count out of the factor.
-        gated: look at a part of the matrix first, and give up early where the eigenbasis would be wasted.
     """
     matrix = wide.double()
-    product = _outer(matrix)
-    if gated and not _promising(matrix, product):
-        return None
-    levels, basis = torch.linalg.eigh(product)
-    top = float(levels[-1])
+    levels, basis = torch.linalg.eigh(_outer(matrix))
+    low, top = float(levels[0]), float(levels[-1])
     if not top > 0:
         return None
-    rows = basis.mT @ matrix
-    if float(levels[0]) > _FLOOR**2 * top:
-        repaired = _repair(rows)
-        if repaired is None:
-            return None
-        mixing, sizes = repaired
-        rank = _count(sizes, tolerance)
-        if drop and rank < len(sizes):
-            return None
-        weights = torch.addmm(basis, basis, mixing).div_(sizes)
-        return (weights @ rows).to(wide.dtype), rank
-    small = int((levels < _SPLIT**2 * top).sum())
-    return _split(wide, basis, rows, small, tolerance, drop)
+    if not low > _FLOOR**2 * top:
+        return _split(wide, matrix, basis, levels, tolerance, drop)
+    if wide.dtype == torch.float32:
+        found, sizes = _inverse_root(matrix, basis, levels), levels.sqrt()
+    else:
+        found, sizes = _newton_factor(matrix, basis)
+    rank = _count(sizes, tolerance)
+    return None if found is None or (drop and rank < len(sizes)) else (found.to(wide.dtype), rank)
 
 
 def polish(factor: Tensor) -> Tensor:
@@ -73,58 +97,42 @@ def polish(factor: Tensor) -> Tensor:
 
     The error is measured in float64, because float32 sums over hundreds of columns are rougher than what they measure.
     """
-    error = _outer(factor if factor.device.type in _WITHOUT_DOUBLE else factor.double())
+    plain = factor.shape[-1] <= _SINGLE_SUMS or factor.device.type in _WITHOUT_DOUBLE
+    error = _outer(factor if plain else factor.double())
     error.diagonal(dim1=-2, dim2=-1).sub_(1)
+    if factor.ndim == 2:
+        return torch.addmm(factor, error.to(factor.dtype), factor, alpha=-0.5)
     return torch.baddbmm(factor, error.to(factor.dtype), factor, alpha=-0.5)
 
 
-def _outer(matrix: Tensor) -> Tensor:
-    """``matrix @ matrix.mT``, without computing both halves where that saves time."""
-    size = matrix.shape[-2]
-    if size < _BLOCK_WIDTH:
-        return matrix @ matrix.mT
-    out = matrix.new_empty(*matrix.shape[:-1], size)
-    step = -(-size // 4)
-    for start in range(0, size, step):
-        stop = min(start + step, size)
-        out[..., start:stop, :stop] = matrix[..., start:stop, :] @ matrix[..., :stop, :].mT
-        out[..., :start, start:stop] = out[..., start:stop, :start].mT
-    return out
+def _inverse_root(matrix: Tensor, basis: Tensor, levels: Tensor) -> Tensor | None:
+    """The factor to float32's accuracy, by the inverse square root as it stands and one correction where needed."""
+    found = _outer(basis * levels.pow(-0.25)) @ matrix
+    probe = _probe(len(matrix), matrix)
+    seen = float(torch.linalg.vector_norm(found @ (found.mT @ probe) - probe)) / probe.shape[1] ** 0.5
+    if seen <= _UNNOTICED:
+        return found
+    error = _outer(found)
+    error.diagonal().sub_(1)
+    departure = float(torch.linalg.vector_norm(error))
+    if not departure <= _GUARD:
+        return None
+    single = hardshrink(error.float(), _TINY)
+    step = -0.5 * single
+    if departure > _TWO_TERMS:
+        step.addmm_(single, single, alpha=0.375)
+    return found.float().addmm_(step, found.float())
 
 
-def _promising(matrix: Tensor, product: Tensor) -> bool:
-    """Whether the spectrum seems to end above the floor, or to end in nothing, judged from three quarters of the rows.
-
-    Smallest singular values only shrink as rows join, so a part that is too close to singular speaks for the whole.
-    """
-    part = 3 * len(product) // 4
-    corner = product[:part, :part]
-    lower, failed = torch.linalg.cholesky_ex(corner)
-    if int(failed):
-        return _ends_in_nothing(matrix, lower, int(failed) - 1)
-    low = high = matrix.new_ones(part, 1)
-    for _ in range(3):
-        low = torch.cholesky_solve(low / torch.linalg.vector_norm(low), lower)
-        high = corner @ (high / torch.linalg.vector_norm(high))
-    squared_condition = torch.linalg.vector_norm(low) * torch.linalg.vector_norm(high)
-    return float(squared_condition) * _FLOOR**2 < 1
+def _newton_factor(matrix: Tensor, basis: Tensor) -> tuple[Tensor | None, Tensor]:
+    rows = basis.mT @ matrix
+    repaired, sizes = _repair(rows)
+    if repaired is None:
+        return None, sizes
+    return torch.addmm(basis, basis, repaired).div_(sizes) @ rows, sizes
 
 
-def _ends_in_nothing(matrix: Tensor, lower: Tensor, leading: int) -> bool:
-    """Whether the last rows lie in the span of the leading ones to rounding: a gap, not a slope, stopped Cholesky."""
-    pivots = lower.diagonal()[:leading]
-    rank = int((pivots > 1e-6 * pivots[:1]).sum())
-    if not rank:
-        return False
-    span, corner = matrix[:rank], lower[:rank, :rank]
-    probe = matrix[-8:]
-    rest = probe
-    for _ in range(2):
-        rest = rest - torch.cholesky_solve(span @ rest.mT, corner).mT @ span
-    return bool(torch.linalg.vector_norm(rest) <= 1e-10 * torch.linalg.vector_norm(probe))
-
-
-def _repair(rows: Tensor) -> tuple[Tensor, Tensor] | None:
+def _repair(rows: Tensor) -> tuple[Tensor | None, Tensor]:
     r"""Mixing :math:`K` and sizes :math:`d` such that :math:`(I + K) D^{-1} B` is the orthogonal factor of ``rows``.
 
     Write :math:`B B^\top = D (I + F) D` with :math:`F` hollow. To first order the factor is
@@ -139,7 +147,7 @@ def _repair(rows: Tensor) -> tuple[Tensor, Tensor] | None:
     error.fill_diagonal_(0)
     departure = float(torch.linalg.vector_norm(error))
     if not departure <= _GUARD:
-        return None
+        return None, sizes
     share = sizes / (sizes[:, None] + sizes)
     mixing = (error * share).neg_()
     if departure > _ONE_STEP:
@@ -149,7 +157,7 @@ def _repair(rows: Tensor) -> tuple[Tensor, Tensor] | None:
         around = _lower_precision(first + across, dtype) @ first.mT
         second = around.mul_(share.mT).add_(across).neg_()
         mixing += second
-        mixing += _lower_precision(second, torch.float32) @ _lower_precision(mixing, torch.float32)
+        mixing += _lower_precision(second, torch.float32) @ _lower_precision(first, torch.float32)
     if departure > _TWO_STEPS:
         mixing = _newton(mixing, error, sizes)
     return mixing, sizes
@@ -172,33 +180,64 @@ def _lower_precision(matrix: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _split(
-    wide: Tensor, basis: Tensor, rows: Tensor, small: int, tolerance: float, drop: bool
+    wide: Tensor, matrix: Tensor, basis: Tensor, levels: Tensor, tolerance: float, drop: bool
 ) -> tuple[Tensor, int] | None:
-    """The factor when some rows are too small for the basis: they are solved in the complement of the others."""
-    repaired = _repair(rows[small:])
-    if repaired is None:
+    """The factor when some singular values are too small for the basis: large and small rows are solved apart."""
+    small = int((levels < _SPLIT**2 * levels[-1]).sum())
+    lower, upper = basis[:, :small], basis[:, small:]
+    rows = upper.mT @ matrix
+    mixing, sizes = _repair(rows)
+    if mixing is None:
         return None
-    mixing, sizes = repaired
-    large = (rows[small:] / sizes[:, None]).addmm_(mixing / sizes, rows[small:])
-    complement = torch.linalg.qr(large.mT, mode="complete").Q[:, len(large) :]
-    rest = rows[:small] @ complement
-    size = float(torch.linalg.vector_norm(rest))
+    large = (rows / sizes[:, None]).addmm_(mixing / sizes, rows)
     rank = _count(sizes, tolerance)
-    if size <= tolerance * float(sizes.max()) and size <= _EMPTY[wide.dtype] * float(torch.linalg.vector_norm(sizes)):
-        tiny = complement.mT[:small]
+
+    # Eight random vectors see the size of the rest; three times that covers what they may miss.
+    probe = _probe(matrix.shape[1], matrix)
+    rest = 3 * float(torch.linalg.vector_norm(lower.mT @ (matrix @ probe))) / probe.shape[1] ** 0.5
+    whole = float(torch.linalg.vector_norm(sizes))
+    if rest <= tolerance * float(sizes.max()) and rest <= _EMPTY[wide.dtype] * whole:
         if drop:
-            return None if rank < len(sizes) else ((basis[:, small:] @ large).to(wide.dtype), rank)
-    else:
-        left, values, right = torch.linalg.svd(rest, full_matrices=False)
-        tiny = left @ (right @ complement.mT)
-        rank += int((values > tolerance * sizes.max()).sum())
-        if drop and rank < len(basis):
-            return None
+            return None if rank < len(sizes) else ((upper @ large).to(wide.dtype), rank)
+        return torch.addmm(upper @ large, lower, _complement(large, small)).to(wide.dtype), rank
+
+    faint = lower.mT @ matrix
+    frame, triangle = torch.linalg.qr(torch.cat([large, faint]).mT)
+    left, values, right = torch.linalg.svd(triangle[len(large) :, len(large) :].mT, full_matrices=False)
+    rank += int((values > tolerance * sizes.max()).sum())
+    if drop and rank < len(basis):
+        return None
     # The small rows still lean on the large ones by rounding errors of the eigenbasis; turn the two groups apart.
-    lean = rows[:small] @ large.mT
-    lean /= sizes + torch.linalg.vector_norm(rows[:small], dim=1, keepdim=True)
-    turned = torch.cat([basis[:, :small] - basis[:, small:] @ lean.mT, basis[:, small:] + basis[:, :small] @ lean], 1)
-    return (turned @ torch.cat([tiny, large])).to(wide.dtype), rank
+    lean = faint @ large.mT
+    lean /= sizes + torch.linalg.vector_norm(faint, dim=1, keepdim=True)
+    turned = torch.cat([lower - upper @ lean.mT, upper + lower @ lean], 1)
+    return (turned @ torch.cat([left @ (right @ frame[:, len(large) :].mT), large])).to(wide.dtype), rank
+
+
+def _complement(rows: Tensor, count: int) -> Tensor:
+    """Orthonormal rows, ``count`` of them, orthogonal to the orthonormal ``rows``."""
+    reflectors, scales = torch.geqrf(rows.mT)
+    padded = torch.cat([reflectors, reflectors.new_zeros(len(reflectors), count)], 1)
+    return torch.linalg.householder_product(padded, scales)[:, len(rows) :].mT
+
+
+def _outer(matrix: Tensor) -> Tensor:
+    """``matrix @ matrix.mT``, without computing both halves where that saves time."""
+    size = matrix.shape[-2]
+    if size < _BLOCK_WIDTH:
+        return matrix @ matrix.mT
+    out = matrix.new_empty(*matrix.shape[:-1], size)
+    step = -(-size // 4)
+    for start in range(0, size, step):
+        stop = min(start + step, size)
+        out[..., start:stop, :stop] = matrix[..., start:stop, :] @ matrix[..., :stop, :].mT
+        out[..., :start, start:stop] = out[..., start:stop, :start].mT
+    return out
+
+
+def _probe(size: int, like: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(_SEED)
+    return torch.randn(size, 8, generator=generator, dtype=torch.float64).to(like)
 
 
 def _count(sizes: Tensor, tolerance: float) -> int:

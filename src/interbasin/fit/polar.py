@@ -26,10 +26,15 @@ Path = Literal["auto", "svd", "gram", "qdwh"]
 # Entries between 2**-16 and 2**16 can be squared and summed at any width we meet, in either precision.
 _SAFE_EXPONENT = 16
 
-# Measured on one core: below these widths the SVD costs less than an eigendecomposition plus its bookkeeping. Single
-# precision comes later because its gram path works in float64, for accuracy, against an SVD in float32.
-_GRAM_WIDTH = {torch.float64: 96, torch.float32: 384}
-_GRAM_ASPECT = 1.5
+# Measured on one core: below these widths the SVD costs less than an eigendecomposition plus its bookkeeping.
+_GRAM_WIDTH = {torch.float64: 96, torch.float32: 256}
+# Relative singular value that a quarter of the rows has to stay above for the gram path to pay: beyond it the Newton
+# steps multiply. Single precision races an SVD in float32 with an eigendecomposition in float64, so until the matrix
+# is long or large enough it only wins where no correction is needed at all.
+_GRAM_FLOOR = 1e-5
+_GRAM_FLOOR_SINGLE = 1e-3
+_SINGLE_WIDTH = 1536
+_SINGLE_ASPECT = 1.5
 
 # Up to this width LAPACK's float32 factors are orthogonal to 1e-5 in the Frobenius norm by themselves.
 _POLISH_WIDTH = 48
@@ -95,83 +100,74 @@ def polar(
         True
     """
     _check(matrix, unobserved, rank_tolerance, path)
-    single = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.float()
-    scaled = _scale(single.reshape(-1, *matrix.shape[-2:]), matrix)
-    wide = scaled if matrix.shape[-2] <= matrix.shape[-1] else scaled.mT
+    work = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.float()
+    work = _scale(work if matrix.ndim == 2 else work.flatten(0, -3))
+    tall = work.shape[-2] > work.shape[-1]
+    wide = work.mT if tall else work
     tolerance = wide.shape[-1] * torch.finfo(wide.dtype).eps if rank_tolerance is None else rank_tolerance
 
     factor, rank, taken = _solve(wide, tolerance, unobserved == "drop", path)
 
-    factor = factor if wide is scaled else factor.mT
-    return Polar(
-        factor=factor.reshape(matrix.shape).to(matrix.dtype).contiguous(),
-        rank=rank.reshape(matrix.shape[:-2]) if matrix.ndim > 2 else int(rank[0]),
-        path=taken,
-    )
+    factor = (factor.mT if tall else factor).reshape(matrix.shape).to(matrix.dtype).contiguous()
+    return Polar(factor, int(rank) if matrix.ndim == 2 else rank.reshape(matrix.shape[:-2]), taken)
 
 
 def _solve(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tensor, Tensor, str]:
-    """Factors and ranks of a batch ``(count, short, long)``, with the name of the way they were found."""
+    """Factor and rank of one matrix or of a batch with one leading axis, and the name of the way they were found."""
     if path == "qdwh" or (path == "auto" and wide.device.type != "cpu"):
         return *qdwh.factor(wide, tolerance, drop), "qdwh"
-    if path == "svd" or (path == "auto" and not _gram_pays(wide)):
+    if path == "svd" or (path == "auto" and wide.shape[-2] < _GRAM_WIDTH[wide.dtype]):
         return *_svd(wide, tolerance, drop), "svd"
-
-    # LAPACK walks a batch one matrix at a time anyway, and each matrix has its own condition.
-    found = [gram.factor(one, tolerance, drop, gated=path == "auto") for one in wide]
-    left = [index for index, answer in enumerate(found) if answer is None]
-    factor, rank = wide.new_empty(wide.shape), torch.empty(len(wide), dtype=torch.int64, device=wide.device)
-    for index, answer in enumerate(found):
-        if answer is not None:
-            factor[index], rank[index] = answer
-    if left:
-        factor[left], rank[left] = _svd(wide[left] if len(left) < len(wide) else wide, tolerance, drop)
-    return factor, rank, "gram" if not left else "svd" if len(left) == len(wide) else "gram+svd"
+    if wide.ndim == 2:
+        found = _gram(wide, tolerance, drop, path)
+        return (*_svd(wide, tolerance, drop), "svd") if found is None else (found[0], torch.tensor(found[1]), "gram")
+    # Each matrix has its own condition; and LAPACK, which does the work, walks a batch one matrix at a time anyway.
+    factors, ranks, names = zip(*(_solve(one, tolerance, drop, path) for one in wide), strict=True)
+    return torch.stack(factors), torch.stack(ranks).to(wide.device), "+".join(sorted(set(names)))
 
 
-def _gram_pays(wide: Tensor) -> bool:
-    short, long = wide.shape[-2:]
-    start = _GRAM_WIDTH[wide.dtype]
-    return short >= start or (short >= start / 2 and long >= _GRAM_ASPECT * short)
+def _gram(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tensor, int] | None:
+    """The gram path where it was asked for, or where it promises to be the faster one."""
+    short, long = wide.shape
+    close_race = wide.dtype == torch.float32 and short < _SINGLE_WIDTH and long < _SINGLE_ASPECT * short
+    if path == "auto" and not gram.promising(wide, _GRAM_FLOOR_SINGLE if close_race else _GRAM_FLOOR):
+        return None
+    return gram.factor(wide, tolerance, drop)
 
 
 def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, Tensor]:
-    """Factors and ranks by LAPACK's divide and conquer."""
+    """Factor and rank by LAPACK's divide and conquer."""
     try:
         left, sizes, right = torch.linalg.svd(wide, full_matrices=False)
     except torch.linalg.LinAlgError:  # a rare failure to converge, which the iteration does not share
         return qdwh.factor(wide, tolerance, drop)
-    observed = sizes > tolerance * sizes[:, :1]
+    observed = sizes > tolerance * sizes[..., :1]
     factor = left @ right
     if wide.dtype == torch.float32 and wide.shape[-1] > _POLISH_WIDTH:
         factor = gram.polish(factor)
     if drop and not bool(observed.all()):
-        # Projecting the polished factor keeps it as orthonormal as its projector.
-        factor = (left * observed[:, None, :]) @ (left.mT @ factor)
+        # Projecting the polished factor keeps it as orthonormal as the projector is.
+        factor = (left * observed[..., None, :]) @ (left.mT @ factor)
     return factor, observed.sum(-1)
 
 
-def _scale(batch: Tensor, matrix: Tensor) -> Tensor:
-    """The batch with every matrix's largest entry near one, by exact powers of two; the factor does not change."""
-    low, high = torch.aminmax(batch) if len(batch) == 1 else torch.aminmax(batch.flatten(1), dim=1)
+def _scale(work: Tensor) -> Tensor:
+    """Every matrix with its largest entry near one, by exact powers of two, under which the factor does not change."""
+    low, high = torch.aminmax(work) if work.ndim == 2 else torch.aminmax(work.flatten(1), dim=1)
     peaks = torch.maximum(high, -low).reshape(-1).tolist()
     if not all(map(math.isfinite, peaks)):
         raise DataError(
-            f"polar needs finite entries; {_count_bad(matrix)} of the {matrix.numel()} entries of this "
-            f"{tuple(matrix.shape)} matrix are NaN or infinite. Remove the rows they come from, or clip them."
+            f"polar needs finite entries; {int((~torch.isfinite(work)).sum())} of the {work.numel()} given are NaN or "
+            "infinite. Remove the rows they come from, or clip them."
         )
     exponents = [math.frexp(peak)[1] if peak else 0 for peak in peaks]
     if max(map(abs, exponents)) <= _SAFE_EXPONENT:
-        return batch
+        return work
     # In two halves, because the whole power can lie outside the range of the dtype.
     for halves in ([e // 2 for e in exponents], [e - e // 2 for e in exponents]):
-        power = torch.tensor([2.0**-half for half in halves], dtype=batch.dtype, device=batch.device)
-        batch = batch * power[:, None, None]
-    return batch
-
-
-def _count_bad(matrix: Tensor) -> int:
-    return int(matrix.numel() - torch.isfinite(matrix).sum())
+        powers = torch.tensor([2.0**-half for half in halves], dtype=work.dtype, device=work.device)
+        work = work * (powers if work.ndim == 2 else powers[:, None, None])
+    return work
 
 
 def _check(matrix: Tensor, unobserved: str, rank_tolerance: float | None, path: str) -> None:

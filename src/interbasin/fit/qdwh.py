@@ -25,7 +25,7 @@ _SEED = 20100517
 
 
 def factor(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, Tensor]:
-    """Orthogonal factors and numerical ranks of a batch ``(count, short, long)``, entries scaled to around one."""
+    """Orthogonal factor and numerical rank of a wide matrix or a batch of them, entries scaled to around one."""
     epsilon = torch.finfo(wide.dtype).eps
     # Only the triangle is iterated: it is square, and the frame stays orthonormal however low the rank.
     frame, triangle = torch.linalg.qr(wide.mT)
@@ -35,10 +35,10 @@ def factor(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, Tensor]:
     product = wide @ result.mT
     levels, basis = torch.linalg.eigh((product + product.mT) / 2)
     # Eigenvalues carry a few roundings of their own, so nothing below those is counted whatever the tolerance.
-    observed = levels > max(tolerance, 8 * epsilon) * levels[:, -1:]
+    observed = levels > max(tolerance, 8 * epsilon) * levels[..., -1:]
     observed &= levels > 0
     if drop:
-        result = (basis * observed[:, None, :]) @ (basis.mT @ result)
+        result = (basis * observed[..., None, :]) @ (basis.mT @ result)
     return result, observed.sum(-1)
 
 

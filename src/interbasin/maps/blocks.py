@@ -123,7 +123,7 @@ class Blocks(Map):
                 f"{self!r} has real coefficients and acts on floating-point values, found {x.dtype}; convert the "
                 f"input with .float()."
             )
-        pieces = torch.split(x, self._source_blocks, dim=-1)
+        pieces = torch.split(x, list(self._source_blocks), dim=-1)
         return torch.cat(
             [block._act(pieces[taken]) for taken, block in zip(self._order.index.tolist(), self._maps, strict=True)],
             dim=-1,

@@ -129,7 +129,7 @@ class PairedMoments:
         return self._target.origin + self._target.total / self.count
 
     def cross(self, *, centered: bool = True) -> Tensor:
-        r"""The cross-product :math:`\sum y x^\top`, shape ``(target, source)``, a float64 sum, not divided by the count."""
+        r"""The cross-product :math:`\sum y x^\top`, shape ``(target, source)``: a sum, not divided by the count."""
         cross = self._state.crosses[SOURCE, TARGET] if self.count else self._nothing()
         if centered:
             return cross - torch.outer(self._target.total, self._source.total.to(cross.device)) / self.count

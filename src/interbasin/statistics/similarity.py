@@ -87,7 +87,7 @@ def mean_cca(moments: PairedMoments) -> float:
 
 
 def pwcca(moments: PairedMoments, side: Literal["source", "target"] = "source") -> float:
-    r"""Projection-weighted CCA: canonical correlations weighted by the share of a side's activity they carry [morcos:18].
+    r"""Projection-weighted CCA: canonical correlations weighted by a side's activity in them [morcos:18].
 
     The weight of canonical variate :math:`h_i` is :math:`\sum_j |\langle h_i, z_j\rangle|` over the units :math:`z_j`
     of ``side``.

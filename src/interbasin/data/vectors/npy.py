@@ -5,11 +5,12 @@ An uncompressed member of an ``.npz`` is such an array too, at an offset; ``npz`
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -54,7 +55,7 @@ class Header:
         return self.rows * self.row_bytes
 
 
-def read_header(stream: IO[bytes], path: Path, where: str) -> Header:
+def read_header(stream: io.BufferedIOBase, path: Path, where: str) -> Header:
     """The header at the beginning of ``stream``.
 
     Args:

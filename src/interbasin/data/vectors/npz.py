@@ -6,11 +6,11 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -59,28 +59,28 @@ class StreamedReader:
         if start == self.header.rows:
             return
         with archive(self.path) as opened, opened.open(self.member) as stream:
-            self._skip(stream, self.header.size + start * self.header.row_bytes)
+            self._skip(stream.read, self.header.size + start * self.header.row_bytes)
             for first in range(start, self.header.rows, rows_per_batch):
-                batch = self._next(stream, min(rows_per_batch, self.header.rows - first))
+                batch = self._next(stream.read, min(rows_per_batch, self.header.rows - first))
                 if first + rows_per_batch >= self.header.rows:
                     stream.read(1)  # zipfile compares the checksum only when it meets the end
                 yield batch
 
-    def _next(self, stream: IO[bytes], rows: int) -> Batch:
+    def _next(self, read: Callable[[int], bytes], rows: int) -> Batch:
         # Bytes first and dtype after: a piece may end in the middle of a number.
         raw = np.empty(rows * self.header.row_bytes, dtype=np.uint8)
         filled = 0
         while filled < len(raw):
-            piece = stream.read(min(PIECE, len(raw) - filled))
+            piece = read(min(PIECE, len(raw) - filled))
             self._check(piece)
             raw[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
             filled += len(piece)
         stored = raw.view(self.header.dtype).reshape(rows, self.header.width)
         return stored.astype(self.dtype, order="C", copy=False)
 
-    def _skip(self, stream: IO[bytes], count: int) -> None:
+    def _skip(self, read: Callable[[int], bytes], count: int) -> None:
         while count > 0:
-            piece = stream.read(min(PIECE, count))
+            piece = read(min(PIECE, count))
             self._check(piece)
             count -= len(piece)
 
