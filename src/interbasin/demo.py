@@ -1,10 +1,8 @@
 """The demonstration: what there is, small, on the embedded data.
 
 Two networks are trained on digits from different seeds. The paired moments of their hidden layers are streamed, every
-fit makes
-a map from them, and each map is judged on images that neither the networks nor the fits have seen: by its residual, and
-by
-what the second network's head makes of the first network's hidden layer.
+fit makes a map from them, and each map is judged on images that neither the networks nor the fits have seen: by its
+residual, and by what the second network's head makes of the first network's hidden layer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How this package puts things on disk: numbers in safetensors, the rest in JSON, whole or not at all.
 
 A *record* is a pair ``NAME.json`` and ``NAME.safetensors`` in a folder. The JSON names its format and the version of
-that format. Folders are filled under a temporary name beside their destination and renamed when they are complete,
-so an interrupt or a full disk leaves what was there before.
+that format. Folders are filled under a temporary name beside their destination and renamed when they are complete, so
+an interrupt or a full disk leaves what was there before.
 """
 
 from __future__ import annotations

@@ -64,8 +64,14 @@ FITS: dict[str, FitCase] = {
     "cca 0": FitCase("cca", strategies.orthogonal, {"power": 0.0}, narrowing=False),
     "cca 0.25": FitCase("cca", strategies.orthogonal, {"power": 0.25}, minimises=False, narrowing=False),
     "cca 0.5": FitCase("cca", strategies.linear, {"power": 0.5}, minimises=False),
-    "stiefel": FitCase("stiefel", strategies.orthogonal, {"tolerance": 1e-12, "steps": 3000}),
+    # Onto a narrower space its objective has several minima, and it ends in the one downhill from its start.
+    "stiefel": FitCase("stiefel", strategies.orthogonal, {"tolerance": 1e-11}, narrowing=False),
     "sinkhorn": FitCase(
-        "sinkhorn", strategies.permutation, {"temperature": 0.005}, tolerance=1e-3, minimises=False, narrowing=False
+        "sinkhorn",
+        strategies.permutation,
+        {"temperature": 0.005, "steps": 500},
+        tolerance=1e-3,
+        minimises=False,
+        narrowing=False,
     ),
 }

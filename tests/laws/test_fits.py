@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tempfile
@@ -184,17 +185,26 @@ def test_isometric_fits_do_not_care_for_the_scale_of_either_side(
     torch.testing.assert_close(case(factor * x, y).map.matrix, case(x, y).map.matrix, rtol=1e-6, atol=1e-6)
 
 
-@every_fit
+# A soft assignment is soft even between equal units, and half-whitened spaces are not whitened by being carried.
+@pytest.mark.parametrize("name", sorted(set(FITS) - {"sinkhorn", "cca 0.25"}))
 @given(source=few_widths, target=few_widths, seed=SEEDS)
 def test_fitting_what_is_already_aligned_changes_nothing(name: str, source: int, target: int, seed: int) -> None:
     case = FITS[name]
-    assume(case.method != "sinkhorn")  # a soft assignment is soft even there
     x = rows_of(source, seed)
     y = gaussian(seed + 1, len(x), target_width(case, source, target))
     aligned = case(x, y).map(x)
     assume(float(torch.linalg.matrix_norm(aligned)) > 0)
     again = case(aligned, y).map
     torch.testing.assert_close(again(aligned), aligned, rtol=1e-4, atol=1e-4 * float(aligned.abs().max()))
+
+
+@given(target=few_widths, extra=st.integers(1, 6), seed=SEEDS)
+def test_onto_a_narrower_space_descent_improves_on_procrustes(target: int, extra: int, seed: int) -> None:
+    x = rows_of(target + extra, seed)
+    y = gaussian(seed + 1, len(x), target)
+    better, closed = fit.stiefel(x, y, centered=False), fit.procrustes(x, y, centered=False)
+    assert better.residual <= closed.residual * (1 + 1e-12)
+    assert all(later <= earlier + 1e-12 * abs(earlier) for earlier, later in itertools.pairwise(better.details["path"]))
 
 
 @every_fit

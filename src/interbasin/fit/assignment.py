@@ -29,11 +29,9 @@ def assignment(
     r"""The permutation of units that best carries source onto target.
 
     Minimises :math:`\|X P^\top - Y\|_F` over permutations by solving the linear assignment problem exactly [crouse:16,
-    the
-    algorithm behind scipy's ``linear_sum_assignment``]. For unequal widths each unit of the narrower space gets its own
-    partner, and the minimum is over all such matchings: since :math:`\|x_j - y_i\|^2 = \|x_j\|^2 + \|y_i\|^2 - 2
-    c_{ij}`, a
-    source unit's own energy counts when not all of them are taken.
+    the algorithm behind scipy's ``linear_sum_assignment``]. For unequal widths each unit of the narrower space gets its
+    own partner, and the minimum is over all such matchings: since :math:`\|x_j - y_i\|^2 = \|x_j\|^2 + \|y_i\|^2 - 2
+    c_{ij}`, a source unit's own energy counts when not all of them are taken.
 
     Args:
         moments: Or two arrays of paired rows, source and target.

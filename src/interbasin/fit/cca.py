@@ -30,12 +30,9 @@ def cca(
     r"""The map that rotates between the whitened spaces, from Procrustes (power 0) to CCA (power 0.5).
 
     With :math:`\Sigma_x, \Sigma_y` the second moments, whiten both sides by :math:`\Sigma^{-p}`, rotate by the
-    orthogonal factor :math:`Q` of
-    :math:`\Sigma_y^{-p} C \Sigma_x^{-p}`, and undo the target's whitening: :math:`M = \Sigma_y^{p} Q \Sigma_x^{-p}`. At
-    :math:`p = 1/2` the
-    rotation pairs the canonical variates [hotelling:36] and the map gives the carried source exactly the target's
-    second
-    moments; at :math:`p = 0` it is `procrustes`.
+    orthogonal factor :math:`Q` of :math:`\Sigma_y^{-p} C \Sigma_x^{-p}`, and undo the target's whitening: :math:`M =
+    \Sigma_y^{p} Q \Sigma_x^{-p}`. At :math:`p = 1/2` the rotation pairs the canonical variates [hotelling:36] and the
+    map gives the carried source exactly the target's second moments; at :math:`p = 0` it is `procrustes`.
 
     Args:
         moments: Or two arrays of paired rows, source and target. Needs the Gram matrices.

@@ -6,8 +6,8 @@ X^\top - X G^\top`. The curve
 .. math:: Y(t) = (I + \tfrac t2 S)^{-1} (I - \tfrac t2 S) X
 
 stays on the manifold, leaves :math:`X` downhill, and :math:`\tfrac{d}{dt} F(Y(t))|_0 = -\tfrac12 \|S\|_F^2` [tagare:11;
-wen:13]. Steps are
-accepted by Armijo's rule, so that the objective never rises; the first guess of each is Barzilai and Borwein's.
+wen:13]. Steps are accepted by Armijo's rule, so that the objective never rises; the first guess of each is Barzilai and
+Borwein's.
 
 A curve cannot pass between rotations and reflections: for square :math:`X` the sign of the determinant is that of the
 start.

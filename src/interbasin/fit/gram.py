@@ -1,10 +1,10 @@
 r"""The orthogonal factor from the Gram matrix: half the work of an SVD, with the lost digits put back.
 
 For a wide :math:`A` the factor is :math:`(A A^\top)^{-1/2} A`, but squaring halves the digits of the small singular
-values. What survives is the basis: with :math:`A A^\top = U \Lambda U^\top` computed, the rows of
-:math:`B = U^\top A` are accurate, and orthogonal up to a relative error of about :math:`\epsilon\,\mathrm{cond}^2`.
-That error is measured again from :math:`B`, where it is small and graded, and removed by Newton steps that cost no
-eigendecomposition. Every answer is guarded by a measured error; what cannot be repaired is handed back.
+values. What survives is the basis: with :math:`A A^\top = U \Lambda U^\top` computed, the rows of :math:`B = U^\top A`
+are accurate, and orthogonal up to a relative error of about :math:`\epsilon\,\mathrm{cond}^2`. That error is measured
+again from :math:`B`, where it is small and graded, and removed by Newton steps that cost no eigendecomposition. Every
+answer is guarded by a measured error; what cannot be repaired is handed back.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["factor", "polish", "promising"]
 
 # Relative singular value down to which one basis serves all rows: there eps * cond**2 is still below the guard.
 _FLOOR = 2.5e-7
-# Where smaller values exist, rows above this one keep the basis and the rest are solved apart. The rotation between
-# the two groups is then about eps / _SPLIT**2 = 2e-8, whose square is below rounding.
+# Where smaller values exist, rows above this one keep the basis and the rest are solved apart. The rotation between the
+# two groups is then about eps / _SPLIT**2 = 2e-8, whose square is below rounding.
 _SPLIT = 1e-4
 # Largest departure from orthogonality, in the Frobenius norm, that the corrections are trusted with.
 _GUARD = 5e-2
@@ -36,7 +36,7 @@ _TINY = 1e-18
 # Width from which the symmetric product is worth assembling by blocks.
 _BLOCK_WIDTH = 512
 # Up to this width float32 sums are good enough to measure orthogonality with; and devices that have nothing better.
-_SINGLE_SUMS = 96
+_SINGLE_SUMS = 512
 _WITHOUT_DOUBLE = {"mps"}
 _SEED = 1966
 
@@ -44,8 +44,8 @@ _SEED = 1966
 def promising(wide: Tensor, floor: float) -> bool:
     """Whether the spectrum seems to end above ``floor``, or in a gap, judged cheaply from a quarter of the rows.
 
-    The smallest singular value only shrinks as rows join, so a quarter that is close to singular speaks for the
-    whole; one that is not promises nothing, and the guards of ``factor`` decide.
+    The smallest singular value only shrinks as rows join, so a quarter that is close to singular speaks for the whole;
+    one that is not promises nothing, and the guards of ``factor`` decide.
     """
     part = wide[: max(1, len(wide) // 4)].double()
     product = part @ part.mT
@@ -95,14 +95,15 @@ def factor(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int] | N
 def polish(factor: Tensor) -> Tensor:
     """One Newton-Schulz step: an error ``e`` in orthogonality becomes ``e**2``, plus rounding.
 
-    The error is measured in float64, because float32 sums over hundreds of columns are rougher than what they measure.
+    The rounding that counts is in the measured error. Its diagonal sums squares, which add up to one without
+    cancelling, so it is always summed in float64; beyond a few hundred columns everything is.
     """
-    plain = factor.shape[-1] <= _SINGLE_SUMS or factor.device.type in _WITHOUT_DOUBLE
-    error = _outer(factor if plain else factor.double())
-    error.diagonal(dim1=-2, dim2=-1).sub_(1)
-    if factor.ndim == 2:
-        return torch.addmm(factor, error.to(factor.dtype), factor, alpha=-0.5)
-    return torch.baddbmm(factor, error.to(factor.dtype), factor, alpha=-0.5)
+    double = factor.device.type not in _WITHOUT_DOUBLE
+    error = _outer(factor.double() if double and factor.shape[-1] > _SINGLE_SUMS else factor)
+    norms = torch.linalg.vector_norm(factor, dim=-1, dtype=torch.float64 if double else None)
+    error.diagonal(dim1=-2, dim2=-1).copy_(norms.square().sub_(1))
+    multiply = torch.addmm if factor.ndim == 2 else torch.baddbmm
+    return multiply(factor, error.to(factor.dtype), factor, alpha=-0.5)
 
 
 def _inverse_root(matrix: Tensor, basis: Tensor, levels: Tensor) -> Tensor | None:
@@ -135,11 +136,11 @@ def _newton_factor(matrix: Tensor, basis: Tensor) -> tuple[Tensor | None, Tensor
 def _repair(rows: Tensor) -> tuple[Tensor | None, Tensor]:
     r"""Mixing :math:`K` and sizes :math:`d` such that :math:`(I + K) D^{-1} B` is the orthogonal factor of ``rows``.
 
-    Write :math:`B B^\top = D (I + F) D` with :math:`F` hollow. To first order the factor is
-    :math:`(I + K_1) D^{-1} B` with :math:`K_1 = -F_{ij} d_j / (d_i + d_j)`: its symmetric part makes the rows
-    orthonormal, its skew part makes :math:`B Q^\top` symmetric. Putting that in and solving again gives
-    :math:`K_2 = -P - R_{ij} d_i / (d_i + d_j)` with :math:`P = K_1 F` and :math:`R = (K_1 + P) K_1^\top`, in which all
-    first-order terms have cancelled on paper, so they leave no rounding behind.
+    Write :math:`B B^\top = D (I + F) D` with :math:`F` hollow. To first order the factor is :math:`(I + K_1) D^{-1} B`
+    with :math:`K_1 = -F_{ij} d_j / (d_i + d_j)`: its symmetric part makes the rows orthonormal, its skew part makes
+    :math:`B Q^\top` symmetric. Putting that in and solving again gives :math:`K_2 = -P - R_{ij} d_i / (d_i + d_j)` with
+    :math:`P = K_1 F` and :math:`R = (K_1 + P) K_1^\top`, in which all first-order terms have cancelled on paper, so
+    they leave no rounding behind.
     """
     error = _outer(rows)
     sizes = error.diagonal().sqrt()

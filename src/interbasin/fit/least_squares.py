@@ -20,12 +20,10 @@ __all__ = ["least_squares", "ridge_solution"]
 def least_squares(moments: PairedMoments, *, centered: bool = True, ridge: float = 0.0) -> Proposal:
     r"""The linear map that best carries source onto target.
 
-    Minimises :math:`\|X M^\top - Y\|_F^2 + \lambda \|M\|_F^2` with
-    :math:`\lambda = \mathrm{ridge} \cdot \operatorname{tr}(X^\top X) / d` for a source of width :math:`d`, so that the
-    same ridge means
-    the same on data of any scale [hoerl:70]. Without a ridge, directions that the rows do not show are mapped to zero
-    (the
-    pseudo-inverse), and the status says so.
+    Minimises :math:`\|X M^\top - Y\|_F^2 + \lambda \|M\|_F^2` with :math:`\lambda = \mathrm{ridge} \cdot
+    \operatorname{tr}(X^\top X) / d` for a source of width :math:`d`, so that the same ridge means the same on data of
+    any scale [hoerl:70]. Without a ridge, directions that the rows do not show are mapped to zero (the pseudo-inverse),
+    and the status says so.
 
     Args:
         moments: Or two arrays of paired rows, source and target. Needs the Gram matrices.

@@ -24,9 +24,8 @@ def orthogonalised(
     r"""The rotation nearest to the least-squares map.
 
     The orthogonal factor of the least-squares solution: :math:`\arg\min_Q \|Q - M\|_F` [higham:86]. Where the source's
-    variances are
-    all equal it is the Procrustes map; elsewhere it weighs every direction of the source alike, however little it
-    varies.
+    variances are all equal it is the Procrustes map; elsewhere it weighs every direction of the source alike, however
+    little it varies.
 
     Args:
         moments: Or two arrays of paired rows, source and target. Needs the Gram matrices.

@@ -28,13 +28,13 @@ _SAFE_EXPONENT = 16
 
 # Measured on one core: below these widths the SVD costs less than an eigendecomposition plus its bookkeeping.
 _GRAM_WIDTH = {torch.float64: 96, torch.float32: 256}
-# Relative singular value that a quarter of the rows has to stay above for the gram path to pay: beyond it the Newton
-# steps multiply. Single precision races an SVD in float32 with an eigendecomposition in float64, so until the matrix
-# is long or large enough it only wins where no correction is needed at all.
+# Relative singular value that a quarter of the rows has to stay above: the whole reaches some ten times further down,
+# where the gram path ends. Single precision races an SVD in float32 with an eigendecomposition in float64, so until
+# the matrix is long or large it only wins where no correction is needed.
 _GRAM_FLOOR = 1e-5
-_GRAM_FLOOR_SINGLE = 1e-3
-_SINGLE_WIDTH = 1536
-_SINGLE_ASPECT = 1.5
+_CLOSE_RACE_FLOOR = 1e-3
+_CLOSE_RACE_WIDTH = 768
+_CLOSE_RACE_ASPECT = 1.5
 
 # Up to this width LAPACK's float32 factors are orthogonal to 1e-5 in the Frobenius norm by themselves.
 _POLISH_WIDTH = 48
@@ -129,8 +129,8 @@ def _solve(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tens
 def _gram(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tensor, int] | None:
     """The gram path where it was asked for, or where it promises to be the faster one."""
     short, long = wide.shape
-    close_race = wide.dtype == torch.float32 and short < _SINGLE_WIDTH and long < _SINGLE_ASPECT * short
-    if path == "auto" and not gram.promising(wide, _GRAM_FLOOR_SINGLE if close_race else _GRAM_FLOOR):
+    close_race = wide.dtype == torch.float32 and short < _CLOSE_RACE_WIDTH and long < _CLOSE_RACE_ASPECT * short
+    if path == "auto" and not gram.promising(wide, _CLOSE_RACE_FLOOR if close_race else _GRAM_FLOOR):
         return None
     return gram.factor(wide, tolerance, drop)
 

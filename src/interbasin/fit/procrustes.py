@@ -33,20 +33,18 @@ def procrustes(
 
     Minimises :math:`\|X Q^\top - Y\|_F` over orthogonal :math:`Q`. With :math:`Y^\top X = U S V^\top` the minimiser is
     :math:`Q = U V^\top` [schonemann:66]. Into a wider space :math:`Q` has orthonormal columns and is still the
-    minimiser;
-    into a narrower one it has orthonormal rows and maximises the correlation :math:`\operatorname{tr}(Q^\top Y^\top
-    X)`.
+    minimiser; into a narrower one it has orthonormal rows and maximises the correlation :math:`\operatorname{tr}(Q^\top
+    Y^\top X)`.
 
     Args:
         moments: Or two arrays of paired rows, source and target.
         centered: Fit to the rows about their means.
         scale: Also fit one factor; the map is then a `Linear`.
         unobserved: What becomes of directions in which the rows show no correlation (few rows, wide spaces):
-            ``complete``
-            gives them an arbitrary orthonormal partner, so that all lengths are kept; ``drop`` maps them to zero.
+            ``complete`` gives them an arbitrary orthonormal partner, so that all lengths are kept; ``drop`` maps them
+            to zero.
         rank_tolerance: A singular value counts as observed above this share of the largest. By default the precision
-            that
-            the products were formed in, times the root of the longer side.
+            that the products were formed in, times the root of the longer side.
         affine: Return an `Affine` that also carries the source's mean to the target's.
 
     Example:

@@ -1,8 +1,7 @@
 """How a solver becomes a public function: one decorator that reads the data, measures the result and keeps the name.
 
 A solver is written as ``moments, options -> Proposal``. Registered, it takes moments *or* two arrays of paired rows,
-gives
-back a `Fit`, and can be found by the name that the command line uses.
+gives back a `Fit`, and can be found by the name that the command line uses.
 """
 
 from __future__ import annotations

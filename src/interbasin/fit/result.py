@@ -44,12 +44,10 @@ class Fit:
     Attributes:
         map: The map.
         residual: :math:`\|m(x) - y\| / \|y\|` over the rows as they are (the map as it stands, with its offset if it
-            has
-            one). NaN if the moments do not hold what it takes: a map onto a narrower space needs the source's Gram
+            has one). NaN if the moments do not hold what it takes: a map onto a narrower space needs the source's Gram
             matrix.
         explained: The share of the target's energy that is explained: of the variance about the mean for a centred fit,
-            so
-            that means which the map does not carry show in ``residual`` and not here.
+            so that means which the map does not carry show in ``residual`` and not here.
         status: One of `STATUSES`.
         steps: Iterations; 1 for solvers that have none.
         method: The name of the solver.

@@ -32,10 +32,8 @@ def sinkhorn(
 
     Entropic optimal transport between the units [cuturi:13], by POT in the log domain: the plan :math:`P` maximises
     :math:`\sum_{ij} P_{ij} w_{ij} - \varepsilon \sum_{ij} P_{ij} \log P_{ij}` with uniform margins, :math:`w` the
-    covariances (or correlations)
-    and :math:`\varepsilon` the temperature times the largest :math:`|w|`. The map's rows are those of the plan, scaled
-    to sum to one;
-    as the temperature falls it becomes the permutation of `assignment`.
+    covariances (or correlations) and :math:`\varepsilon` the temperature times the largest :math:`|w|`. The map's rows
+    are those of the plan, scaled to sum to one; as the temperature falls it becomes the permutation of `assignment`.
 
     Args:
         moments: Or two arrays of paired rows, source and target.

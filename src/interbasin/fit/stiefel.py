@@ -32,17 +32,15 @@ def stiefel(
 
     Minimises any smooth objective over matrices with orthonormal rows or columns by a curvilinear search with monotone
     (Armijo) steps [tagare:11; wen:13; see `interbasin.fit.curvilinear`]. Without an objective of your own it is the
-    Procrustes objective
-    :math:`\|X Q^\top - Y\|_F^2`, whose solution `procrustes` has in closed form.
+    Procrustes objective :math:`\|X Q^\top - Y\|_F^2`, whose solution `procrustes` has in closed form.
 
     Args:
         moments: Or two arrays of paired rows, source and target; None with an ``objective``, and then residual and
-            explained
-            are NaN.
+            explained are NaN.
         objective: Takes a matrix of shape ``(target, source)``; returns its value and its (Euclidean) gradient.
         start: Where to begin, shape ``(target, source)``. A descent keeps the sign of the determinant, so without a
-            start a square
-            map is tried from a random rotation and from a random reflection, and the better end is kept.
+            start a square map is tried from a random rotation and from a random reflection, and the better end is kept.
+            Onto a narrower space, where there can be several minima, it begins at the Procrustes map.
         centered: Fit to the rows about their means (without an objective).
         tolerance: Stop when the gradient along the manifold is this small beside the whole gradient at the start.
         steps: The limit of steps.
@@ -64,6 +62,8 @@ def stiefel(
         objective = _procrustes_objective(moments, centered)
     if start is not None:
         starts = [_checked_start(start, moments)]
+    elif moments is not None and moments.target_width < moments.source_width:
+        starts = [polar(moments.cross(centered=centered)).factor]
     elif moments is not None:
         starts = _random_starts(moments.target_width, moments.source_width, seed)
     else:
@@ -116,9 +116,7 @@ def _checked_start(start: object, moments: PairedMoments | None) -> Tensor:
 
 def _random_starts(target: int, source: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    wide, narrow = max(target, source), min(target, source)
-    columns = torch.linalg.qr(torch.randn(wide, narrow, dtype=torch.float64, generator=generator)).Q
-    start = columns if target >= source else columns.mT.contiguous()
+    start = torch.linalg.qr(torch.randn(target, source, dtype=torch.float64, generator=generator)).Q
     if target != source:
         return [start]
     mirrored = start.clone()

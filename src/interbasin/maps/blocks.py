@@ -22,8 +22,7 @@ class Blocks(Map):
     """Target block ``i`` is ``maps[i]`` of source block ``order.index[i]``.
 
     The space is cut into consecutive blocks: those of the target are as wide as the maps' targets, in order; source
-    block
-    ``order.index[i]`` is as wide as the source of ``maps[i]``.
+    block ``order.index[i]`` is as wide as the source of ``maps[i]``.
 
     Args:
         maps: A linear map for each block (no `Affine`).

@@ -58,8 +58,7 @@ def compose(later: Map, first: Map) -> Map:
 def _keeps_isometry(later: Map, first: Map) -> bool:
     # g f is a partial isometry if g is isometric on all of the middle space, or f fills the middle space:
     # (gf)(gf)^T(gf) = g f f^T (g^T g) f, and either g^T g = I or f f^T = I makes that g f. Otherwise, as for an
-    # embedding
-    # followed by a projection onto other directions, the product has singular values between zero and one.
+    # embedding followed by a projection onto other directions, the product has singular values between zero and one.
     middle = later.source_width
     return later.rank == middle or first.rank == middle
 

@@ -22,8 +22,7 @@ class Permutation(Map):
     """Target unit ``i`` is source unit ``index[i]``.
 
     For unequal widths, or after dropping units, it is a partial matching: ``index[i] == -1`` leaves target unit ``i``
-    zero,
-    and source units that no entry names are lost. The inverse is the transposed matching.
+    zero, and source units that no entry names are lost. The inverse is the transposed matching.
 
     Args:
         index: One source unit (or -1) for each target unit, no source unit twice.

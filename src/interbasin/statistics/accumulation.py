@@ -1,15 +1,14 @@
 r"""The sums behind every statistic: streaming, mergeable, bounded by the widths and never by the number of rows.
 
 For source layers :math:`x_i` and target layers :math:`y_j`, paired row by row, this keeps the count, the sums, the sums
-of
-squares (or whole Gram matrices) of each layer, and the cross-products :math:`\sum (y_j - t)(x_i - s)^\top` of each
+of squares (or whole Gram matrices) of each layer, and the cross-products :math:`\sum (y_j - t)(x_i - s)^\top` of each
 pair.
 
 Two choices keep the numbers good. Products are formed in the data's precision over at most `CHUNK_ROWS` rows and the
 results added in float64, so round-off does not grow with the length of the run. And everything is taken about a
 *provisional origin* (:math:`s, t`: the mean of the first batch): means that are large beside the spread, ordinary in
-networks, would otherwise cost float32 products most of their digits when the centred moments are formed
-[chan:79 discuss the choice of origin]. Moving to another origin afterwards is exact algebra.
+networks, would otherwise cost float32 products most of their digits when the centred moments are formed [chan:79
+discuss the choice of origin]. Moving to another origin afterwards is exact algebra.
 """
 
 from __future__ import annotations
@@ -281,8 +280,7 @@ def _sums_of_chunk(
 
 def _side_in_place(rows: Tensor, origin: Tensor, gram: bool) -> Side:
     # Sums as products with ones: a matrix-vector product reads the rows once, at the speed of memory; reductions over
-    # the
-    # first axis were up to forty times slower.
+    # the first axis were up to forty times slower.
     ones = torch.ones(1, rows.shape[0], dtype=rows.dtype, device=rows.device)
     total = (ones @ rows)[0]
     square = rows.mT @ rows if gram else (ones @ rows.square_())[0]

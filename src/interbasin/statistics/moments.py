@@ -23,8 +23,7 @@ class PairedMoments:
     r"""Streaming first and second moments of paired rows :math:`x` (source) and :math:`y` (target).
 
     Memory is bounded by the two widths. Batches may be float16, bfloat16, float32 or float64, tensors or arrays, of
-    shape
-    ``(..., width)``; products are formed in their precision (float32 for the half types) and summed in float64.
+    shape ``(..., width)``; products are formed in their precision (float32 for the half types) and summed in float64.
 
     Args:
         grams: Also keep the two Gram matrices. Fits that need them say so (`least_squares`, `cca`); `procrustes` and

@@ -1,8 +1,8 @@
 r"""How far a map carries the source from the target, from the moments alone.
 
 With :math:`M` the matrix, :math:`\sum \|M x - y\|^2 = \operatorname{tr}(M G_x M^\top) - 2 \operatorname{tr}(M^\top C) +
-\operatorname{tr}(G_y)`.
-As a difference of sums it cannot show less than about 1e-16 of the target's energy (a relative residual of 1e-8).
+\operatorname{tr}(G_y)`. As a difference of sums it cannot show less than about 1e-16 of the target's energy (a relative
+residual of 1e-8).
 """
 
 from __future__ import annotations

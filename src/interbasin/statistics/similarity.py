@@ -1,8 +1,7 @@
 r"""How alike two spaces are, from their moments alone.
 
 All take centred moments. None depends on the order of the units; all but `mean_cosine` are unchanged by rotations of
-either
-space, and the CCA family by every invertible linear map.
+either space, and the CCA family by every invertible linear map.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ def mean_cosine(moments: PairedMoments, map: Map | None = None) -> float:
     r"""The cosine between paired rows about their means, averaged with the rows' energies as weights; between -1 and 1.
 
     :math:`\sum \langle m(x), y\rangle / \sqrt{\sum \|m(x)\|^2 \sum \|y\|^2}`: the plain mean of cosines where all rows
-    have
-    the same norm. Moments do not hold the norms of single rows, so the plain mean of unequal rows is not to be had from
-    them.
+    have the same norm. Moments do not hold the norms of single rows, so the plain mean of unequal rows is not to be had
+    from them.
 
     Args:
         moments: Without ``map``, of two spaces of equal widths.

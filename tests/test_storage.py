@@ -1,0 +1,328 @@
+"""What reaches the disk: whole or not at all, never over something else, and read back with suspicion.
+
+`case`, `refused` and `left_in` are what the other tests of bad input are written with.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from interbasin import storage
+from interbasin.errors import FileError, InterbasinError
+from interbasin.storage import is_ours, new_folder, read_record, refuse_what_is_in_the_way, write_record
+
+# More than file systems allow in one name.
+TOO_LONG = "x" * 300
+
+
+def case(label: str, action: Callable[..., object], error: type[InterbasinError], *words: str) -> Any:
+    """A row of a table of bad input: what is done, the error it gets, and the words that must be in the message."""
+    return pytest.param(action, error, words, id=label)
+
+
+def refused(action: Callable[[], object], error: type[InterbasinError], words: tuple[str, ...] = ()) -> str:
+    """The message of the error that ``action`` raises: ours, on one line, a sentence, with ``words`` in it."""
+    with pytest.raises(error) as caught:
+        action()
+    assert isinstance(caught.value, InterbasinError)
+    message = str(caught.value)
+    assert message == message.strip() and message.endswith((".", "?")), message
+    assert "\n" not in message and "Errno" not in message, message
+    assert [word for word in words if word not in message] == [], message
+    return message
+
+
+def left_in(folder: Path) -> list[str]:
+    """Everything in a folder, hidden or not."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def save_number(folder: Path, number: float = 1.0, force: bool = False) -> None:
+    with new_folder(folder, force=force) as temporary:
+        write_record(temporary, "thing", "thing", 1, {"number": number}, {"number": torch.tensor([number])})
+
+
+def number_in(folder: Path) -> float:
+    document, tensors = read_record(folder, "thing", "thing", 1)
+    assert tensors["number"].item() == document["number"]
+    return float(document["number"])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    save_number(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def edit(folder: Path, **changes: object) -> None:
+    path = folder / "thing.json"
+    document = json.loads(path.read_text("utf-8")) | changes
+    path.write_text(json.dumps(document), "utf-8")
+
+
+# Writing
+
+
+def test_a_record_comes_back_as_it_was(saved, tmp_path):
+    assert number_in(saved) == 1.0
+    assert left_in(tmp_path) == ["saved", "saved/thing.json", "saved/thing.safetensors"]
+
+
+def test_missing_parents_are_made(tmp_path):
+    save_number(tmp_path / "a" / "b" / "c")
+    assert number_in(tmp_path / "a" / "b" / "c") == 1.0
+
+
+def test_an_empty_folder_may_be_filled(tmp_path):
+    (tmp_path / "empty").mkdir()
+    save_number(tmp_path / "empty")
+    assert number_in(tmp_path / "empty") == 1.0
+    assert left_in(tmp_path) == ["empty", "empty/thing.json", "empty/thing.safetensors"]
+
+
+def test_what_is_left_follows_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save_number(tmp_path / "shared")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o750
+
+
+def test_views_are_written_as_tensors_of_their_own(tmp_path):
+    base = torch.arange(6.0).reshape(2, 3)
+    with new_folder(tmp_path / "views") as temporary:
+        write_record(temporary, "thing", "thing", 1, {}, {"a": base, "b": base.mT, "c": base[:, 1]})
+    _, tensors = read_record(tmp_path / "views", "thing", "thing", 1)
+    assert torch.equal(tensors["b"], base.mT) and torch.equal(tensors["c"], base[:, 1])
+
+
+def test_a_folder_that_exists_is_refused_and_stays(saved, tmp_path):
+    refused(lambda: save_number(saved, 2.0), FileError, (str(saved), "exists already", "force"))
+    assert number_in(saved) == 1.0
+    assert left_in(tmp_path) == ["saved", "saved/thing.json", "saved/thing.safetensors"]
+
+
+def test_force_replaces_a_folder_of_ours(saved, tmp_path):
+    save_number(saved, 2.0, force=True)
+    assert number_in(saved) == 2.0
+    assert left_in(tmp_path) == ["saved", "saved/thing.json", "saved/thing.safetensors"]
+
+
+@pytest.mark.parametrize("content", ["{}", '{"format": "theirs"}', '{"format": 3}', "[]", "{", "", "\x00"])
+def test_force_never_replaces_a_folder_that_is_not_ours(content, tmp_path):
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "config.json").write_text(content, "utf-8")
+    words = (str(folder), "nothing in that folder was written by interbasin")
+    refused(lambda: save_number(folder, force=True), FileError, words)
+    assert (folder / "config.json").read_text("utf-8") == content
+    assert left_in(tmp_path) == ["theirs", "theirs/config.json"]
+
+
+def test_force_does_not_delete_what_someone_else_put_beside_our_files(saved, tmp_path):
+    (saved / "thesis.tex").write_text("years of work", "utf-8")
+    refused(lambda: save_number(saved, 2.0, force=True), FileError, (str(saved),))
+    assert (saved / "thesis.tex").read_text("utf-8") == "years of work"
+    assert number_in(saved) == 1.0
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_in_the_way_is_refused_and_stays(force, tmp_path):
+    (tmp_path / "file").write_text("mine", "utf-8")
+    refused(lambda: save_number(tmp_path / "file", force=force), FileError, ("a file of that name exists",))
+    assert (tmp_path / "file").read_text("utf-8") == "mine"
+    assert left_in(tmp_path) == ["file"]
+
+
+def test_a_link_to_nowhere_is_refused_and_stays(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refused(lambda: save_number(tmp_path / "link", force=True), FileError, (str(tmp_path / "link"),))
+    assert left_in(tmp_path) == ["link"]
+
+
+def test_force_through_a_link_leaves_nothing_half_done(saved, tmp_path):
+    (tmp_path / "link").symlink_to(saved)
+    try:
+        save_number(tmp_path / "link", 2.0, force=True)
+    except FileError:
+        assert number_in(saved) == 1.0
+    else:
+        assert number_in(tmp_path / "link") == 2.0
+    assert [name for name in left_in(tmp_path) if name.startswith(".")] == []
+
+
+def test_the_working_directory_itself_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: save_number(Path(".")), FileError)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        pytest.param(("file", "below"), (), id="below a file"),
+        pytest.param((TOO_LONG,), ("name too long",), id="a name that is too long"),
+        pytest.param((TOO_LONG[:250],), ("name too long",), id="a name that leaves no room for a temporary one"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named(parts, words, tmp_path):
+    (tmp_path / "file").write_text("mine", "utf-8")
+    destination = tmp_path.joinpath(*parts)
+    refused(lambda: save_number(destination), FileError, (str(destination), *words))
+    assert left_in(tmp_path) == ["file"]
+
+
+def full_disk(*arguments: object, **keywords: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def interrupt(*arguments: object, **keywords: object) -> None:
+    raise KeyboardInterrupt
+
+
+def full_disk_in_safetensors(*arguments: object, **keywords: object) -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+STEPS = {
+    "the tensors": lambda patch, fault: patch.setattr(storage, "save_file", fault),
+    "the document": lambda patch, fault: patch.setattr(Path, "write_text", fault),
+    "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
+    "the first rename": lambda patch, fault: patch.setattr(os, "replace", fault),
+    "the second rename": lambda patch, fault: patch.setattr(os, "replace", after(1, os.replace, fault)),
+}
+
+
+def after(calls: int, real: Callable[..., object], fault: Callable[..., object]) -> Callable[..., object]:
+    """``real`` for a number of calls, ``fault`` once, then ``real`` again."""
+    done = iter(range(10**6))
+
+    def call(*arguments: object, **keywords: object) -> object:
+        return (fault if next(done) == calls else real)(*arguments, **keywords)
+
+    return call
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_full_disk_leaves_what_was_there_before(step, saved, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        STEPS[step](patch, full_disk)
+        words = (str(saved), "No space left on device", "room on the disk")
+        refused(lambda: save_number(saved, 2.0, force=True), FileError, words)
+    assert number_in(saved) == 1.0
+    assert left_in(tmp_path) == ["saved", "saved/thing.json", "saved/thing.safetensors"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_interrupt_leaves_what_was_there_before(step, saved, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        STEPS[step](patch, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            save_number(saved, 2.0, force=True)
+    assert number_in(saved) == 1.0
+    assert left_in(tmp_path) == ["saved", "saved/thing.json", "saved/thing.safetensors"]
+
+
+def test_a_full_disk_that_safetensors_reports_is_named_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "save_file", full_disk_in_safetensors)
+    words = ("thing.safetensors", "No space left on device", "room on the disk")
+    refused(lambda: save_number(tmp_path / "new"), FileError, words)
+    assert left_in(tmp_path) == []
+
+
+def test_a_temporary_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage.tempfile, "mkdtemp", full_disk)
+    refused(lambda: save_number(tmp_path / "new"), FileError, (str(tmp_path / "new"), "No space left on device"))
+    assert left_in(tmp_path) == []
+
+
+def test_an_error_of_the_caller_passes_through_and_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "new") as temporary:
+        (temporary / "begun").write_text("half", "utf-8")
+        raise ZeroDivisionError
+    assert left_in(tmp_path) == []
+
+
+def test_refusing_early_says_what_writing_would_say(saved, tmp_path):
+    early = refused(lambda: refuse_what_is_in_the_way(saved, force=False), FileError)
+    late = refused(lambda: save_number(saved), FileError)
+    assert early == late
+    refuse_what_is_in_the_way(saved, force=True)
+    refuse_what_is_in_the_way(tmp_path / "new", force=False)
+
+
+def test_a_folder_is_ours_by_any_document_with_our_format(saved, tmp_path):
+    assert is_ours(saved)
+    assert not is_ours(tmp_path)
+
+
+# Reading
+
+
+def put(name: str, content: str | bytes) -> Callable[[Path], object]:
+    data = content if isinstance(content, bytes) else content.encode()
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def make_folder(name: str) -> Callable[[Path], object]:
+    return lambda folder: ((folder / name).unlink(), (folder / name).mkdir())
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "words"),
+    [
+        case("no document", lambda f: (f / "thing.json").unlink(), FileError, "thing.json is missing"),
+        case("no tensors", lambda f: (f / "thing.safetensors").unlink(), FileError, "thing.safetensors is missing"),
+        case("an empty document", put("thing.json", ""), FileError, "thing.json is damaged or cut off"),
+        case("half a document", put("thing.json", '{"format": "inter'), FileError, "damaged or cut off"),
+        case("not text", put("thing.json", b"\xff\xfe\x00"), FileError, "damaged or cut off"),
+        case("a list", put("thing.json", "[1, 2]"), FileError, "JSON list", "expected an object"),
+        case("brackets without end", put("thing.json", "[" * 10**5), FileError, "damaged or cut off"),
+        case("a folder for a document", make_folder("thing.json"), FileError, "thing.json"),
+        case("another format", lambda f: edit(f, format="interbasin.other"), FileError, "'interbasin.other'"),
+        case("no format", lambda f: edit(f, format=None), FileError, "its format is None"),
+        case("a later version", lambda f: edit(f, version=2), FileError, "format version 2", "update interbasin"),
+        case("version zero", lambda f: edit(f, version=0), FileError, "format version 0"),
+        case("a version in words", lambda f: edit(f, version="1"), FileError, "format version '1'"),
+        case("no version", lambda f: edit(f, version=None), FileError, "format version None"),
+        case("empty tensors", put("thing.safetensors", b""), FileError, "damaged or cut off"),
+        case("noise for tensors", put("thing.safetensors", b"\xff" * 100), FileError, "damaged or cut off"),
+        case("a pickle for tensors", put("thing.safetensors", b"\x80\x04K\x01."), FileError, "damaged or cut off"),
+        case("a folder for tensors", make_folder("thing.safetensors"), FileError, "thing.safetensors"),
+    ],
+)
+def test_a_damaged_record_is_named(damage, error, words, saved):
+    damage(saved)
+    refused(lambda: number_in(saved), error, (str(saved), *words))
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "words"),
+    [
+        case("nothing", lambda folder: folder / "missing", FileError, "there is nothing there"),
+        case("a file", lambda folder: folder / "saved" / "thing.json", FileError, "it is a file"),
+        case("below a file", lambda folder: folder / "saved" / "thing.json" / "x", FileError, "nothing there"),
+        case("a folder without one", lambda folder: folder, FileError, "There is no saved thing in"),
+        case("a name that is too long", lambda folder: folder / TOO_LONG, FileError),
+    ],
+)
+def test_a_record_that_is_not_there_is_named(where, error, words, saved, tmp_path):
+    refused(lambda: number_in(where(tmp_path)), error, (str(where(tmp_path)), *words))
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 30, -1])
+def test_tensors_cut_off_anywhere_are_named(kept, saved):
+    path = saved / "thing.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    refused(lambda: number_in(saved), FileError, (str(path), "damaged or cut off"))
