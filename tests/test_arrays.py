@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.test_storage import case, refused
 
 from interbasin.arrays import as_tensor, like_input, working_dtype
 from interbasin.errors import DataError
-from tests.test_storage import case, refused
 
 
 @pytest.mark.parametrize(

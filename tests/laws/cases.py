@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from interbasin import fit, maps
 from tests.laws import strategies
+
+from interbasin import fit, maps
 
 Maker = Callable[[int, int, int], maps.Map]  # (seed, target width, source width) -> map
 

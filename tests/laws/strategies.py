@@ -1,6 +1,8 @@
-"""Generators of maps and data. They draw sizes, seeds and structures rather than floats, so that shrinking stays meaningful."""
+"""Generators of maps and data. They take sizes and seeds rather than floats, so that shrinking stays meaningful."""
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 from hypothesis import strategies as st
@@ -98,4 +100,4 @@ def identity(seed: int, target: int, source: int) -> maps.Map:
 def _cuts(seed: int, width: int, count: int) -> list[int]:
     inner = torch.randperm(width - 1, generator=generator(seed))[: count - 1].sort().values + 1
     edges = [0, *inner.tolist(), width]
-    return [later - earlier for earlier, later in zip(edges, edges[1:], strict=False)]
+    return [later - earlier for earlier, later in itertools.pairwise(edges)]

@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.laws.cases import FITS, FitCase
+from tests.laws.strategies import SEEDS, gaussian, well_conditioned
 from torch import Tensor
 
 from interbasin import fit, maps
 from interbasin.statistics import PairedMoments
-from tests.laws.cases import FITS, FitCase
-from tests.laws.strategies import SEEDS, gaussian, well_conditioned
 
 every_fit = pytest.mark.parametrize("name", FITS)
 planted_widths = st.integers(1, 64)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
-from interbasin import maps
 from tests.laws.cases import MAPS
 from tests.laws.strategies import SEEDS, WIDTHS, gaussian
+
+from interbasin import maps
 
 # Products of matrices of width at most 8 with entries of order one: round-off stays far below this.
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}

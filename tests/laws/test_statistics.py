@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -9,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.laws.cases import MAPS
+from tests.laws.strategies import SEEDS, WIDTHS, gaussian, well_conditioned
 from torch import Tensor
 
 from interbasin import maps
 from interbasin.statistics import LayerwiseMoments, PairedMoments, residual_energy, similarities
-from tests.laws.cases import MAPS
-from tests.laws.strategies import SEEDS, WIDTHS, gaussian, well_conditioned
 
 counts = st.integers(2, 60)
 means = st.sampled_from([0.0, 3.0, 1e4])
@@ -51,7 +52,7 @@ def drawn(data: st.DataObject, *, mean: float = 0.0) -> tuple[Tensor, Tensor]:
 
 def pieces(data: st.DataObject, rows: int) -> list[slice]:
     cuts = sorted({0, rows, *data.draw(st.lists(st.integers(1, max(1, rows - 1)), max_size=4))})
-    return [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [slice(a, b) for a, b in itertools.pairwise(cuts)]
 
 
 @given(data=st.data(), grams=st.booleans(), mean=means)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.test_storage import case, refused
 
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.maps import Affine, Blocks, Identity, Linear, Map, Orthogonal, Permutation, SignedPermutation
 from interbasin.maps.base import require_map
-from tests.test_storage import case, refused
 
 SQUARE: list[Map] = [
     Identity(2),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.test_storage import case, refused
 
 from interbasin.errors import DataError, InterbasinError, MapError, ShapeError
 from interbasin.maps import Affine, Blocks, Identity, Linear, Permutation
-from tests.test_storage import case, refused
 
 
 @pytest.mark.parametrize(

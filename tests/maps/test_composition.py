@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.test_storage import case, refused
 
 from interbasin.errors import MapError, ShapeError
 from interbasin.maps import Affine, Blocks, Identity, Linear, Orthogonal, Permutation, SignedPermutation, compose
-from tests.test_storage import case, refused
 
 WIDE, TALL = Linear(torch.ones(2, 3)), Linear(torch.ones(3, 2))
 

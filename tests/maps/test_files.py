@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.test_storage import TOO_LONG, case, left_in, refused
 
 from interbasin import PairedMoments, maps, storage
 from interbasin.errors import FileError
 from interbasin.maps import Affine, Blocks, Identity, Linear, Map, Orthogonal, Permutation, SignedPermutation
-from tests.test_storage import TOO_LONG, case, left_in, refused
 
 EVERY_KIND: list[Map] = [
     Identity(3),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.test_storage import refused
 
 from interbasin.errors import ShapeError
 from interbasin.maps import Identity
-from tests.test_storage import refused
 
 
 @pytest.mark.parametrize("width", [0, -1, 2.0, "2", None, True, [2]], ids=repr)

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
+from tests.maps.test_orthogonal import BAD_MATRICES
+from tests.test_storage import case, refused
 
 from interbasin.errors import DataError, ShapeError
 from interbasin.maps import Affine, Linear
-from tests.maps.test_orthogonal import BAD_MATRICES
-from tests.test_storage import case, refused
 
 
 @pytest.mark.parametrize(("make", "error", "words"), BAD_MATRICES)

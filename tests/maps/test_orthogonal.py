@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.test_storage import case, refused
 
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.maps import Linear, Orthogonal
-from tests.test_storage import case, refused
 
 BAD_MATRICES = [
     case("a vector", lambda: [1.0, 0.0], ShapeError, "(target, source)", "(2,)"),

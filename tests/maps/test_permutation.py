@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.test_storage import case, refused
 
 from interbasin import maps
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.maps import Permutation, SignedPermutation, permutation
-from tests.test_storage import case, refused
 
 MILLION = 10**6
 

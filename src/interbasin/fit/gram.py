@@ -35,7 +35,8 @@ _EMPTY = {torch.float64: 1e-13, torch.float32: 1e-6}
 _TINY = 1e-18
 # Width from which the symmetric product is worth assembling by blocks.
 _BLOCK_WIDTH = 512
-# Up to this width float32 sums are good enough to measure orthogonality with; and devices that have nothing better.
+# Up to these widths float32 sums are good enough to measure orthogonality with; and devices that have nothing better.
+_PLAIN_SUMS = 128
 _SINGLE_SUMS = 512
 _WITHOUT_DOUBLE = {"mps"}
 _SEED = 1966
@@ -95,14 +96,17 @@ def factor(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int] | N
 def polish(factor: Tensor) -> Tensor:
     """One Newton-Schulz step: an error ``e`` in orthogonality becomes ``e**2``, plus rounding.
 
-    The rounding that counts is in the measured error. Its diagonal sums squares, which add up to one without
-    cancelling, so it is always summed in float64; beyond a few hundred columns everything is.
+    The rounding that counts is in the measured error, so its sums grow more careful with the number of columns: the
+    diagonal, where squares add up to one without cancelling, is summed apart; beyond a few hundred, all is float64.
     """
-    double = factor.device.type not in _WITHOUT_DOUBLE
-    error = _outer(factor.double() if double and factor.shape[-1] > _SINGLE_SUMS else factor)
-    norms = torch.linalg.vector_norm(factor, dim=-1, dtype=torch.float64 if double else None)
-    error.diagonal(dim1=-2, dim2=-1).copy_(norms.square().sub_(1))
     multiply = torch.addmm if factor.ndim == 2 else torch.baddbmm
+    columns = factor.shape[-1]
+    if columns <= _PLAIN_SUMS:
+        return multiply(factor, factor @ factor.mT, factor, beta=1.5, alpha=-0.5)
+    double = columns > _SINGLE_SUMS and factor.device.type not in _WITHOUT_DOUBLE
+    error = _outer(factor.double() if double else factor)
+    diagonal = error.diagonal(dim1=-2, dim2=-1)
+    diagonal.copy_(diagonal if double else factor.square().sum(-1)).sub_(1)
     return multiply(factor, error.to(factor.dtype), factor, alpha=-0.5)
 
 

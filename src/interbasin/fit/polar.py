@@ -62,7 +62,6 @@ class Polar:
         return (product + product.mT) / 2
 
 
-@torch.no_grad()
 def polar(
     matrix: Tensor,
     *,
@@ -100,7 +99,9 @@ def polar(
         True
     """
     _check(matrix, unobserved, rank_tolerance, path)
-    work = matrix if matrix.dtype in (torch.float32, torch.float64) else matrix.float()
+    work = matrix.detach()
+    if matrix.dtype not in (torch.float32, torch.float64):
+        work = work.float()
     work = _scale(work if matrix.ndim == 2 else work.flatten(0, -3))
     tall = work.shape[-2] > work.shape[-1]
     wide = work.mT if tall else work
@@ -108,22 +109,29 @@ def polar(
 
     factor, rank, taken = _solve(wide, tolerance, unobserved == "drop", path)
 
-    factor = (factor.mT if tall else factor).reshape(matrix.shape).to(matrix.dtype).contiguous()
-    return Polar(factor, int(rank) if matrix.ndim == 2 else rank.reshape(matrix.shape[:-2]), taken)
+    if tall:
+        factor = factor.mT.contiguous()
+    if factor.dtype != matrix.dtype:
+        factor = factor.to(matrix.dtype)
+    if isinstance(rank, Tensor):
+        factor, rank = factor.reshape(matrix.shape), rank.reshape(matrix.shape[:-2])
+    return Polar(factor, rank, taken)
 
 
-def _solve(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tensor, Tensor, str]:
+def _solve(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tensor, int | Tensor, str]:
     """Factor and rank of one matrix or of a batch with one leading axis, and the name of the way they were found."""
     if path == "qdwh" or (path == "auto" and wide.device.type != "cpu"):
-        return *qdwh.factor(wide, tolerance, drop), "qdwh"
+        factor, ranks = qdwh.factor(wide, tolerance, drop)
+        return factor, ranks if wide.ndim > 2 else int(ranks), "qdwh"
     if path == "svd" or (path == "auto" and wide.shape[-2] < _GRAM_WIDTH[wide.dtype]):
         return *_svd(wide, tolerance, drop), "svd"
     if wide.ndim == 2:
         found = _gram(wide, tolerance, drop, path)
-        return (*_svd(wide, tolerance, drop), "svd") if found is None else (found[0], torch.tensor(found[1]), "gram")
+        return (*_svd(wide, tolerance, drop), "svd") if found is None else (*found, "gram")
     # Each matrix has its own condition; and LAPACK, which does the work, walks a batch one matrix at a time anyway.
-    factors, ranks, names = zip(*(_solve(one, tolerance, drop, path) for one in wide), strict=True)
-    return torch.stack(factors), torch.stack(ranks).to(wide.device), "+".join(sorted(set(names)))
+    answers = [_solve(one, tolerance, drop, path) for one in wide]
+    ranks = torch.tensor([answer[1] for answer in answers], device=wide.device)
+    return torch.stack([answer[0] for answer in answers]), ranks, "+".join(sorted({answer[2] for answer in answers}))
 
 
 def _gram(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tensor, int] | None:
@@ -135,26 +143,37 @@ def _gram(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tenso
     return gram.factor(wide, tolerance, drop)
 
 
-def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, Tensor]:
-    """Factor and rank by LAPACK's divide and conquer."""
+def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int | Tensor]:
+    """Factor and rank by LAPACK's divide and conquer. At small widths it is worth counting calls here."""
     try:
         left, sizes, right = torch.linalg.svd(wide, full_matrices=False)
     except torch.linalg.LinAlgError:  # a rare failure to converge, which the iteration does not share
-        return qdwh.factor(wide, tolerance, drop)
-    observed = sizes > tolerance * sizes[..., :1]
+        factor, ranks = qdwh.factor(wide, tolerance, drop)
+        return factor, ranks if wide.ndim > 2 else int(ranks)
     factor = left @ right
     if wide.dtype == torch.float32 and wide.shape[-1] > _POLISH_WIDTH:
         factor = gram.polish(factor)
-    if drop and not bool(observed.all()):
-        # Projecting the polished factor keeps it as orthonormal as the projector is.
-        factor = (left * observed[..., None, :]) @ (left.mT @ factor)
+    if wide.ndim == 2:
+        values = sizes.tolist()
+        rank = sum(value > tolerance * values[0] for value in values)
+        if drop and rank < len(values):
+            # Projecting the polished factor keeps it as orthonormal as the projector is.
+            factor = left[:, :rank] @ (left[:, :rank].mT @ factor)
+        return factor, rank
+    observed = sizes > tolerance * sizes[:, :1]
+    if drop:
+        factor = (left * observed[:, None, :]) @ (left.mT @ factor)
     return factor, observed.sum(-1)
 
 
 def _scale(work: Tensor) -> Tensor:
     """Every matrix with its largest entry near one, by exact powers of two, under which the factor does not change."""
-    low, high = torch.aminmax(work) if work.ndim == 2 else torch.aminmax(work.flatten(1), dim=1)
-    peaks = torch.maximum(high, -low).reshape(-1).tolist()
+    if work.ndim == 2:
+        low, high = torch.aminmax(work)
+        peaks = [max(high.item(), -low.item())]
+    else:
+        low, high = torch.aminmax(work.flatten(1), dim=1)
+        peaks = torch.maximum(high, -low).tolist()
     if not all(map(math.isfinite, peaks)):
         raise DataError(
             f"polar needs finite entries; {int((~torch.isfinite(work)).sum())} of the {work.numel()} given are NaN or "

@@ -1,0 +1,59 @@
+"""The demonstration: all fits, the same numbers for the same seed, and a note where an extra is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+from interbasin import demo, fit
+from interbasin.demo import run_demo
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(demo, "EPOCHS", 2)
+
+
+def test_every_fit_has_a_row_below_the_baseline(short):
+    found = run_demo()
+    assert [row.method for row in found.rows] == ["(none)", *fit.names()]
+    assert found.train_rows == 1437 and found.test_rows == 360
+    for row in found.rows[1:]:
+        assert 0 <= row.residual and row.explained <= 1 and 0 <= row.accuracy <= 1
+    assert json.loads(json.dumps(found.summary(), allow_nan=False))["width"] == found.width
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(short):
+    assert run_demo(seed=3) == run_demo(seed=3)
+    assert run_demo(seed=3).similarities != run_demo(seed=4).similarities
+
+
+def test_the_global_generator_is_left_alone(short):
+    before = torch.get_rng_state()
+    run_demo()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_progress_counts_the_epochs_of_both_networks(short):
+    done: list[int] = []
+    run_demo(progress=done.append)
+    assert done == [1, 2, 3, 4]
+
+
+def test_a_missing_extra_is_a_note_and_not_the_end(short, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    rows = {row.method: row for row in run_demo().rows}
+    assert list(rows) == ["(none)", *fit.names()]
+    assert "interbasin[ot]" in rows["sinkhorn"].note and rows["sinkhorn"].accuracy is None
+    assert rows["procrustes"].accuracy is not None
+
+
+def test_a_fitted_map_carries_the_hidden_layer_far_better_than_none():
+    found = run_demo()
+    rows = {row.method: row for row in found.rows}
+    assert min(found.source_accuracy, found.target_accuracy) > 0.9
+    assert rows["procrustes"].accuracy > 0.9 > 0.5 > rows["(none)"].accuracy
+    assert rows["least-squares"].residual <= rows["procrustes"].residual <= rows["assignment"].residual
