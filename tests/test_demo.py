@@ -22,22 +22,28 @@ def test_every_fit_has_a_row_below_the_baseline(short):
     assert [row.method for row in found.rows] == ["(none)", *fit.names()]
     assert found.train_rows == 1437 and found.test_rows == 360
     for row in found.rows[1:]:
-        assert 0 <= row.residual and row.explained <= 1 and 0 <= row.accuracy <= 1
+        assert row.residual >= 0 and row.explained <= 1 and 0 <= row.accuracy <= 1
     assert json.loads(json.dumps(found.summary(), allow_nan=False))["width"] == found.width
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(short):
-    assert run_demo(seed=3) == run_demo(seed=3)
-    assert run_demo(seed=3).similarities != run_demo(seed=4).similarities
+@pytest.fixture
+def one_fit(monkeypatch, short):
+    monkeypatch.setattr(fit, "names", lambda: ("procrustes",))
 
 
-def test_the_global_generator_is_left_alone(short):
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(one_fit):
+    first = run_demo(seed=3)
+    assert run_demo(seed=3) == first
+    assert run_demo(seed=4).similarities != first.similarities
+
+
+def test_the_global_generator_is_left_alone(one_fit):
     before = torch.get_rng_state()
     run_demo()
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_progress_counts_the_epochs_of_both_networks(short):
+def test_progress_counts_the_epochs_of_both_networks(one_fit):
     done: list[int] = []
     run_demo(progress=done.append)
     assert done == [1, 2, 3, 4]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.statistics.test_moments import state
+from tests.test_storage import TOO_LONG, left_in, refused
 
 from interbasin import LayerwiseMoments, PairedMoments, maps, storage
 from interbasin.data import moments_of_files, open_vectors, streaming
 from interbasin.errors import DataError, FileError, InterbasinError, ShapeError
-from tests.statistics.test_moments import state
-from tests.test_storage import TOO_LONG, left_in, refused
 
 ROWS, BATCH = 100, 16
 
@@ -121,9 +121,7 @@ def test_statistics_of_a_file_that_has_changed_are_refused(files, tmp_path):
     moments_of_files(source, target, keep=tmp_path / "seen")
     np.save(source.path, np.load(source.path) + 1)
     words = ("have changed since",)
-    refused(
-        lambda: moments_of_files(open_vectors(source.path), target, keep=tmp_path / "seen"), InterbasinError, words
-    )
+    refused(lambda: moments_of_files(open_vectors(source.path), target, keep=tmp_path / "seen"), InterbasinError, words)
 
 
 def test_statistics_without_gram_matrices_do_not_become_some_with_them(files, tmp_path):
@@ -141,11 +139,6 @@ def layers(folder: Path) -> None:
     moments = LayerwiseMoments()
     moments.update({"a": np.eye(2), "b": np.eye(2)}, {"a": np.eye(2)})
     moments.save(folder)
-
-
-def cut_off(folder: Path) -> None:
-    PairedMoments.of(np.eye(2), np.eye(2)).save(folder)
-    (folder / "moments.json").write_text('{"format": "interbasin.moments", "ver', "utf-8")
 
 
 @pytest.mark.parametrize(
@@ -175,9 +168,7 @@ def test_damaged_statistics_are_called_damaged(files, tmp_path):
 
 
 def test_a_name_that_is_too_long_is_refused_before_reading(files, tmp_path):
-    refused(
-        lambda: moments_of_files(*(unreadable(vectors) for vectors in files), keep=tmp_path / TOO_LONG), FileError
-    )
+    refused(lambda: moments_of_files(*(unreadable(vectors) for vectors in files), keep=tmp_path / TOO_LONG), FileError)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_reading(files, tmp_path):

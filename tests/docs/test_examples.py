@@ -109,6 +109,11 @@ def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
+def plain_lines(text: str) -> list[str]:
+    """Lines without the blanks at their ends, which editors take away, and without empty ones."""
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
 def run_console(block: Block, where: str, folder: Path, program: tuple[str, ...]) -> None:
     for command, shown in commands(block.text):
         name, *arguments = shlex.split(command, comments=True)
@@ -116,7 +121,7 @@ def run_console(block: Block, where: str, folder: Path, program: tuple[str, ...]
         done = run([*program, *arguments], folder)
         assert done.returncode == 0, f"{where}: {command!r} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         if "check" in block.info:
-            assert done.stdout.rstrip("\n") == shown.rstrip("\n"), f"{where}: {command!r} prints something else"
+            assert plain_lines(done.stdout) == plain_lines(shown), f"{where}: {command!r} prints something else"
 
 
 def run_page(path: Path, folder: Path, program: tuple[str, ...] = PROGRAM) -> None:

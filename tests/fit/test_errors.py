@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.statistics.test_moments import rows
+from tests.test_storage import case, left_in, refused
 
 from interbasin import PairedMoments, fit, maps
 from interbasin.errors import DataError, FileError, FitError, MapError, MissingExtraError, ShapeError, UnknownNameError
 from interbasin.fit import STATUSES, Fit
 from interbasin.maps import Identity
-from tests.statistics.test_moments import rows
-from tests.test_storage import case, left_in, refused
 
 X, Y = rows(30, 4), rows(30, 4, seed=1)
 WITH_GRAMS = [name for name in fit.names() if fit.describe(name).grams]
@@ -96,7 +96,9 @@ def test_onto_a_narrower_space_some_options_need_gram_matrices():
         case("negative rank tolerance", lambda: fit.procrustes(X, Y, rank_tolerance=-0.1), FitError, "-0.1"),
         case("rank tolerance NaN", lambda: fit.procrustes(X, Y, rank_tolerance=math.nan), FitError, "nan"),
         case("rank tolerance in words", lambda: fit.procrustes(X, Y, rank_tolerance="low"), FitError, "'low'"),
-        case("match", lambda: fit.assignment(X, Y, match="cosine"), FitError, "'covariance' or 'correlation'", "cosine"),
+        case(
+            "match", lambda: fit.assignment(X, Y, match="cosine"), FitError, "'covariance' or 'correlation'", "cosine"
+        ),
         case("match of sinkhorn", lambda: fit.sinkhorn(X, Y, match=None), FitError, "'covariance'", "None"),
         case("temperature zero", lambda: fit.sinkhorn(X, Y, temperature=0), FitError, "above 0", "0"),
         case("temperature below zero", lambda: fit.sinkhorn(X, Y, temperature=-1.0), FitError, "-1.0"),
@@ -245,6 +247,14 @@ def test_a_descent_that_cannot_improve_says_so():
 
 
 # What comes back
+
+
+def test_nothing_is_whitened_at_power_zero():
+    assert torch.allclose(fit.cca(X, Y, power=0).map.matrix, fit.procrustes(X, Y).map.matrix)
+
+
+def test_a_source_without_energy_has_a_factor_of_one():
+    assert fit.procrustes(X * 0, Y, scale=True).details["scale"] == 1.0
 
 
 def test_a_fit_that_converged_is_what_required_gives_back():

@@ -24,6 +24,7 @@ EVERY_KIND: list[Map] = [
     Linear(torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.bfloat16)),
     Linear([[0.1, 0.2], [0.3, 0.4]]),
     Affine(torch.ones(2, 3), [0.5, 0.25]),
+    Affine(Permutation([1, 0]), [0.5, 0.25]),
     Blocks([Linear(torch.ones(2, 3)), Blocks([Identity(1), SignedPermutation([0], [-1])])], order=[1, 0]),
 ]
 MAP_FILES = ["map", "map/map.json", "map/map.safetensors"]
@@ -84,7 +85,7 @@ BLOCKS = Blocks([LINEAR, Identity(1)])
         (LINEAR, "orthogonal", ("Q Q^T Q",)),
         (LINEAR, "permutation", ("index",)),
         (LINEAR, "signed-permutation", ("index",)),
-        (LINEAR, "affine", ("offset",)),
+        (LINEAR, "affine", ("linear",)),
         (LINEAR, "identity", ("width",)),
         (LINEAR, "blocks", ("maps",)),
         (PERMUTATION, "signed-permutation", ("sign",)),

@@ -64,7 +64,7 @@ def cca(
 def _powers(second: Tensor, power: float, ridge: float, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
     """``second ** -power`` and ``second ** power`` on the directions that vary, and how many those are."""
     values, vectors = torch.linalg.eigh(second)
-    kept = values > values[-1].clamp(min=0) * len(values) * max(moments.precision, torch.finfo(values.dtype).eps)
+    kept = values > values[-1].clamp(min=0) * moments.rank_tolerance(len(values))
     if power == 0:
         # Nothing is whitened, and directions without variance need no special care.
         identity = torch.eye(len(values), dtype=values.dtype, device=values.device)

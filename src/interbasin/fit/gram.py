@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-__all__ = ["factor", "polish", "promising"]
+__all__ = ["factor", "polish"]
 
 # Relative singular value down to which one basis serves all rows: there eps * cond**2 is still below the guard.
 _FLOOR = 2.5e-7
@@ -31,6 +31,9 @@ _UNNOTICED = 1e-6
 _TWO_TERMS = 5e-4
 # What may be rounded away, relative to the whole matrix, when a block of rows is said to be empty.
 _EMPTY = {torch.float64: 1e-13, torch.float32: 1e-6}
+# Cholesky pivots below this fraction of the first are rounding; and the width from which a low rank is worth a look.
+_PIVOT = 1e-6
+_LOW_RANK_WIDTH = 192
 # Products of smaller entries are subnormal in float32, and subnormal arithmetic is tens of times slower.
 _TINY = 1e-18
 # Width from which the symmetric product is worth assembling by blocks.
@@ -42,43 +45,26 @@ _WITHOUT_DOUBLE = {"mps"}
 _SEED = 1966
 
 
-def promising(wide: Tensor, floor: float) -> bool:
-    """Whether the spectrum seems to end above ``floor``, or in a gap, judged cheaply from a quarter of the rows.
-
-    The smallest singular value only shrinks as rows join, so a quarter that is close to singular speaks for the whole;
-    one that is not promises nothing, and the guards of ``factor`` decide.
-    """
-    part = wide[: max(1, len(wide) // 4)].double()
-    product = part @ part.mT
-    lower, failed = torch.linalg.cholesky_ex(product)
-    if int(failed):
-        return len(wide) >= _BLOCK_WIDTH and _ends_in_nothing(wide, lower, int(failed) - 1)
-    return float(lower.diagonal().min() / torch.linalg.vector_norm(product).sqrt()) > floor
-
-
-def _ends_in_nothing(wide: Tensor, lower: Tensor, leading: int) -> bool:
-    """Whether the last rows lie in the span of the leading ones to rounding: a gap, not a slope, stopped Cholesky."""
-    pivots = lower.diagonal()[:leading]
-    rank = int((pivots > 1e-6 * pivots[:1]).sum())
-    if not rank:
-        return False
-    span, corner = wide[:rank].double(), lower[:rank, :rank]
-    probe = wide[-8:].double()
-    rest = probe
-    for _ in range(2):
-        rest = rest - torch.cholesky_solve(span @ rest.mT, corner).mT @ span
-    return bool(torch.linalg.vector_norm(rest) <= _EMPTY[wide.dtype] * torch.linalg.vector_norm(probe))
-
-
-def factor(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int] | None:
+def factor(wide: Tensor, tolerance: float, drop: bool, floor: float | None = None) -> tuple[Tensor, int] | None:
     """Orthogonal factor and numerical rank of one wide matrix, or nothing if the SVD has to do it.
 
     Args:
         wide: ``(short, long)``, entries scaled to around one. Single precision is worked in float64.
         tolerance: singular values at most this fraction of the largest do not count towards the rank.
         drop: leave the directions that do not count out of the factor.
+        floor: look at a third of the rows first, and give up at once if their spectrum reaches below this, unless it
+            ends in a gap. The smallest singular value only shrinks as rows join, so a third that is close to singular
+            speaks for the whole; one that is not promises nothing, and the guards decide later.
     """
     matrix = wide.double()
+    if floor is not None:
+        part = matrix[: len(wide) // 3 + 1]
+        product = part @ part.mT
+        lower, failed = torch.linalg.cholesky_ex(product)
+        if int(failed):
+            return _low_rank(wide, matrix, lower.diagonal()[: int(failed) - 1], tolerance, drop)
+        if not float(lower.diagonal().min() / torch.linalg.vector_norm(product).sqrt()) > floor:
+            return None
     levels, basis = torch.linalg.eigh(_outer(matrix))
     low, top = float(levels[0]), float(levels[-1])
     if not top > 0:
@@ -219,6 +205,33 @@ def _split(
     return (turned @ torch.cat([left @ (right @ frame[:, len(large) :].mT), large])).to(wide.dtype), rank
 
 
+def _low_rank(wide: Tensor, matrix: Tensor, pivots: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int] | None:
+    """The factor of a matrix whose range a few random combinations of its columns exhaust, if they do.
+
+    Cholesky stopped after ``pivots``. If a gap stopped it, they number the rank; if a slope did, something is left
+    over outside the range, and the SVD has to do it.
+    """
+    short, long = matrix.shape
+    count = int((pivots > _PIVOT * pivots[:1]).sum()) + 8
+    if short < _LOW_RANK_WIDTH or 2 * count > short:
+        return None
+    sample = _probe(long, matrix, count + 8)
+    image = matrix @ sample
+    left = torch.linalg.qr(image[:, :count]).Q
+    fresh = image[:, count:]
+    missed = 3 * float(torch.linalg.vector_norm(fresh - left @ (left.mT @ fresh))) / 8**0.5
+    if not missed <= _EMPTY[wide.dtype] * float(torch.linalg.vector_norm(matrix)):
+        return None
+    inner, sizes, right = torch.linalg.svd(left.mT @ matrix, full_matrices=False)
+    rank = _count(sizes, tolerance)
+    if drop:
+        return (left @ inner[:, :rank] @ right[:rank]).to(wide.dtype), rank
+    rows = inner @ right
+    rest = short - count
+    found = torch.addmm(left @ rows, _complement(left.mT, rest).mT, _complement(rows, rest))
+    return found.to(wide.dtype), rank
+
+
 def _complement(rows: Tensor, count: int) -> Tensor:
     """Orthonormal rows, ``count`` of them, orthogonal to the orthonormal ``rows``."""
     reflectors, scales = torch.geqrf(rows.mT)
@@ -240,9 +253,9 @@ def _outer(matrix: Tensor) -> Tensor:
     return out
 
 
-def _probe(size: int, like: Tensor) -> Tensor:
+def _probe(size: int, like: Tensor, count: int = 8) -> Tensor:
     generator = torch.Generator().manual_seed(_SEED)
-    return torch.randn(size, 8, generator=generator, dtype=torch.float64).to(like)
+    return torch.randn(size, count, generator=generator, dtype=torch.float64).to(like)
 
 
 def _count(sizes: Tensor, tolerance: float) -> int:

@@ -51,7 +51,7 @@ def ridge_solution(moments: PairedMoments, *, centered: bool, ridge: float) -> t
         )
     gram = moments.gram_source(centered=centered)
     values, vectors = torch.linalg.eigh(gram)
-    line = values[-1].clamp(min=0) * len(values) * max(moments.precision, torch.finfo(values.dtype).eps)
+    line = values[-1].clamp(min=0) * moments.rank_tolerance(len(values))
     kept = values > line
     shrunk = values + ridge * float(values.clamp(min=0).mean())
     weights = torch.where(kept, 1 / torch.where(kept, shrunk, 1), 0)

@@ -9,6 +9,7 @@ factorisations only, for accelerators.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -26,15 +27,15 @@ Path = Literal["auto", "svd", "gram", "qdwh"]
 # Entries between 2**-16 and 2**16 can be squared and summed at any width we meet, in either precision.
 _SAFE_EXPONENT = 16
 
-# Measured on one core: below these widths the SVD costs less than an eigendecomposition plus its bookkeeping.
-_GRAM_WIDTH = {torch.float64: 96, torch.float32: 256}
-# Relative singular value that a quarter of the rows has to stay above: the whole reaches some ten times further down,
+# Measured on one core: below these widths the SVD costs less than an eigendecomposition plus its bookkeeping. A long
+# matrix is dearer for the SVD, so in single precision, where the race is closer, it may be narrower.
+_GRAM_WIDTH = {torch.float64: 96, torch.float32: 384}
+_LONG, _GRAM_WIDTH_IF_LONG = 1.5, {torch.float64: 96, torch.float32: 192}
+# Relative singular value that a third of the rows has to stay above: the whole reaches some ten times further down,
 # where the gram path ends. Single precision races an SVD in float32 with an eigendecomposition in float64, so until
 # the matrix is long or large it only wins where no correction is needed.
 _GRAM_FLOOR = 1e-5
-_CLOSE_RACE_FLOOR = 1e-3
-_CLOSE_RACE_WIDTH = 768
-_CLOSE_RACE_ASPECT = 1.5
+_CLOSE_RACE_FLOOR, _CLOSE_RACE_WIDTH = 1e-3, 768
 
 # Up to this width LAPACK's float32 factors are orthogonal to 1e-5 in the Frobenius norm by themselves.
 _POLISH_WIDTH = 48
@@ -123,7 +124,7 @@ def _solve(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tens
     if path == "qdwh" or (path == "auto" and wide.device.type != "cpu"):
         factor, ranks = qdwh.factor(wide, tolerance, drop)
         return factor, ranks if wide.ndim > 2 else int(ranks), "qdwh"
-    if path == "svd" or (path == "auto" and wide.shape[-2] < _GRAM_WIDTH[wide.dtype]):
+    if path == "svd" or (path == "auto" and not _gram_may_pay(wide)):
         return *_svd(wide, tolerance, drop), "svd"
     if wide.ndim == 2:
         found = _gram(wide, tolerance, drop, path)
@@ -134,28 +135,32 @@ def _solve(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tens
     return torch.stack([answer[0] for answer in answers]), ranks, "+".join(sorted({answer[2] for answer in answers}))
 
 
+def _gram_may_pay(wide: Tensor) -> bool:
+    short, long = wide.shape[-2:]
+    return bool(short >= (_GRAM_WIDTH_IF_LONG if long >= _LONG * short else _GRAM_WIDTH)[wide.dtype])
+
+
 def _gram(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tensor, int] | None:
     """The gram path where it was asked for, or where it promises to be the faster one."""
     short, long = wide.shape
-    close_race = wide.dtype == torch.float32 and short < _CLOSE_RACE_WIDTH and long < _CLOSE_RACE_ASPECT * short
-    if path == "auto" and not gram.promising(wide, _CLOSE_RACE_FLOOR if close_race else _GRAM_FLOOR):
-        return None
-    return gram.factor(wide, tolerance, drop)
+    close_race = wide.dtype == torch.float32 and short < _CLOSE_RACE_WIDTH and long < _LONG * short
+    floor = None if path == "gram" else _CLOSE_RACE_FLOOR if close_race else _GRAM_FLOOR
+    return gram.factor(wide, tolerance, drop, floor)
 
 
 def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int | Tensor]:
     """Factor and rank by LAPACK's divide and conquer. At small widths it is worth counting calls here."""
     try:
         left, sizes, right = torch.linalg.svd(wide, full_matrices=False)
-    except torch.linalg.LinAlgError:  # a rare failure to converge, which the iteration does not share
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # a rare failure to converge, which the iteration does not share
         factor, ranks = qdwh.factor(wide, tolerance, drop)
         return factor, ranks if wide.ndim > 2 else int(ranks)
     factor = left @ right
     if wide.dtype == torch.float32 and wide.shape[-1] > _POLISH_WIDTH:
         factor = gram.polish(factor)
     if wide.ndim == 2:
-        values = sizes.tolist()
-        rank = sum(value > tolerance * values[0] for value in values)
+        values = sizes.tolist()[::-1]
+        rank = len(values) - bisect_right(values, tolerance * values[-1])
         if drop and rank < len(values):
             # Projecting the polished factor keeps it as orthonormal as the projector is.
             factor = left[:, :rank] @ (left[:, :rank].mT @ factor)
@@ -172,8 +177,8 @@ def _scale(work: Tensor) -> Tensor:
         low, high = torch.aminmax(work)
         peaks = [max(high.item(), -low.item())]
     else:
-        low, high = torch.aminmax(work.flatten(1), dim=1)
-        peaks = torch.maximum(high, -low).tolist()
+        # Not aminmax, which is several times slower along an axis.
+        peaks = torch.maximum(work.amax((-2, -1)), -work.amin((-2, -1))).tolist()
     if not all(map(math.isfinite, peaks)):
         raise DataError(
             f"polar needs finite entries; {int((~torch.isfinite(work)).sum())} of the {work.numel()} given are NaN or "

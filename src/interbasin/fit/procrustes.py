@@ -43,8 +43,8 @@ def procrustes(
         unobserved: What becomes of directions in which the rows show no correlation (few rows, wide spaces):
             ``complete`` gives them an arbitrary orthonormal partner, so that all lengths are kept; ``drop`` maps them
             to zero.
-        rank_tolerance: A singular value counts as observed above this share of the largest. By default the precision
-            that the products were formed in, times the root of the longer side.
+        rank_tolerance: A singular value counts as observed above this share of the largest. By default
+            what the precision of the products can tell from round-off.
         affine: Return an `Affine` that also carries the source's mean to the target's.
 
     Example:
@@ -55,9 +55,7 @@ def procrustes(
         (True, 'converged')
     """
     cross = moments.cross(centered=centered)
-    tolerance = rank_tolerance
-    if tolerance is None:
-        tolerance = max(moments.precision, torch.finfo(torch.float64).eps) * math.sqrt(max(cross.shape))
+    tolerance = moments.rank_tolerance(max(cross.shape)) if rank_tolerance is None else rank_tolerance
     rotation, rank = nearest_orthogonal(cross, unobserved=unobserved, rank_tolerance=tolerance)
     rank = min(rank, moments.rank_bound(centered=centered))
     map: Map = rotation

@@ -150,8 +150,7 @@ def measure(
 
 def with_offset(map: Map, moments: PairedMoments) -> Affine:
     """The affine map with the same matrix that carries the source's mean to the target's."""
-    matrix = map.matrix.to(moments.mean_source)
-    return Affine(matrix, moments.mean_target - moments.mean_source @ matrix.mT)
+    return Affine(map, moments.mean_target - map(moments.mean_source))
 
 
 def _moments(source: Array | PairedMoments | None, target: Array | None, grams: bool, name: str) -> PairedMoments:

@@ -128,6 +128,12 @@ class Map(ABC):
 
         save(self, folder, force=force)
 
+    def _described(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The record with kind and widths in front: enough for `interbasin.maps.files.restore`."""
+        document, tensors = self._record()
+        widths = {"source_width": self.source_width, "target_width": self.target_width}
+        return {"kind": self.kind, **widths, **document}, tensors
+
     # ------------------------------------------------------------------ being a value
 
     def _set(self, **fields: Any) -> None:
@@ -191,13 +197,17 @@ def finite(tensor: Tensor, what: str) -> Tensor:
 
 def act_densely(matrix: Tensor, x: Tensor) -> Tensor:
     """``x @ matrix.mT`` in the wider of both precisions, returned in the dtype of ``x`` and on its device."""
+    working = working_dtype(x.dtype, matrix.dtype)
+    return (require_floating(x).to(working) @ matrix.to(device=x.device, dtype=working).mT).to(x.dtype)
+
+
+def require_floating(x: Tensor) -> Tensor:
+    """``x`` if it is floating-point, else a `DataError`: coefficients would be cut to whole numbers."""
     if not x.is_floating_point():
         raise DataError(
-            f"A map with real coefficients acts on floating-point values, found {x.dtype}; convert the input with "
-            f".float()."
+            f"A map with real coefficients acts on floating-point values, found {x.dtype}; convert it with .float()."
         )
-    working = working_dtype(x.dtype, matrix.dtype)
-    return (x.to(working) @ matrix.to(device=x.device, dtype=working).mT).to(x.dtype)
+    return x
 
 
 def require_map(value: object, what: str) -> Map:

@@ -9,9 +9,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from interbasin.errors import DataError, MapError, ShapeError
-from interbasin.maps.base import Map, require_map
-from interbasin.maps.linear import Affine
+from interbasin.errors import MapError, ShapeError
+from interbasin.maps.affine import Affine
+from interbasin.maps.base import Map, require_floating, require_map
 from interbasin.maps.permutation import Permutation
 
 __all__ = ["Blocks"]
@@ -117,11 +117,8 @@ class Blocks(Map):
         return Blocks([block.to(dtype=dtype, device=device) for block in self._maps], order=self._order)
 
     def _act(self, x: Tensor) -> Tensor:
-        if not x.is_floating_point() and self.dtype is not None:
-            raise DataError(
-                f"{self!r} has real coefficients and acts on floating-point values, found {x.dtype}; convert the "
-                f"input with .float()."
-            )
+        if self.dtype is not None:
+            require_floating(x)
         pieces = torch.split(x, list(self._source_blocks), dim=-1)
         return torch.cat(
             [block._act(pieces[taken]) for taken, block in zip(self._order.index.tolist(), self._maps, strict=True)],
@@ -131,9 +128,8 @@ class Blocks(Map):
     def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         documents, tensors = [], {"order": self._order.index}
         for position, block in enumerate(self._maps):
-            document, own = block._record()
-            widths = {"source_width": block.source_width, "target_width": block.target_width}
-            documents.append({"kind": block.kind, **widths, **document})
+            document, own = block._described()
+            documents.append(document)
             tensors.update({f"{position}.{name}": tensor for name, tensor in own.items()})
         return {"maps": documents}, tensors
 

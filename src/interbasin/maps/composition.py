@@ -15,10 +15,11 @@ from torch import Tensor
 
 from interbasin.arrays import working_dtype
 from interbasin.errors import ShapeError
+from interbasin.maps.affine import Affine
 from interbasin.maps.base import Map, require_map
 from interbasin.maps.blocks import Blocks
 from interbasin.maps.identity import Identity
-from interbasin.maps.linear import Affine, Linear
+from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
 from interbasin.maps.permutation import Permutation, SignedPermutation, compose_indices
 
@@ -84,10 +85,12 @@ def _compose_blocks(later: Blocks, first: Blocks) -> Blocks:
 
 
 def _compose_affine(later: Map, first: Map) -> Affine:
-    matrix = _product(_linear_part(later), _linear_part(first))
-    zero = torch.zeros(first.target_width, dtype=matrix.dtype, device=matrix.device)
-    offset = later(first.offset.to(matrix) if isinstance(first, Affine) else zero)
-    return Affine(matrix, offset)
+    linear = compose(_linear_part(later), _linear_part(first))
+    if not isinstance(first, Affine):
+        assert isinstance(later, Affine)
+        return Affine(linear, later.offset)
+    dtype = linear.dtype or first.dtype
+    return Affine(linear, later(first.offset.to(torch.promote_types(dtype, first.dtype))))
 
 
 def _linear_part(map: Map) -> Map:

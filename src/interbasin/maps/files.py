@@ -9,10 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from interbasin.errors import FileError, InterbasinError
+from interbasin.maps.affine import Affine
 from interbasin.maps.base import Map
 from interbasin.maps.blocks import Blocks
 from interbasin.maps.identity import Identity
-from interbasin.maps.linear import Affine, Linear
+from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
 from interbasin.maps.permutation import Permutation, SignedPermutation
 from interbasin.storage import new_folder, read_record, write_record
@@ -34,9 +35,8 @@ def save(map: Map, folder: str | os.PathLike[str], *, force: bool = False) -> No
 
 def write_into(folder: Any, map: Map) -> None:
     """Write ``map`` into a folder that is being filled."""
-    document, tensors = map._record()
-    described = {"kind": map.kind, "source_width": map.source_width, "target_width": map.target_width, **document}
-    write_record(folder, NAME, FORMAT, VERSION, described, tensors)
+    document, tensors = map._described()
+    write_record(folder, NAME, FORMAT, VERSION, document, tensors)
 
 
 def load(folder: str | os.PathLike[str]) -> Map:

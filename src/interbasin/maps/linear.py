@@ -1,4 +1,4 @@
-"""Maps given by any matrix, with or without an offset."""
+"""Maps given by any matrix."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from interbasin.arrays import as_tensor, working_dtype
-from interbasin.errors import ShapeError
-from interbasin.maps.base import Map, act_densely, dense_matrix, finite, floating
+from interbasin.arrays import working_dtype
+from interbasin.maps.base import Map, act_densely, dense_matrix
 
-__all__ = ["Affine", "Linear"]
+__all__ = ["Linear"]
 
 
 @final
@@ -86,85 +85,3 @@ class Linear(Map):
     @classmethod
     def _restore(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Linear:
         return cls(tensors["matrix"])
-
-
-@final
-class Affine(Map):
-    """A matrix and an offset: ``m(x) == x @ m.matrix.mT + m.offset``.
-
-    ``dual()`` is that of the linear part: weights that read the space take it, and what the offset does to the biases
-    behind them is the business of whoever carries the network.
-
-    Args:
-        matrix: Shape ``(target, source)``.
-        offset: Shape ``(target,)``.
-
-    Example:
-        >>> shift = Affine([[1.0, 0.0], [0.0, 1.0]], [5.0, -1.0])
-        >>> shift.inverse()(shift(torch.tensor([1.0, 2.0])))
-        tensor([1., 2.])
-    """
-
-    kind = "affine"
-    _linear: Linear
-    _offset: Tensor
-
-    def __init__(self, matrix: object, offset: object) -> None:
-        linear = Linear(matrix)
-        shift = as_tensor(offset, "the offset of an Affine map")
-        if shift.shape != (linear.target_width,):
-            raise ShapeError(
-                f"An Affine map into a space of width {linear.target_width} needs one offset a unit, "
-                f"found shape {tuple(shift.shape)}."
-            )
-        shift = finite(floating(shift), "the offset of an Affine map")
-        self._set(_linear=linear, _offset=shift.to(device=linear._matrix.device, dtype=linear.dtype).clone())
-        self._set(target_width=linear.target_width, source_width=linear.source_width)
-
-    @property
-    def matrix(self) -> Tensor:
-        return self._linear.matrix
-
-    @property
-    def offset(self) -> Tensor:
-        """What is added after the matrix, shape ``(target,)``."""
-        return self._offset.clone()
-
-    @property
-    def linear(self) -> Linear:
-        """The map without its offset."""
-        return self._linear
-
-    @property
-    def rank(self) -> int:
-        return self._linear.rank
-
-    @property
-    def is_isometric(self) -> bool:
-        return False
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._linear.dtype
-
-    def inverse(self) -> Affine:
-        back = self._linear.inverse()
-        return Affine(back.matrix, -back(self._offset))
-
-    def dual(self) -> Linear:
-        return self._linear.dual()
-
-    def to(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Affine:
-        return Affine(self._linear.to(dtype=dtype, device=device).matrix, self._offset.to(device=device, dtype=dtype))
-
-    def _act(self, x: Tensor) -> Tensor:
-        working = x.to(working_dtype(x.dtype, self._linear._matrix.dtype)) if x.is_floating_point() else x
-        moved = act_densely(self._linear._matrix, working)
-        return (moved + self._offset.to(device=moved.device, dtype=moved.dtype)).to(x.dtype)
-
-    def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return {}, {"matrix": self._linear._matrix, "offset": self._offset}
-
-    @classmethod
-    def _restore(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Affine:
-        return cls(tensors["matrix"], tensors["offset"])

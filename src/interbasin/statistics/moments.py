@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -150,6 +151,13 @@ class PairedMoments:
     def squares_target(self, *, centered: bool = True) -> Tensor:
         """The sum of squares of each target unit; always there."""
         return self._squares(self._target, centered)
+
+    def rank_tolerance(self, width: int) -> float:
+        """The share of the largest eigenvalue below which a direction of a ``width`` wide space is round-off.
+
+        A matrix of independent rounding errors has a norm of about twice the root of its width; this is twice that.
+        """
+        return 4 * math.sqrt(width) * max(self.precision, torch.finfo(torch.float64).eps)
 
     def rank_bound(self, *, centered: bool = True) -> int:
         """The largest rank that this many rows can give the cross-product."""

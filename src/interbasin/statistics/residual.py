@@ -30,6 +30,8 @@ def check_widths(moments: PairedMoments, map: Map) -> None:
 def carried_energy(moments: PairedMoments, map: Map, *, centered: bool = True) -> float:
     r""":math:`\sum \|M x\|^2` for the linear part of a map; NaN where that needs a Gram matrix that was not kept."""
     squares = moments.squares_source(centered=centered)
+    if isinstance(map, Affine):
+        map = map.linear
     if map.is_isometric and map.rank == map.source_width:
         return float(squares.sum())
     if isinstance(map, Permutation | SignedPermutation):

@@ -145,7 +145,7 @@ def _roots(gram: Tensor, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
     """The symmetric (pseudo-)inverse root and root of a Gram matrix, and its rank."""
     values, vectors = torch.linalg.eigh(gram)
     _require_spread(float(values[-1]))
-    kept = values > values[-1] * len(values) * max(moments.precision, torch.finfo(torch.float64).eps)
+    kept = values > values[-1] * moments.rank_tolerance(len(values))
     root = torch.where(kept, values, 0).sqrt()
     inverse = torch.where(kept, 1 / torch.where(kept, root, 1), 0)
     return (vectors * inverse) @ vectors.mT, (vectors * root) @ vectors.mT, int(kept.sum())

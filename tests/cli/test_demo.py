@@ -1,0 +1,52 @@
+"""``interbasin demo``: every fit in a row, with or without the extras."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from tests.cli.test_frame import failed, run
+from tests.test_storage import left_in
+
+from interbasin import demo, fit
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "EPOCHS", 2)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_json_has_a_row_for_every_fit_and_writes_no_file(tmp_path):
+    done = run("demo", "--json")
+    found = json.loads(done.stdout, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert done.exit_code == 0
+    assert [row["method"] for row in found["rows"]] == ["(none)", *fit.names()]
+    assert found["seed"] == 0 and set(found["similarities"]) > {"linear_cka"}
+    assert left_in(tmp_path) == []
+
+
+def test_without_an_extra_there_is_a_note_that_names_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    found = json.loads(run("demo", "--json", "--quiet").stdout)
+    (row,) = [row for row in found["rows"] if row["method"] == "sinkhorn"]
+    assert row["accuracy"] is None and "pip install 'interbasin[ot]'" in row["note"]
+
+
+def test_people_see_every_fit_and_the_extra_that_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    done = run("demo", "--quiet")
+    assert done.exit_code == 0 and done.stderr == ""
+    assert [name for name in fit.names() if name not in done.stdout] == []
+    shown = " ".join(done.stdout.split())
+    assert "pip install 'interbasin[ot]'" in shown and ".." not in shown
+
+
+def test_a_seed_beyond_all_numbers_is_one_sentence():
+    for seed in (10**30, 2**64 - 1):
+        done = run("demo", "--quiet", "--seed", seed)
+        if done.exit_code == 2:  # a range that the option itself states is as good
+            assert "--seed" in done.stderr
+        else:
+            assert "seed" in failed(done)
