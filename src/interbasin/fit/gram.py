@@ -236,7 +236,8 @@ def _complement(rows: Tensor, count: int) -> Tensor:
     """Orthonormal rows, ``count`` of them, orthogonal to the orthonormal ``rows``."""
     reflectors, scales = torch.geqrf(rows.mT)
     padded = torch.cat([reflectors, reflectors.new_zeros(len(reflectors), count)], 1)
-    return torch.linalg.householder_product(padded, scales)[:, len(rows) :].mT
+    frame: Tensor = torch.linalg.householder_product(padded, scales)
+    return frame[:, len(rows) :].mT
 
 
 def _outer(matrix: Tensor) -> Tensor:

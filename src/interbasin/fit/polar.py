@@ -152,7 +152,8 @@ def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int | Tens
     """Factor and rank by LAPACK's divide and conquer. At small widths it is worth counting calls here."""
     try:
         left, sizes, right = torch.linalg.svd(wide, full_matrices=False)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # a rare failure to converge, which the iteration does not share
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        # A rare failure to converge, which the iteration does not share.
         factor, ranks = qdwh.factor(wide, tolerance, drop)
         return factor, ranks if wide.ndim > 2 else int(ranks)
     factor = left @ right
