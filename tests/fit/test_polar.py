@@ -227,7 +227,10 @@ SPECTRA = {
     "falling to 1e-4": falling(300, 1e4),
     "falling to 1e-6": falling(300, 1e6),
     "power law to 1e-6": power_law(300, 1e6),
+    "power law to 5e-7": power_law(300, 2e6),
+    "power law to 3e-7": power_law(300, 3.5e6),
     "power law to 1e-7": power_law(300, 1e7),
+    "falling to 3e-7": falling(300, 3.5e6),
     "falling to 1e-10": falling(300, 1e10),
     "falling to 1e-16": falling(300, 1e16),
     "a spike": torch.cat([torch.tensor([1e9], dtype=torch.float64), falling(299, 10)]),
@@ -252,6 +255,17 @@ def test_every_spectrum_is_solved_by_every_path_at_a_working_size(name: str, dty
         assert dropped.rank == result.rank
         sizes = torch.linalg.svdvals(dropped.factor)
         torch.testing.assert_close(sizes, (torch.arange(300) < result.rank).double(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", [name for name, sizes in SPECTRA.items() if len(sizes) == 300])
+def test_each_direction_is_right_to_rounding_over_its_own_size(name: str, path: str) -> None:
+    sizes = SPECTRA[name]
+    generator = torch.Generator().manual_seed(0)
+    left, right = orthonormal(300, 300, generator), orthonormal(310, 300, generator)
+    matrix = (left * sizes) @ right.mT
+    error = (polar(matrix, path=path).factor @ right - left) * sizes
+    assert float(torch.linalg.matrix_norm(error) / torch.linalg.vector_norm(sizes)) <= 2e-14
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])

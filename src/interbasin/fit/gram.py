@@ -22,13 +22,16 @@ _FLOOR = 2.5e-7
 _SPLIT = 1e-4
 # Largest departure from orthogonality, in the Frobenius norm, that the corrections are trusted with.
 _GUARD = 5e-2
-# Departures up to which the first-order step alone, products in float32, and the second-order step are enough.
+# Departures up to which the first-order step alone, products in float32, and two steps are enough in float64. Beyond
+# the last, what two steps left is measured, because it depends on how the departure is spread over the rows.
 _ONE_STEP = 3e-7
 _SINGLE_PRODUCTS = 3e-4
-_TWO_STEPS = 1e-2
-# Departure that a float32 result can carry unnoticed, and the one from which its correction needs a second term.
+_TWO_STEPS = 5e-4
+_LEFT = 2e-13
+# What a float32 result can carry unnoticed; departures up to which a correction of one term, and of two, is enough.
 _UNNOTICED = 1e-6
-_TWO_TERMS = 5e-4
+_ONE_TERM = 5e-4
+_TWO_TERMS = 2e-2
 # What may be rounded away, relative to the whole matrix, when a block of rows is said to be empty.
 _EMPTY = {torch.float64: 1e-13, torch.float32: 1e-6}
 # Cholesky pivots below this fraction of the first are rounding; and the width from which a low rank is worth a look.
@@ -106,11 +109,11 @@ def _inverse_root(matrix: Tensor, basis: Tensor, levels: Tensor) -> Tensor | Non
     error = _outer(found)
     error.diagonal().sub_(1)
     departure = float(torch.linalg.vector_norm(error))
-    if not departure <= _GUARD:
+    if not departure <= _TWO_TERMS:
         return None
     single = hardshrink(error.float(), _TINY)
     step = -0.5 * single
-    if departure > _TWO_TERMS:
+    if departure > _ONE_TERM:
         step.addmm_(single, single, alpha=0.375)
     return found.float().addmm_(step, found.float())
 
@@ -150,8 +153,20 @@ def _repair(rows: Tensor) -> tuple[Tensor | None, Tensor]:
         mixing += second
         mixing += _lower_precision(second, torch.float32) @ _lower_precision(first, torch.float32)
     if departure > _TWO_STEPS:
-        mixing = _newton(mixing, error, sizes)
+        probe = _probe(len(sizes), error)
+        for _ in range(2):
+            if _left(mixing, error, probe) <= _LEFT:
+                break
+            mixing = _newton(mixing, error, sizes)
     return mixing, sizes
+
+
+def _left(mixing: Tensor, error: Tensor, probe: Tensor) -> float:
+    """Estimated departure of ``(I + K) (I + F) (I + K)'`` from the identity: what the steps so far did not remove."""
+    moved = probe + mixing.mT @ probe
+    moved = moved + error @ moved
+    moved = moved + mixing @ moved
+    return float(torch.linalg.vector_norm(moved - probe)) / probe.shape[1] ** 0.5
 
 
 def _newton(mixing: Tensor, error: Tensor, sizes: Tensor) -> Tensor:
