@@ -12,6 +12,7 @@ ORDER = [
     "errors",
     "_version",
     "arrays",
+    "randomness",
     "storage",
     "maps",
     "statistics",

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from interbasin.errors import DataError
 
-__all__ = ["Array", "as_tensor", "like_input", "working_dtype"]
+__all__ = ["Array", "as_tensor", "has_arithmetic", "like_input", "working_dtype"]
 
 Array: TypeAlias = "Tensor | np.ndarray[Any, np.dtype[Any]]"
 
 _HALF = (torch.float16, torch.bfloat16)
+_FLOATING = (*_HALF, torch.float32, torch.float64)
 
 
 def as_tensor(values: object, what: str) -> Tensor:
@@ -25,18 +26,23 @@ def as_tensor(values: object, what: str) -> Tensor:
 
     Args:
         values: A tensor, a numpy array, or nested sequences of numbers.
-        what: How the message calls it, for example ``"the source batch"``.
+        what: How the message calls it, at the start of a sentence, for example ``"The source"``.
 
     Raises:
         DataError: if the values are not real numbers.
     """
     tensor = values.detach() if isinstance(values, Tensor) else _tensor_of_array(values, what)
-    if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
+    if tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided or not has_arithmetic(tensor):
         raise DataError(
             f"{what} must hold real numbers in a dense tensor, found {tensor.dtype} with layout {tensor.layout}; "
             "convert it to float32 or float64 first."
         )
     return tensor
+
+
+def has_arithmetic(tensor: Tensor) -> bool:
+    """Whether torch can calculate with its dtype: eight-bit floats, for one, are only for storage."""
+    return not tensor.is_floating_point() or tensor.dtype in _FLOATING
 
 
 def like_input(result: Tensor, given: object) -> Any:
@@ -61,10 +67,15 @@ def working_dtype(*dtypes: torch.dtype) -> torch.dtype:
 def _tensor_of_array(values: object, what: str) -> Tensor:
     try:
         array = np.asarray(values)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(
-            f"{what} must be a tensor or an array of numbers, found {type(values).__name__} ({error})."
+            f"{what} must be a tensor or an array of numbers, found {type(values).__name__} ({error}); "
+            "stack what it holds into one tensor first."
         ) from error
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(
+            f"{what} is a masked array, whose mask would be lost; use .filled(value), or leave those rows out."
+        )
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise DataError(
             f"{what} must hold real numbers, found an array of dtype {array.dtype} from {type(values).__name__}; "

@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from interbasin import fit
 from interbasin.data import load_digits
 from interbasin.errors import MissingExtraError
 from interbasin.fit.registry import with_offset
 from interbasin.maps import Map
+from interbasin.randomness import generator_of
 from interbasin.statistics import PairedMoments, explained_variance, residual_energy, similarities
 
 __all__ = ["EPOCHS", "Demo", "Row", "run_demo"]
@@ -92,10 +94,10 @@ def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) 
 
 
 def _trained(images: Tensor, labels: Tensor, seed: int, report: Callable[[int], object]) -> nn.Sequential:
-    generator = torch.Generator().manual_seed(seed)
-    network = nn.Sequential(nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+    generator = generator_of(seed)
+    first, last = (_undrawn(*widths) for widths in ((64, WIDTH), (WIDTH, 10)))
+    network = nn.Sequential(first, nn.ReLU(), last)
     with torch.no_grad():
-        # torch's own initialisation draws from the global generator, which a library leaves alone.
         for parameter in network.parameters():
             bound = 1 / math.sqrt(64)
             parameter.uniform_(-bound, bound, generator=generator)
@@ -107,6 +109,12 @@ def _trained(images: Tensor, labels: Tensor, seed: int, report: Callable[[int], 
             optimiser.step()
         report(epoch + 1)
     return network.eval().requires_grad_(False)
+
+
+def _undrawn(source: int, target: int) -> nn.Linear:
+    # torch's own initialisation draws from the global generator, which a library leaves alone.
+    layer: nn.Linear = skip_init(nn.Linear, source, target)  # type: ignore[no-untyped-call]
+    return layer
 
 
 def _hidden(network: nn.Sequential, images: Tensor) -> Tensor:
@@ -128,7 +136,7 @@ def _row(
     try:
         found = fit.get(name)(seen)
     except MissingExtraError as error:
-        return Row(name, "-", None, None, None, None, note=str(error))
+        return Row(name, "-", None, None, None, None, note=str(error).rstrip("."))
     carrier = with_offset(found.map, seen)
     return Row(
         method=name,

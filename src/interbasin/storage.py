@@ -38,8 +38,9 @@ def new_folder(path: str | os.PathLike[str], *, force: bool = False) -> Iterator
     Raises:
         FileError: if ``path`` exists (and ``force`` is off, or it is not ours), or cannot be written.
     """
-    destination = Path(path)
-    refuse_what_is_in_the_way(destination, force)
+    refuse_what_is_in_the_way(path, force)
+    # Behind a symbolic link the folder it names is replaced, and the link stays.
+    destination = Path(os.path.realpath(path))
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
@@ -75,7 +76,7 @@ def write_record(
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write one JSON file, readable by people, in one go."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=True) + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     path.write_text(text, encoding="utf-8")
 
 
@@ -88,8 +89,8 @@ def read_record(
         FileError: if a file is missing, damaged, of another format or of a later version.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        found = "it is a file" if folder.exists() else "there is nothing there"
+    if not os.path.isdir(folder):
+        found = "it is a file" if os.path.lexists(folder) else "there is nothing there"
         raise FileError(
             f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to."
         )
@@ -117,15 +118,18 @@ def read_record(
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether a folder was written by this package: one of its JSON files names a format of ours."""
-    for path in sorted(folder.glob("*.json")):
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(document, dict) and str(document.get("format", "")).startswith(FORMAT_PREFIX):
-            return True
-    return False
+    """Whether a folder holds records of this package and nothing else, so that replacing it loses nothing foreign."""
+    paths = sorted(folder.iterdir())
+    ours = {path.stem for path in paths if path.suffix == ".json" and _names_our_format(path)}
+    return bool(ours) and all(path.suffix in (".json", ".safetensors") and path.stem in ours for path in paths)
+
+
+def _names_our_format(path: Path) -> bool:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and str(document.get("format", "")).startswith(FORMAT_PREFIX)
 
 
 def _read_document(path: Path, format: str) -> dict[str, Any]:
@@ -135,50 +139,75 @@ def _read_document(path: Path, format: str) -> dict[str, Any]:
         raise FileError(
             f"There is no saved {format} in {path.parent}: {path.name} is missing; give the folder it was saved to."
         ) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}; copy it again or make it anew.") from error
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
     if not isinstance(document, dict):
         raise FileError(
-            f"{path} is not a saved {format}: it holds a JSON {type(document).__name__}, expected an object."
+            f"{path} is not a saved {format}: it holds a JSON {type(document).__name__}, expected an object; "
+            f"give a folder that a {format} was saved to."
         )
     return document
 
 
-def refuse_what_is_in_the_way(destination: Path, force: bool) -> None:
-    """Raise the `FileError` that writing to ``destination`` would, so that long work can fail before it starts."""
-    if not destination.exists() and not destination.is_symlink():
+def refuse_what_is_in_the_way(path: str | os.PathLike[str], force: bool) -> None:
+    """Raise the `FileError` that writing to ``path`` would, so that long work can fail before it starts."""
+    destination = Path(path)
+    try:
+        entries = sorted(destination.iterdir())
+    except FileNotFoundError:
+        _refuse_what_is_above(destination)
         return
-    if destination.is_dir() and not any(destination.iterdir()):
+    except NotADirectoryError as error:
+        if os.path.lexists(destination):
+            raise FileError(
+                f"Asked to write a folder at {destination}, but a file of that name exists; choose another name."
+            ) from error
+        _refuse_what_is_above(destination)
         return
-    if not destination.is_dir():
-        raise FileError(
-            f"Asked to write a folder at {destination}, but a file of that name exists; choose another name."
-        )
+    except OSError as error:
+        raise _cannot_write(destination, error) from error
+    if os.path.samefile(destination, "."):
+        raise FileError("Asked to write to the current folder, which would be replaced by a new one; give a new name.")
+    if not entries:
+        return
     if not force:
         raise FileError(
-            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it "
-            f"with force=True (--force)."
+            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
+            "force=True (--force)."
         )
     if not is_ours(destination):
         raise FileError(
-            f"Asked to replace {destination}, but nothing in that folder was written by interbasin; "
+            f"Asked to replace {destination}, but that folder holds files that interbasin did not write; "
             "choose another name, or remove the folder yourself."
         )
 
 
+def _refuse_what_is_above(destination: Path) -> None:
+    """Refuse a destination below a file, or below a folder that cannot be written to."""
+    above = next(parent for parent in Path(os.path.abspath(destination)).parents if os.path.lexists(parent))
+    if not above.is_dir():
+        raise FileError(f"Asked to write a folder at {destination}, but {above} is not a folder; choose another name.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise FileError(f"Asked to write a folder at {destination}, but {above} is not yours to write; choose another.")
+
+
 def _move_into_place(temporary: Path, destination: Path) -> None:
-    if not destination.exists():
+    if not destination.exists() or not any(destination.iterdir()):
         os.replace(temporary, destination)
         return
     # A folder cannot be renamed over a full one: step the old one aside, and back again if the second step fails.
     aside = Path(tempfile.mkdtemp(prefix=f".{destination.name}.old.", dir=destination.parent))
-    os.replace(destination, aside)
     try:
+        os.replace(destination, aside)
         os.replace(temporary, destination)
     except BaseException:
-        os.replace(aside, destination)
+        if not destination.exists():
+            os.replace(aside, destination)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _umask() -> int:

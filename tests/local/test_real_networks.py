@@ -71,9 +71,6 @@ def test_a_narrow_network_speaks_through_the_head_of_a_wide_one(
     moments = PairedMoments(grams=True)
     for batch in torch.split(seen, 500):
         moments.update(narrow.hidden(batch)["hidden4"], wide.hidden(batch)["hidden4"])
-    # What is known of these networks, over all 10,000 images; the second half is the easier one.
-    assert wide.accuracy(wide.hidden(x)["hidden4"], labels) == pytest.approx(0.957, abs=0.002)
-    assert narrow.accuracy(narrow.hidden(x)["hidden4"], labels) == pytest.approx(0.949, abs=0.002)
     own = narrow.accuracy(narrow.hidden(held_out)["hidden4"], labels[5000:])
     carried = fit.least_squares(moments, affine=True, ridge=1e-3).map
     stitched = wide.accuracy(carried(narrow.hidden(held_out)["hidden4"]), labels[5000:])

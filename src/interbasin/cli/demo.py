@@ -32,7 +32,12 @@ def demo(
       interbasin demo --seed 5 --json
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
+    import torch
+
     from interbasin.demo import EPOCHS, run_demo
+
+    # Matrices this small are slower on several threads, on a busy machine ten times.
+    torch.set_num_threads(1)
 
     with words.progress("Training two networks", 2 * EPOCHS) as done:
         found = run_demo(seed=seed, progress=done)
@@ -66,7 +71,7 @@ def _show(console: Console, found: Any) -> None:
     console.print(table(columns, rows, words=(0, 1)))
     for note in dict.fromkeys(row.note for row in found.rows if row.note):
         methods = ", ".join(row.method for row in found.rows if row.note == note)
-        console.print(f"{methods}: {note}.", style="dim", highlight=False)
+        console.print(f"{methods}: {note}.", style="dim")
 
 
 def _share(value: float | None) -> str:

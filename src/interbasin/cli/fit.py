@@ -9,6 +9,7 @@ import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
 from interbasin.cli.vectors import Column, Keep, RowsPerBatch, SourceVectors, TargetColumn, TargetVectors, collect
+from interbasin.errors import FileError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,15 +89,17 @@ def fit(
         "seed": seed,
     }
     options = {name: value for name, value in given.items() if value is not None}
-    solver.require_options(options)
-    refuse_what_is_in_the_way(output, force)  # before hours of reading, not after
+    # Whatever is wrong with the request is said before hours of reading, not after.
+    solver.rehearse(options)
+    refuse_what_is_in_the_way(output, force)
+    _keep_apart(output, statistics)
     _, _, moments = collect(
         words,
         source,
         target,
         column=column,
         target_column=target_column,
-        grams=solver.grams,
+        grams=solver.grams_to_measure(options),
         rows_per_batch=rows_per_batch,
         keep=statistics,
     )
@@ -114,6 +117,18 @@ def fit(
         words.remark(f"The fit is {found.status}: {found.message}.")
     if not affine and found.residual > 1.5 * max(1e-8, (1 - found.explained)) ** 0.5:
         words.remark("The means of the two files differ and this map does not carry them: --affine would.")
+
+
+def _keep_apart(output: Path, statistics: Path | None) -> None:
+    """Refuse folders of which one would be replaced with the other inside."""
+    if statistics is None:
+        return
+    one, other = output.resolve(), statistics.resolve()
+    if one.is_relative_to(other) or other.is_relative_to(one):
+        raise FileError(
+            f"The result and the statistics need folders of their own, found {output} and {statistics}; "
+            "give two names that lie side by side."
+        )
 
 
 def _show(console: Console, found: Fit, rows: int, output: Path) -> None:

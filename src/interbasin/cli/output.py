@@ -84,14 +84,14 @@ class Output:
     def result(self, summary: Mapping[str, Any], show: Callable[[Console], None]) -> None:
         """Print the result: ``summary`` as JSON, or what ``show`` draws for people."""
         if self.json:
-            print(json.dumps(summary, indent=2, ensure_ascii=False))
+            print(json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False))
         else:
             show(_console(stderr=False))
 
     def remark(self, text: str) -> None:
         """A line for people, beside the result."""
         if not self.quiet:
-            _console(stderr=True).print(text, style="dim", markup=False, highlight=False)
+            _console(stderr=True).print(text, style="dim")
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -102,7 +102,9 @@ class Output:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+        console = _console(stderr=True)
+        # In a file or a pipe a bar is noise.
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=done)
 
@@ -111,12 +113,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence
     """A table for people. The columns at the positions ``words`` hold words, the others numbers."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
     for position, column in enumerate(columns):
         made.add_column(column, justify="left" if position in words else "right")
     for row in rows:
-        made.add_row(*row)
+        # As text: a path may hold brackets, which rich would take for markup.
+        made.add_row(*(Text(cell) for cell in row))
     return made
 
 
@@ -128,4 +132,4 @@ def number(value: float | None) -> str:
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, soft_wrap=False)
+    return Console(stderr=stderr, markup=False, highlight=False)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from interbasin.data.vectors import Vectors, default_rows_per_batch, paired_batches
-from interbasin.errors import DataError, InterbasinError
+from interbasin.errors import DataError, FileError
 from interbasin.statistics import PairedMoments
-from interbasin.storage import is_ours
+from interbasin.storage import refuse_what_is_in_the_way
 
 __all__ = ["moments_of_files"]
 
@@ -44,9 +43,9 @@ def moments_of_files(
     """
     inputs = {"source": _fingerprint(source), "target": _fingerprint(target)}
     moments = PairedMoments(grams=grams)
-    if keep is not None and Path(keep).exists() and (not Path(keep).is_dir() or any(Path(keep).iterdir())):
-        moments = _resume(keep, inputs, grams)
-    batch_rows = rows_per_batch or default_rows_per_batch(source.width, target.width)
+    if keep is not None:
+        moments = _resume(keep, inputs, moments)
+    batch_rows = default_rows_per_batch(source.width, target.width) if rows_per_batch is None else rows_per_batch
     batches = paired_batches(source, target, batch_rows, start=moments.count)
     if progress is not None:
         progress(moments.count)
@@ -66,33 +65,34 @@ def moments_of_files(
 
 
 def _update(moments: PairedMoments, x: Any, y: Any, source: Vectors, target: Vectors) -> None:
-    first = moments.count
     try:
         moments.update(x, y)
     except DataError as error:
-        # Below, nobody knows files: say where in them the batch lies.
-        where = f"rows {first} to {first + len(x) - 1} of {source.path} (source) and {target.path} (target)"
-        raise DataError(f"In {where}: {error}") from error
+        # Below, nobody knows files. Rows are counted from the start there, so they are the rows of the file.
+        raise DataError(f"In {source.path} (source) and {target.path} (target): {error}") from error
 
 
 def _save(moments: PairedMoments, keep: str | os.PathLike[str], inputs: dict[str, Any]) -> None:
     moments.save(keep, force=True, notes={"inputs": inputs})
 
 
-def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], grams: bool) -> PairedMoments:
-    if Path(keep).is_dir() and not is_ours(Path(keep)):
-        raise DataError(f"Asked to keep statistics in {keep}, but that folder holds other things; choose another.")
+def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], empty: PairedMoments) -> PairedMoments:
+    """The moments to go on from: those kept in the folder, or empty ones if there is nothing yet."""
+    if not os.path.exists(os.path.join(keep, "moments.json")):
+        refuse_what_is_in_the_way(keep, force=True)
+        return empty
     moments, notes = PairedMoments.load_with_notes(keep)
     if notes.get("inputs") != inputs:
         raise DataError(
             f"The statistics in {keep} are of other files, or of files that have changed since; "
             "choose another folder, or remove it to start anew."
         )
-    if grams and not moments.has_grams:
+    if empty.has_grams and not moments.has_grams:
         raise DataError(
-            f"The statistics in {keep} were collected without Gram matrices, which are needed now; remove the folder "
-            f"to start anew."
+            f"The statistics in {keep} were collected without Gram matrices, which are needed now; "
+            "remove the folder to start anew."
         )
+    refuse_what_is_in_the_way(keep, force=True)
     return moments
 
 
@@ -100,7 +100,7 @@ def _fingerprint(vectors: Vectors) -> dict[str, Any]:
     try:
         status = vectors.path.stat()
     except OSError as error:
-        raise InterbasinError(f"{vectors.path} cannot be read any more: {error.strerror}.") from error
+        raise FileError(f"{vectors.path} cannot be read any more: {error.strerror}; is it still there?") from error
     return {
         "file": vectors.path.name,
         "bytes": status.st_size,

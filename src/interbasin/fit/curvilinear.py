@@ -23,7 +23,7 @@ from torch import Tensor
 
 from interbasin.errors import FitError, ShapeError
 
-__all__ = ["Descent", "Objective", "descend"]
+__all__ = ["Descent", "Objective", "descend", "require_gradient"]
 
 Objective = Callable[[Tensor], tuple[float | Tensor, Tensor]]
 
@@ -84,18 +84,24 @@ def descend(objective: Objective, start: Tensor, *, tolerance: float = 1e-10, st
 def _evaluate(objective: Objective, point: Tensor) -> _Place:
     value, gradient = objective(point)
     value = float(value)
-    if not isinstance(gradient, Tensor) or gradient.shape != point.shape:
-        found = tuple(gradient.shape) if isinstance(gradient, Tensor) else type(gradient).__name__
-        raise ShapeError(
-            f"The objective must return its gradient as a tensor of shape {tuple(point.shape)}, found {found}."
-        )
-    gradient = gradient.detach().to(point)
+    gradient = require_gradient(gradient, point).detach().to(point)
     if not torch.isfinite(torch.tensor(value)) or not bool(torch.isfinite(gradient).all()):
         raise FitError(
             f"The objective or its gradient is not finite (value {value}); check it at the start it was given."
         )
     tangent = gradient - point @ (gradient.mT @ point)
     return _Place(point, value, gradient, tangent)
+
+
+def require_gradient(gradient: object, point: Tensor) -> Tensor:
+    """The gradient that an objective returned, if it is a tensor of the shape of ``point``."""
+    if not isinstance(gradient, Tensor) or gradient.shape != point.shape:
+        found = tuple(gradient.shape) if isinstance(gradient, Tensor) else type(gradient).__name__
+        raise ShapeError(
+            f"The objective must return its gradient as a tensor of shape {tuple(point.shape)}, found {found}; "
+            "it takes the matrix of the map and returns (value, gradient)."
+        )
+    return gradient
 
 
 def _search(objective: Objective, here: _Place, guess: float) -> _Place | None:

@@ -75,7 +75,7 @@ def nearest_orthogonal(
         raise FitError(
             f"Unobserved directions can be {' or '.join(repr(u) for u in UNOBSERVED)}, found {unobserved!r}."
         )
-    if rank_tolerance is not None and not 0 <= rank_tolerance < 1:
+    if rank_tolerance is not None and not (isinstance(rank_tolerance, int | float) and 0 <= rank_tolerance < 1):
         raise FitError(
             f"rank_tolerance is a share of the largest singular value, from 0 to below 1, found {rank_tolerance!r}."
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +34,20 @@ class Solver:
     name: str
     reference: str
     grams: bool
+    isometric: bool
     options: dict[str, Any]
     summary: str
     function: Callable[..., Fit]
+
+    def grams_to_measure(self, options: Mapping[str, Any]) -> bool:
+        """Whether fitting with these options, or telling the residual afterwards, takes the Gram matrices."""
+        return self.grams or not self.isometric or bool(options.get("scale"))
+
+    def rehearse(self, options: Mapping[str, Any]) -> None:
+        """Fit a few made-up rows, so that bad options are refused before long work and not after it."""
+        self.require_options(options)
+        rows = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+        self.function(PairedMoments.of(rows, rows.flip(-1)), **options)
 
     def require_options(self, given: Iterable[str]) -> None:
         """Refuse options that belong to other fits.
@@ -56,13 +67,16 @@ class Solver:
 _SOLVERS: dict[str, Solver] = {}
 
 
-def solver(name: str, reference: str, *, grams: bool) -> Callable[[Callable[..., Proposal]], Callable[..., Fit]]:
+def solver(
+    name: str, reference: str, *, grams: bool, isometric: bool = True
+) -> Callable[[Callable[..., Proposal]], Callable[..., Fit]]:
     """Register ``moments, options -> Proposal`` under ``name``.
 
     Args:
         name: What the command line calls it.
         reference: Its key in ``docs/references.bib``.
         grams: Whether it needs the Gram matrices.
+        isometric: Whether its map keeps lengths, so that its residual is known without the source's Gram matrix.
     """
 
     def register(propose: Callable[..., Proposal]) -> Callable[..., Fit]:
@@ -76,6 +90,10 @@ def solver(name: str, reference: str, *, grams: bool) -> Callable[[Callable[...,
         ) -> Fit:
             if source is None and options.get("objective") is not None:
                 # A solver with an objective of the caller's can do without data; there is nothing to measure then.
+                if affine:
+                    raise FitError(
+                        f"An affine {name} fit needs data, whose means it carries; give moments or two arrays."
+                    )
                 free = propose(None, **options)
                 return Fit(free.map, math.nan, math.nan, free.status, free.steps, name, free.details)
             moments = _moments(source, target, grams, name)
@@ -95,7 +113,7 @@ def solver(name: str, reference: str, *, grams: bool) -> Callable[[Callable[...,
         )
         options = {p.name: p.default for p in parameters} | {"affine": False}
         summary = (inspect.getdoc(propose) or "").split("\n")[0]
-        _SOLVERS[name] = Solver(name, reference, grams, options, summary, fit)
+        _SOLVERS[name] = Solver(name, reference, grams, isometric, options, summary, fit)
         return fit
 
     return register
@@ -139,7 +157,7 @@ def measure(
         spread = residual_energy(moments, map, centered=True)
     else:
         # With the rows at hand the residual is measured on them, to round-off; moments stop at about 1e-8.
-        raw, spread = _residuals_of_rows(map, as_tensor(source, "the source"), as_tensor(target, "the target"))
+        raw, spread = _residuals_of_rows(map, as_tensor(source, "The source"), as_tensor(target, "The target"))
     energy = float(moments.squares_target(centered=False).sum())
     variance = float(moments.squares_target(centered=True).sum())
     explained = 1 - _ratio(spread, variance) if centered or affine else 1 - _ratio(raw, energy)
@@ -167,7 +185,7 @@ def _moments(source: Array | PairedMoments | None, target: Array | None, grams: 
     if source is None or target is None:
         found = "nothing" if source is None else f"only {type(source).__name__}"
         raise DataError(f"{name} takes PairedMoments or two arrays of paired rows, found {found}.")
-    x, y = as_tensor(source, "the source"), as_tensor(target, "the target")
+    x, y = as_tensor(source, "The source"), as_tensor(target, "The target")
     # Onto a narrower space even a rotation changes the energy that arrives, and to know it takes the Gram matrix.
     narrowing = x.ndim > 0 and y.ndim > 0 and x.shape[-1] > y.shape[-1]
     return PairedMoments.of(x, y, grams=grams or narrowing)

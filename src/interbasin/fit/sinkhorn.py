@@ -18,7 +18,7 @@ from interbasin.statistics import PairedMoments
 __all__ = ["sinkhorn"]
 
 
-@solver(name="sinkhorn", reference="cuturi:13", grams=False)
+@solver(name="sinkhorn", reference="cuturi:13", grams=False, isometric=False)
 def sinkhorn(
     moments: PairedMoments,
     *,
@@ -50,6 +50,8 @@ def sinkhorn(
     ot = _optimal_transport()
     if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
         raise FitError(f"temperature is relative to the largest covariance and above 0, found {temperature!r}.")
+    if not (isinstance(tolerance, int | float) and math.isfinite(tolerance) and tolerance > 0):
+        raise FitError(f"tolerance is how well the margins are met, a finite number above 0, found {tolerance!r}.")
     if not (isinstance(steps, int) and steps >= 1):
         raise FitError(f"steps is the limit of iterations, a whole number of at least 1, found {steps!r}.")
     worth = benefit(moments, centered=centered, match=match).cpu()

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from interbasin.arrays import as_tensor
 from interbasin.errors import FitError, ShapeError
-from interbasin.fit.curvilinear import Descent, Objective, descend
+from interbasin.fit.curvilinear import Descent, Objective, descend, require_gradient
 from interbasin.fit.polar import polar
 from interbasin.fit.registry import solver
 from interbasin.fit.result import Proposal
 from interbasin.maps import Orthogonal
+from interbasin.randomness import generator_of
 from interbasin.statistics import PairedMoments
 
 __all__ = ["stiefel"]
@@ -91,14 +92,14 @@ def _descend(objective: Objective, start: Tensor, tolerance: float, steps: int) 
 
     def transposed(point: Tensor) -> tuple[float | Tensor, Tensor]:
         value, gradient = objective(point.mT)
-        return value, gradient.mT
+        return value, require_gradient(gradient, point.mT).mT
 
     found = descend(transposed, start.mT.contiguous(), tolerance=tolerance, steps=steps)
     return Descent(found.point.mT, found.value, found.path, found.status, found.steps)
 
 
 def _checked_start(start: object, moments: PairedMoments | None) -> Tensor:
-    tensor = as_tensor(start, "the start of the descent").to(torch.float64)
+    tensor = as_tensor(start, "The start of the descent").to(torch.float64)
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise ShapeError(
             f"The start of the descent must be a matrix of shape (target, source), found {tuple(tensor.shape)}."
@@ -115,8 +116,7 @@ def _checked_start(start: object, moments: PairedMoments | None) -> Tensor:
 
 
 def _random_starts(target: int, source: int, seed: int) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.linalg.qr(torch.randn(target, source, dtype=torch.float64, generator=generator)).Q
+    start = torch.linalg.qr(torch.randn(target, source, dtype=torch.float64, generator=generator_of(seed))).Q
     if target != source:
         return [start]
     mirrored = start.clone()

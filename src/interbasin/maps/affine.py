@@ -42,13 +42,13 @@ class Affine(Map):
         part = linear if isinstance(linear, Map) else Linear(linear)
         if isinstance(part, Affine):
             raise MapError("The linear part of an Affine map is affine itself; compose the two with @ instead.")
-        shift = as_tensor(offset, "the offset of an Affine map")
+        shift = as_tensor(offset, "The offset of an Affine map")
         if shift.shape != (part.target_width,):
             raise ShapeError(
                 f"An Affine map into a space of width {part.target_width} needs one offset a unit, "
                 f"found shape {tuple(shift.shape)}."
             )
-        shift = finite(floating(shift), "the offset of an Affine map")
+        shift = finite(floating(shift), "The offset of an Affine map")
         self._set(_linear=part, _offset=shift.to(dtype=part.dtype or shift.dtype).clone())
         self._set(target_width=part.target_width, source_width=part.source_width)
 

@@ -15,6 +15,7 @@ Papers that write row maps ``T`` (source x target, ``H_A T ~ H_B``) have ``matri
 
 from __future__ import annotations
 
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interbasin.arrays import Array, as_tensor, like_input, working_dtype
+from interbasin.arrays import Array, as_tensor, has_arithmetic, like_input, working_dtype
 from interbasin.errors import DataError, MapError, ShapeError
 
 __all__ = ["Map"]
@@ -107,12 +108,14 @@ class Map(ABC):
         Tensors come back as tensors and arrays as arrays, in the dtype they came in; products are formed in the wider
         of both precisions.
         """
-        tensor = as_tensor(x, "the input of a map") if not isinstance(x, Tensor) else x
+        tensor = as_tensor(x, "The input of a map") if not isinstance(x, Tensor) else x
         if tensor.ndim == 0 or tensor.shape[-1] != self.source_width:
             raise ShapeError(
                 f"{self!r} acts on a last axis of width {self.source_width}, found an input of shape "
                 f"{tuple(tensor.shape)}; move the axis that lies in the source space to the end."
             )
+        if not has_arithmetic(tensor):
+            raise DataError(f"{self!r} cannot calculate with {tensor.dtype}; convert the input with .float() first.")
         result: Array = like_input(self._act(tensor), x)
         return result
 
@@ -180,6 +183,17 @@ def dense_matrix(values: object, what: str) -> Tensor:
         )
     tensor = finite(floating(tensor), what)
     return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def whole_width(width: object, what: str) -> int:
+    """A width as an ``int``, whatever kind of whole number it came as."""
+    try:
+        number = 0 if isinstance(width, bool) else operator.index(width)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if not 1 <= number < 2**63:
+        raise ShapeError(f"{what} must be a whole number of at least 1 (and below 2**63), found {width!r}.")
+    return number
 
 
 def floating(tensor: Tensor) -> Tensor:

@@ -42,11 +42,12 @@ class Blocks(Map):
 
     def __init__(self, maps: Sequence[Map], order: Permutation | Sequence[int] | Tensor | None = None) -> None:
         if not isinstance(maps, Sequence) or len(maps) == 0:
+            found = "an empty one" if isinstance(maps, Sequence) else type(maps).__name__
             raise ShapeError(
-                "Blocks needs a sequence of at least one map, found none; use Identity for a block that stays."
+                f"Blocks needs a list of at least one map, found {found}; use Identity for a block that stays."
             )
         for position, block in enumerate(maps):
-            require_map(block, f"block {position} of Blocks")
+            require_map(block, f"Block {position} of Blocks")
             if isinstance(block, Affine):
                 raise MapError(
                     f"Block {position} of Blocks is affine, and blocks are linear; compose the whole with one "

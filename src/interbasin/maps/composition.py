@@ -32,7 +32,8 @@ def compose(later: Map, first: Map) -> Map:
     Raises:
         ShapeError: if ``first`` does not end where ``later`` begins.
     """
-    require_map(first, "the right side of @")
+    require_map(later, "The left side of @")
+    require_map(first, "The right side of @")
     if later.source_width != first.target_width:
         raise ShapeError(
             f"{later!r} cannot follow {first!r}: the first ends in width {first.target_width} and the second reads "

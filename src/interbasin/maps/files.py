@@ -48,12 +48,11 @@ def load(folder: str | os.PathLike[str]) -> Map:
     document, tensors = read_record(folder, NAME, FORMAT, VERSION)
     try:
         return restore(document, tensors)
-    except FileError:
-        raise
-    except (KeyError, TypeError, AttributeError, InterbasinError) as error:
-        raise FileError(
-            f"The map in {folder} is damaged: {error}; copy the folder again or fit the map anew."
-        ) from error
+    except KeyError as error:
+        raise FileError(f"The map in {folder} is damaged: {error} is missing; copy it again or fit it anew.") from error
+    except (TypeError, AttributeError, InterbasinError) as error:
+        reason = str(error).rstrip(".")
+        raise FileError(f"The map in {folder} is damaged: {reason}; copy it again or fit it anew.") from error
 
 
 def restore(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Map:

@@ -8,8 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from interbasin.errors import ShapeError
-from interbasin.maps.base import Map
+from interbasin.maps.base import Map, whole_width
 
 __all__ = ["Identity"]
 
@@ -26,8 +25,7 @@ class Identity(Map):
     kind = "identity"
 
     def __init__(self, width: int) -> None:
-        if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-            raise ShapeError(f"Identity needs the width of its space, a whole number of at least 1, found {width!r}.")
+        width = whole_width(width, "The width of an Identity")
         self._set(source_width=width, target_width=width)
 
     @property

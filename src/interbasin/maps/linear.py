@@ -36,7 +36,7 @@ class Linear(Map):
     _matrix: Tensor
 
     def __init__(self, matrix: object) -> None:
-        values = dense_matrix(matrix, "the matrix of a Linear map")
+        values = dense_matrix(matrix, "The matrix of a Linear map")
         self._set(_matrix=values, target_width=values.shape[0], source_width=values.shape[1])
 
     @property

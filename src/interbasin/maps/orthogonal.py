@@ -45,7 +45,7 @@ class Orthogonal(Map):
     _rank: int
 
     def __init__(self, matrix: object) -> None:
-        values = dense_matrix(matrix, "the matrix of an Orthogonal map")
+        values = dense_matrix(matrix, "The matrix of an Orthogonal map")
         self._set(_matrix=values, _rank=_rank_of_partial_isometry(values))
         self._set(target_width=values.shape[0], source_width=values.shape[1])
 

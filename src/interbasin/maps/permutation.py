@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interbasin.arrays import as_tensor
 from interbasin.errors import DataError, MapError, ShapeError
-from interbasin.maps.base import Map
+from interbasin.maps.base import Map, whole_width
 
 __all__ = ["Permutation", "SignedPermutation"]
 
@@ -104,7 +104,7 @@ class SignedPermutation(Map):
 
     def __init__(self, index: object, sign: object, source_width: int | None = None) -> None:
         checked, width = _check_index(index, source_width)
-        signs = as_tensor(sign, "the sign of a signed permutation")
+        signs = as_tensor(sign, "The sign of a signed permutation")
         if signs.shape != checked.shape:
             raise ShapeError(
                 f"A signed permutation needs one sign for each of its {checked.numel()} target units, "
@@ -153,7 +153,7 @@ class SignedPermutation(Map):
         return self
 
     def _act(self, x: Tensor) -> Tensor:
-        if x.dtype == torch.bool or x.dtype == torch.uint8:
+        if not x.dtype.is_signed:
             raise DataError(
                 f"A signed permutation changes signs, which {x.dtype} has not; convert the input with .float()."
             )
@@ -173,7 +173,7 @@ def compose_indices(later: Tensor, first: Tensor) -> Tensor:
 
 
 def _check_index(index: object, source_width: int | None) -> tuple[Tensor, int]:
-    found = as_tensor(index, "the index of a permutation")
+    found = as_tensor(index, "The index of a permutation")
     if found.ndim != 1 or found.numel() == 0:
         raise ShapeError(
             f"The index of a permutation must be a list of at least one unit, found shape {tuple(found.shape)}."
@@ -183,22 +183,22 @@ def _check_index(index: object, source_width: int | None) -> tuple[Tensor, int]:
             f"The index of a permutation must hold whole numbers, found {found.dtype}; use .long() if they are."
         )
     checked = found.to(device="cpu", dtype=torch.int64).clone()
-    width = checked.numel() if source_width is None else source_width
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-        raise ShapeError(
-            f"The source width of a permutation must be a whole number of at least 1, found {source_width!r}."
+    width = checked.numel() if source_width is None else whole_width(source_width, "The source width of a permutation")
+    if not found.dtype.is_signed and int(checked.min()) < 0:
+        raise MapError(
+            f"A permutation of {width} source units names units 0 to {width - 1}, found one above 2**63; "
+            "check how the index was made."
         )
     matched = checked[checked != UNMATCHED]
     if matched.numel() and (int(matched.min()) < 0 or int(matched.max()) >= width):
         outside = sorted({int(unit) for unit in matched if not 0 <= int(unit) < width})
         raise MapError(
             f"A permutation of {width} source units names units 0 to {width - 1} (or -1 for none), found "
-            f"{outside[:5]}; "
-            "pass source_width if the source is wider than the target."
+            f"{outside[:5]}; pass source_width if the source is wider than the target."
         )
-    counts = torch.bincount(matched, minlength=width)
-    if int(counts.max()) > 1:
-        twice = torch.nonzero(counts > 1).flatten().tolist()
+    units, counts = torch.unique(matched, return_counts=True)
+    if len(units) < len(matched):
+        twice = units[counts > 1].tolist()
         raise MapError(
             f"A permutation uses each source unit at most once, found {twice[:5]} more than once; use Linear to "
             f"copy units."
@@ -210,8 +210,10 @@ def _gather(x: Tensor, index: Tensor) -> Tensor:
     index = index.to(x.device)
     unmatched = index == UNMATCHED
     if not bool(unmatched.any()):
-        return x.index_select(-1, index)
-    return x.index_select(-1, index.clamp(min=0)).masked_fill(unmatched, 0)
+        return x[..., index]
+    gathered = x[..., index.clamp(min=0)]
+    gathered[..., unmatched] = 0
+    return gathered
 
 
 def _transpose(index: Tensor, source_width: int) -> Tensor:

@@ -50,7 +50,7 @@ def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[
     try:
         state = _restore(document, tensors)
         notes = dict(document["notes"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(
             f"The statistics in {folder} are damaged ({error}); copy the folder again or collect them anew."
         ) from error
@@ -58,21 +58,18 @@ def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[
 
 
 def _restore(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Accumulator:
-    state = Accumulator(
-        grams=bool(document["grams"]),
-        count=int(document["count"]),
-        batches=int(document["batches"]),
-        precision=float(document["precision"]),
-    )
-    state.sources = {name: _side(tensors, f"source.{i}", state.grams) for i, name in enumerate(document["sources"])}
-    state.targets = {name: _side(tensors, f"target.{i}", state.grams) for i, name in enumerate(document["targets"])}
-    for i, (source, x) in enumerate(state.sources.items()):
-        for j, (target, y) in enumerate(state.targets.items()):
-            cross = tensors[f"cross.{i}.{j}"]
+    grams, count, batches = bool(document["grams"]), int(document["count"]), int(document["batches"])
+    if count < 0 or batches < 0 or (count == 0) != (not document["sources"]) or (count == 0) != (batches == 0):
+        raise ValueError(f"{count} rows in {batches} batches of {len(document['sources'])} source layers")
+    sources = {name: _side(tensors, f"source.{i}", grams) for i, name in enumerate(document["sources"])}
+    targets = {name: _side(tensors, f"target.{i}", grams) for i, name in enumerate(document["targets"])}
+    crosses = {}
+    for i, (source, x) in enumerate(sources.items()):
+        for j, (target, y) in enumerate(targets.items()):
+            cross = crosses[source, target] = tensors[f"cross.{i}.{j}"]
             if cross.shape != (y.width, x.width):
                 raise ValueError(f"cross.{i}.{j} has shape {tuple(cross.shape)}, expected {(y.width, x.width)}")
-            state.crosses[source, target] = cross
-    return state
+    return Accumulator(grams, count, batches, float(document["precision"]), sources, targets, crosses)
 
 
 def _side(tensors: Mapping[str, Tensor], prefix: str, gram: bool) -> Side:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from interbasin.arrays import Array
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.statistics.accumulation import Accumulator
+from interbasin.statistics.batches import add_batch
 from interbasin.statistics.files import load_accumulator, save_accumulator
 from interbasin.statistics.moments import SOURCE, TARGET, PairedMoments
 from interbasin.statistics.similarity import linear_cka
@@ -37,7 +39,13 @@ class LayerwiseMoments:
 
     def update(self, sources: Mapping[str, Array], targets: Mapping[str, Array]) -> None:
         """Add a batch: for each layer by name, rows that all come from the same inputs."""
-        self._state.update(sources, targets)
+        for kind, layers in (("source", sources), ("target", targets)):
+            if not isinstance(layers, Mapping):
+                raise DataError(
+                    f"LayerwiseMoments take the {kind} layers by name, found {type(layers).__name__}; "
+                    "give a mapping such as {'layer1': rows}, or use PairedMoments for one pair."
+                )
+        self._state = add_batch(self._state, sources, targets)
 
     def merge(self, other: LayerwiseMoments) -> LayerwiseMoments:
         """New moments, as one pass over the rows of both would have given."""
@@ -80,10 +88,12 @@ class LayerwiseMoments:
             if name not in known:
                 raise UnknownNameError.of(kind, name, known)
         whole = self._state
-        state = Accumulator(grams=True, count=whole.count, batches=whole.batches, precision=whole.precision)
-        state.sources[SOURCE] = whole.sources[source]
-        state.targets[TARGET] = whole.targets[target]
-        state.crosses[SOURCE, TARGET] = whole.crosses[source, target].clone()
+        state = replace(
+            whole,
+            sources={SOURCE: whole.sources[source]},
+            targets={TARGET: whole.targets[target]},
+            crosses={(SOURCE, TARGET): whole.crosses[source, target]},
+        )
         return PairedMoments._of_state(state)
 
     def cka(self) -> Tensor:

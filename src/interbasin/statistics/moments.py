@@ -13,6 +13,7 @@ from torch import Tensor
 from interbasin.arrays import Array
 from interbasin.errors import DataError
 from interbasin.statistics.accumulation import Accumulator, Side, cross_about
+from interbasin.statistics.batches import add_batch
 from interbasin.statistics.files import load_accumulator, save_accumulator
 
 __all__ = ["PairedMoments"]
@@ -63,7 +64,7 @@ class PairedMoments:
             DataError: if a value is NaN or infinite (the message names the batch and the columns), or nothing is there.
             ShapeError: if the rows are not paired or a width differs from earlier batches.
         """
-        self._state.update({SOURCE: source}, {TARGET: target})
+        self._state = add_batch(self._state, {SOURCE: source}, {TARGET: target})
 
     def merge(self, other: PairedMoments) -> PairedMoments:
         """New moments, as one pass over the rows of both would have given."""

@@ -13,13 +13,15 @@ import torch
 
 from interbasin.errors import ShapeError
 from interbasin.maps import Affine, Map, Permutation, SignedPermutation
+from interbasin.maps.base import require_map
 from interbasin.statistics.moments import PairedMoments
 
 __all__ = ["carried_energy", "check_widths", "residual_energy"]
 
 
 def check_widths(moments: PairedMoments, map: Map) -> None:
-    """Refuse a map between spaces of other widths than the statistics'."""
+    """Refuse what is not a map, or is one between spaces of other widths than the statistics'."""
+    require_map(map, "What carries the source")
     if (map.source_width, map.target_width) != (moments.source_width, moments.target_width):
         raise ShapeError(
             f"{map!r} does not fit statistics of {moments.target_width} <- {moments.source_width}; "
