@@ -124,7 +124,7 @@ def test_force_never_replaces_a_folder_that_is_not_ours(content, tmp_path):
     folder = tmp_path / "theirs"
     folder.mkdir()
     (folder / "config.json").write_text(content, "utf-8")
-    words = (str(folder), "nothing in that folder was written by interbasin")
+    words = (str(folder), "did not write")
     refused(lambda: save_number(folder, force=True), FileError, words)
     assert (folder / "config.json").read_text("utf-8") == content
     assert left_in(tmp_path) == ["theirs", "theirs/config.json"]

@@ -156,7 +156,11 @@ def refuse_what_is_in_the_way(path: str | os.PathLike[str], force: bool) -> None
     destination = Path(path)
     try:
         entries = sorted(destination.iterdir())
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if os.path.lexists(destination):
+            raise FileError(
+                f"Asked to write a folder at {destination}, which is a link to nothing; choose another name."
+            ) from error
         _refuse_what_is_above(destination)
         return
     except NotADirectoryError as error:

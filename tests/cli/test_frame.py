@@ -153,9 +153,7 @@ def test_an_error_in_the_middle_of_reading_is_still_one_sentence(files, tmp_path
     np.save(files[1], array)
     for done in (run("compare", *files), run("compare", *files, "--quiet")):
         sentence = failed(done)
-        assert all(
-            word in sentence for word in ("a.npy", "b.npy", "rows 0 to 199", "target", "1 of 4 columns (2)", "150")
-        )
+        assert all(word in sentence for word in ("a.npy", "b.npy", "target", "1 of 4 columns (2)", "150"))
     assert left_in(tmp_path) == ["a.npy", "b.npy"]
 
 

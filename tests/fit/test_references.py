@@ -128,6 +128,7 @@ def test_sinkhorn_agrees_with_the_plain_iteration_of_pot(
         temperature,
         method="sinkhorn",
         numItermax=50_000,
+        warn=False,
     )
     found = fit.sinkhorn(x, y, temperature=temperature, tolerance=1e-10, steps=50_000)
     np.testing.assert_allclose(found.map.matrix.numpy(), plain * target, atol=1e-5)

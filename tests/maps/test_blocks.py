@@ -13,13 +13,13 @@ from interbasin.maps import Affine, Blocks, Identity, Linear, Permutation
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        case("none", lambda: [], ShapeError, "at least one map", "found none"),
+        case("none", lambda: [], ShapeError, "at least one map", "an empty one"),
         case("a generator", lambda: (Identity(2) for _ in range(2)), InterbasinError, "generator"),
         case("one map, not in a list", lambda: Identity(2), InterbasinError, "found Identity"),
         case("a number", lambda: 3, InterbasinError, "int"),
-        case("matrices", lambda: [torch.eye(2)], MapError, "block 0", "Tensor"),
-        case("a map and a matrix", lambda: [Identity(2), torch.eye(2)], MapError, "block 1", "Tensor"),
-        case("text", lambda: "ab", MapError, "block 0", "str"),
+        case("matrices", lambda: [torch.eye(2)], MapError, "Block 0", "Tensor"),
+        case("a map and a matrix", lambda: [Identity(2), torch.eye(2)], MapError, "Block 1", "Tensor"),
+        case("text", lambda: "ab", MapError, "Block 0", "str"),
         case("an affine block", lambda: [Identity(2), Affine([[1.0]], [0.0])], MapError, "Block 1", "affine"),
     ],
 )

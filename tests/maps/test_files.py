@@ -193,7 +193,7 @@ def test_nothing_is_overwritten_unasked(saved, tmp_path):
 def test_force_does_not_touch_what_is_not_ours(tmp_path):
     (tmp_path / "map").mkdir()
     (tmp_path / "map" / "map.json").write_text('{"name": "a street map"}', "utf-8")
-    refused(lambda: LINEAR.save(tmp_path / "map", force=True), FileError, ("written by interbasin",))
+    refused(lambda: LINEAR.save(tmp_path / "map", force=True), FileError, ("did not write",))
     assert left_in(tmp_path) == ["map", "map/map.json"]
 
 

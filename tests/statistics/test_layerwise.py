@@ -81,9 +81,11 @@ def test_empty_moments_have_no_layers():
         case("another width", lambda x, y: (x | {"out": rows(10, 3)}, y), ShapeError, "'out': 3", "'out': 2"),
         case("fewer rows in one", lambda x, y: (x | {"out": rows(9, 2)}, y), ShapeError, "not paired", "'out'"),
         case("fewer target rows", lambda x, y: (x, y | {"out": rows(9, 3)}), ShapeError, "not paired", "target"),
-        case("NaN", lambda x, y: (x, y | {"out": rows(10, 3) * math.nan}), DataError, "target 'out'", "3 of 3"),
-        case("whole numbers", lambda x, y: (x | {"out": rows(10, 2).long()}, y), DataError, "source 'out'", "int64"),
-        case("a vector", lambda x, y: (x | {"out": rows(10)}, y), ShapeError, "source 'out'", "(10,)"),
+        case("NaN", lambda x, y: (x, y | {"out": rows(10, 3) * math.nan}), DataError, "target layer 'out'", "3 of 3"),
+        case(
+            "whole numbers", lambda x, y: (x | {"out": rows(10, 2).long()}, y), DataError, "source layer 'out'", "int64"
+        ),
+        case("a vector", lambda x, y: (x | {"out": rows(10)}, y), ShapeError, "source layer 'out'", "(10,)"),
         case("tensors instead of layers", lambda x, y: (x["out"], y["out"]), DataError, "Tensor"),
     ],
 )

@@ -79,6 +79,8 @@ def _save(moments: PairedMoments, keep: str | os.PathLike[str], inputs: dict[str
 def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], empty: PairedMoments) -> PairedMoments:
     """The moments to go on from: those kept in the folder, or empty ones if there is nothing yet."""
     if not os.path.exists(os.path.join(keep, "moments.json")):
+        if os.path.isdir(keep) and os.listdir(keep):
+            raise FileError(f"Asked to keep statistics in {keep}, but that folder holds other things; choose another.")
         refuse_what_is_in_the_way(keep, force=True)
         return empty
     moments, notes = PairedMoments.load_with_notes(keep)

@@ -65,9 +65,9 @@ def _rows(values: object, label: str, batch: int) -> Tensor:
     tensor = as_tensor(values, what)
     if not tensor.is_floating_point():
         raise DataError(f"{what} must be floating-point, found {tensor.dtype}; convert it with .float().")
-    if tensor.ndim < 2:
+    if tensor.ndim < 2 or tensor.shape[-1] == 0:
         raise ShapeError(
-            f"{what} must have shape (..., width) with at least two axes, found {tuple(tensor.shape)}; "
+            f"{what} must have shape (..., width) with at least two axes and one column, found {tuple(tensor.shape)}; "
             "give a single vector as one row, x[None]."
         )
     if tensor.numel() == 0:
