@@ -11,7 +11,7 @@ TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static bench format clean
+.PHONY: help demo test check static bench docs format clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -33,6 +33,9 @@ check: test static ## Everything that must pass before a change goes in: test an
 bench: $(VENV)/.dev ## Run the quick benchmarks.
 	$(BIN)/python benchmarks/polar.py --quick
 	$(BIN)/python benchmarks/moments.py --quick
+
+docs: $(VENV)/.dev ## Make the generated pages and tables anew, from the program and from benchmarks/results.
+	$(BIN)/python docs/generate.py
 
 format: $(VENV)/.dev ## Format the code and fix what lint can fix.
 	$(BIN)/ruff check --fix-only .

@@ -295,8 +295,8 @@ def test_the_path_on_this_processor_follows_from_shape_and_condition(matrix: Ten
 
 
 def test_each_matrix_of_a_batch_takes_its_own_path() -> None:
-    easy, steep = gaussian(120, 120), spectrum(120, 120, power_law(120, 1e14), torch.float64)
-    matrices = torch.stack([easy, steep, easy.mT, torch.zeros_like(easy)]).reshape(2, 2, 120, 120)
+    easy, steep = gaussian(200, 200), spectrum(200, 200, power_law(200, 1e14), torch.float64)
+    matrices = torch.stack([easy, steep, easy.mT, torch.zeros_like(easy)]).reshape(2, 2, 200, 200)
     result = polar(matrices)
     assert result.path == "gram+svd"
     assert isinstance(result.rank, Tensor)
@@ -423,6 +423,23 @@ def test_an_svd_that_does_not_converge_gives_way_to_the_iteration(monkeypatch: p
     monkeypatch.setattr(torch.linalg, "svd", fail)
     matrix = gaussian(5, 7)
     assert_keeps_the_promise(matrix, polar(matrix, path="svd"))
+
+
+def test_an_eigendecomposition_that_does_not_converge_gives_way_to_the_svd(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.linalg.LinAlgError
+
+    monkeypatch.setattr(torch.linalg, "eigh", fail)
+    matrix = gaussian(5, 7)
+    result = polar(matrix, path="gram")
+    assert result.path == "svd"
+    assert_keeps_the_promise(matrix, result)
+
+
+@pytest.mark.parametrize("path", ["auto", "svd", "gram"])
+def test_with_no_tolerance_every_direction_that_is_not_exactly_nothing_counts(path: str) -> None:
+    matrix = spectrum(300, 340, falling(60, 10), torch.float64)
+    assert polar(matrix, path=path, rank_tolerance=0.0).rank == 300
 
 
 # --- messages ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ answer is guarded by a measured error; what cannot be repaired is handed back.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import hardshrink
@@ -28,9 +30,8 @@ _ONE_STEP = 3e-7
 _SINGLE_PRODUCTS = 3e-4
 _TWO_STEPS = 5e-4
 _LEFT = 2e-13
-# What a float32 result can carry unnoticed; departures up to which a correction of one term, and of two, is enough.
+# What a float32 result can carry unnoticed, and the departure up to which a correction of two terms is enough for it.
 _UNNOTICED = 1e-6
-_ONE_TERM = 5e-4
 _TWO_TERMS = 2e-2
 # What may be rounded away, relative to the whole matrix, when a block of rows is said to be empty.
 _EMPTY = {torch.float64: 1e-13, torch.float32: 1e-6}
@@ -43,7 +44,7 @@ _TINY = 1e-18
 _BLOCK_WIDTH = 512
 # Up to these widths float32 sums are good enough to measure orthogonality with; and devices that have nothing better.
 _PLAIN_SUMS = 128
-_SINGLE_SUMS = 512
+_SINGLE_SUMS = 768
 _WITHOUT_DOUBLE = {"mps"}
 _SEED = 1966
 
@@ -103,19 +104,20 @@ def _inverse_root(matrix: Tensor, basis: Tensor, levels: Tensor) -> Tensor | Non
     """The factor to float32's accuracy, by the inverse square root as it stands and one correction where needed."""
     found = _outer(basis * levels.pow(-0.25)) @ matrix
     probe = _probe(len(matrix), matrix)
-    seen = float(torch.linalg.vector_norm(found @ (found.mT @ probe) - probe)) / probe.shape[1] ** 0.5
+    seen = float(torch.linalg.vector_norm(found @ (found.mT @ probe) - probe)) / math.sqrt(probe.shape[1])
     if seen <= _UNNOTICED:
         return found
     error = _outer(found)
     error.diagonal().sub_(1)
-    departure = float(torch.linalg.vector_norm(error))
-    if not departure <= _TWO_TERMS:
+    if not float(torch.linalg.vector_norm(error)) <= _TWO_TERMS:
         return None
-    single = hardshrink(error.float(), _TINY)
-    step = -0.5 * single
-    if departure > _ONE_TERM:
-        step.addmm_(single, single, alpha=0.375)
-    return found.float().addmm_(step, found.float())
+    # The first term of the series for (I + error)**-0.5 leaves about the square of the error, which the probe sees.
+    seen = float(torch.linalg.vector_norm(error @ (error @ probe))) / math.sqrt(probe.shape[1])
+    error, single = error.float(), found.float()
+    step = -0.5 * error
+    if seen > _UNNOTICED:
+        step.addmm_(error, error, alpha=0.375)
+    return single.addmm(step, single)
 
 
 def _newton_factor(matrix: Tensor, basis: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -133,7 +135,8 @@ def _repair(rows: Tensor) -> tuple[Tensor | None, Tensor]:
     with :math:`K_1 = -F_{ij} d_j / (d_i + d_j)`: its symmetric part makes the rows orthonormal, its skew part makes
     :math:`B Q^\top` symmetric. Putting that in and solving again gives :math:`K_2 = -P - R_{ij} d_i / (d_i + d_j)` with
     :math:`P = K_1 F` and :math:`R = (K_1 + P) K_1^\top`, in which all first-order terms have cancelled on paper, so
-    they leave no rounding behind.
+    they leave no rounding behind. Steps after that square the error in orthogonality; in the rotation, which matters
+    less the smaller the two sizes, they gain one order each.
     """
     error = _outer(rows)
     sizes = error.diagonal().sqrt()
@@ -166,7 +169,7 @@ def _left(mixing: Tensor, error: Tensor, probe: Tensor) -> float:
     moved = probe + mixing.mT @ probe
     moved = moved + error @ moved
     moved = moved + mixing @ moved
-    return float(torch.linalg.vector_norm(moved - probe)) / probe.shape[1] ** 0.5
+    return float(torch.linalg.vector_norm(moved - probe)) / math.sqrt(probe.shape[1])
 
 
 def _newton(mixing: Tensor, error: Tensor, sizes: Tensor) -> Tensor:
@@ -200,7 +203,7 @@ def _split(
 
     # Eight random vectors see the size of the rest; three times that covers what they may miss.
     probe = _probe(matrix.shape[1], matrix)
-    rest = 3 * float(torch.linalg.vector_norm(lower.mT @ (matrix @ probe))) / probe.shape[1] ** 0.5
+    rest = 3 * float(torch.linalg.vector_norm(lower.mT @ (matrix @ probe))) / math.sqrt(probe.shape[1])
     whole = float(torch.linalg.vector_norm(sizes))
     if rest <= tolerance * float(sizes.max()) and rest <= _EMPTY[wide.dtype] * whole:
         if drop:
@@ -234,10 +237,12 @@ def _low_rank(wide: Tensor, matrix: Tensor, pivots: Tensor, tolerance: float, dr
     image = matrix @ sample
     left = torch.linalg.qr(image[:, :count]).Q
     fresh = image[:, count:]
-    missed = 3 * float(torch.linalg.vector_norm(fresh - left @ (left.mT @ fresh))) / 8**0.5
+    missed = 3 * float(torch.linalg.vector_norm(fresh - left @ (left.mT @ fresh))) / math.sqrt(8)
     if not missed <= _EMPTY[wide.dtype] * float(torch.linalg.vector_norm(matrix)):
         return None
     inner, sizes, right = torch.linalg.svd(left.mT @ matrix, full_matrices=False)
+    if missed > tolerance * float(sizes[0]):  # what was missed would have to be counted
+        return None
     rank = _count(sizes, tolerance)
     if drop:
         return (left @ inner[:, :rank] @ right[:rank]).to(wide.dtype), rank

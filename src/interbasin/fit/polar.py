@@ -28,14 +28,14 @@ Path = Literal["auto", "svd", "gram", "qdwh"]
 _SAFE_EXPONENT = 16
 
 # Measured on one core: below these widths the SVD costs less than an eigendecomposition plus its bookkeeping. A long
-# matrix is dearer for the SVD, so in single precision, where the race is closer, it may be narrower.
-_GRAM_WIDTH = {torch.float64: 96, torch.float32: 384}
-_LONG, _GRAM_WIDTH_IF_LONG = 1.5, {torch.float64: 96, torch.float32: 192}
+# matrix is dearer for the SVD, so it may be narrower.
+_GRAM_WIDTH = {torch.float64: 192, torch.float32: 384}
+_LONG, _GRAM_WIDTH_IF_LONG = 1.3, {torch.float64: 96, torch.float32: 192}
 # Relative singular value that a third of the rows has to stay above: the whole reaches some ten times further down,
 # where the gram path ends. Single precision races an SVD in float32 with an eigendecomposition in float64, so until
 # the matrix is long or large it only wins where no correction is needed.
 _GRAM_FLOOR = 1e-5
-_CLOSE_RACE_FLOOR, _CLOSE_RACE_WIDTH = 1e-3, 768
+_CLOSE_RACE_FLOOR, _CLOSE_RACE_WIDTH = 1e-3, 1024
 
 # Up to this width LAPACK's float32 factors are orthogonal to 1e-5 in the Frobenius norm by themselves.
 _POLISH_WIDTH = 48
@@ -145,18 +145,23 @@ def _gram(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tenso
     short, long = wide.shape
     close_race = wide.dtype == torch.float32 and short < _CLOSE_RACE_WIDTH and long < _LONG * short
     floor = None if path == "gram" else _CLOSE_RACE_FLOOR if close_race else _GRAM_FLOOR
-    return gram.factor(wide, tolerance, drop, floor)
+    try:
+        return gram.factor(wide, tolerance, drop, floor)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return None
 
 
 def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int | Tensor]:
     """Factor and rank by LAPACK's divide and conquer. At small widths it is worth counting calls here."""
     try:
-        left, sizes, right = torch.linalg.svd(wide, full_matrices=False)
+        # Transposed, because LAPACK takes up to half as long again over a wide matrix as over the same one upright.
+        long, sizes, short = torch.linalg.svd(wide.mT, full_matrices=False)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # A rare failure to converge, which the iteration does not share.
         factor, ranks = qdwh.factor(wide, tolerance, drop)
         return factor, ranks if wide.ndim > 2 else int(ranks)
-    factor = left @ right
+    basis = short.mT
+    factor = basis @ long.mT
     if wide.dtype == torch.float32 and wide.shape[-1] > _POLISH_WIDTH:
         factor = gram.polish(factor)
     if wide.ndim == 2:
@@ -164,11 +169,11 @@ def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int | Tens
         rank = len(values) - bisect_right(values, tolerance * values[-1])
         if drop and rank < len(values):
             # Projecting the polished factor keeps it as orthonormal as the projector is.
-            factor = left[:, :rank] @ (left[:, :rank].mT @ factor)
+            factor = basis[:, :rank] @ (basis[:, :rank].mT @ factor)
         return factor, rank
     observed = sizes > tolerance * sizes[:, :1]
     if drop:
-        factor = (left * observed[:, None, :]) @ (left.mT @ factor)
+        factor = (basis * observed[:, None, :]) @ (basis.mT @ factor)
     return factor, observed.sum(-1)
 
 
