@@ -147,20 +147,29 @@ def _repair(rows: Tensor) -> tuple[Tensor | None, Tensor]:
         return None, sizes
     share = sizes / (sizes[:, None] + sizes)
     mixing = (error * share).neg_()
-    if departure > _ONE_STEP:
-        dtype = torch.float32 if departure < _SINGLE_PRODUCTS else torch.float64
-        first = _lower_precision(mixing, dtype)
-        across = first @ _lower_precision(error, dtype)
-        around = _lower_precision(first + across, dtype) @ first.mT
-        second = around.mul_(share.mT).add_(across).neg_()
-        mixing += second
-        mixing += _lower_precision(second, torch.float32) @ _lower_precision(first, torch.float32)
-    if departure > _TWO_STEPS:
-        probe = _probe(len(sizes), error)
-        for _ in range(2):
-            if _left(mixing, error, probe) <= _LEFT:
-                break
-            mixing = _newton(mixing, error, sizes)
+    if departure <= _ONE_STEP:
+        return mixing, sizes
+
+    dtype = torch.float32 if departure < _SINGLE_PRODUCTS else torch.float64
+    first = _lower_precision(mixing, dtype)
+    across = first @ _lower_precision(error, dtype)
+    around = _lower_precision(first + across, dtype) @ first.mT
+    second = (around * share.mT).add_(across).neg_()
+    small = _lower_precision(second, torch.float32)
+    mixing = (mixing + second).add_(small @ _lower_precision(first, torch.float32))
+    if departure <= _TWO_STEPS:
+        return mixing, sizes
+
+    probe = _probe(len(sizes), error)
+    if _left(mixing, error, probe) > _LEFT:
+        # With X = P + P' + R removed by K2, what is left is K2 X + X K2' + K2 K2', of fourth order.
+        excess = _lower_precision(around.add_(across).add_(across.mT), torch.float32)
+        left = small @ excess.add_(small.mT, alpha=0.5)
+        mixing -= left.add_(left.mT.clone()).mul_(0.5)
+    for _ in range(2):
+        if _left(mixing, error, probe) <= _LEFT:
+            break
+        mixing = _newton(mixing, error, sizes)
     return mixing, sizes
 
 

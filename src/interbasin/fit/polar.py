@@ -32,10 +32,10 @@ _SAFE_EXPONENT = 16
 _GRAM_WIDTH = {torch.float64: 192, torch.float32: 384}
 _LONG, _GRAM_WIDTH_IF_LONG = 1.3, {torch.float64: 96, torch.float32: 192}
 # Relative singular value that a third of the rows has to stay above: the whole reaches some ten times further down,
-# where the gram path ends. Single precision races an SVD in float32 with an eigendecomposition in float64, so until
-# the matrix is long or large it only wins where no correction is needed.
-_GRAM_FLOOR = 1e-5
-_CLOSE_RACE_FLOOR, _CLOSE_RACE_WIDTH = 1e-3, 1024
+# where the gram path ends. Until a matrix is long or wide enough the race is close, and only won where next to no
+# correction is needed; later in single precision, whose SVD races an eigendecomposition in float64.
+_FLOOR, _CLOSE_RACE_FLOOR = 1e-5, 1e-3
+_CLOSE_RACE_WIDTH = {torch.float64: 384, torch.float32: 1024}
 
 # Up to this width LAPACK's float32 factors are orthogonal to 1e-5 in the Frobenius norm by themselves.
 _POLISH_WIDTH = 48
@@ -143,8 +143,8 @@ def _gram_may_pay(wide: Tensor) -> bool:
 def _gram(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tensor, int] | None:
     """The gram path where it was asked for, or where it promises to be the faster one."""
     short, long = wide.shape
-    close_race = wide.dtype == torch.float32 and short < _CLOSE_RACE_WIDTH and long < _LONG * short
-    floor = None if path == "gram" else _CLOSE_RACE_FLOOR if close_race else _GRAM_FLOOR
+    close_race = short < _CLOSE_RACE_WIDTH[wide.dtype] and long < _LONG * short
+    floor = None if path == "gram" else _CLOSE_RACE_FLOOR if close_race else _FLOOR
     try:
         return gram.factor(wide, tolerance, drop, floor)
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
