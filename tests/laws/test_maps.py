@@ -194,6 +194,19 @@ def test_save_then_load_is_exact(name: str, data: st.DataObject) -> None:
     assert torch.equal(loaded.matrix, m.matrix)
 
 
+@pytest.mark.parametrize(("later", "first"), itertools.product(MAPS, MAPS))
+@given(data=st.data())
+def test_maps_of_different_precision_compose_and_can_be_kept(later: str, first: str, data: st.DataObject) -> None:
+    (f, g), seed = chain(data, first, later)
+    lower = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    x = gaussian(seed, 5, f.source_width)
+    for both in (g.to(dtype=lower) @ f, g @ f.to(dtype=lower), g.to(dtype=lower).to(dtype=torch.float64) @ f):
+        with tempfile.TemporaryDirectory() as folder:
+            both.save(Path(folder) / "map")
+            assert maps.load(Path(folder) / "map") == both
+        torch.testing.assert_close(both(x), g(f(x)), rtol=0.2, atol=0.2)
+
+
 @every_map
 @given(data=st.data())
 def test_a_map_cannot_be_changed(name: str, data: st.DataObject) -> None:

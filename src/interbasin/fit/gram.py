@@ -24,11 +24,10 @@ _FLOOR = 2.5e-7
 _SPLIT = 1e-4
 # Largest departure from orthogonality, in the Frobenius norm, that the corrections are trusted with.
 _GUARD = 5e-2
-# Departures up to which the first-order step alone, products in float32, and two steps are enough in float64. Beyond
-# the last, what two steps left is measured, because it depends on how the departure is spread over the rows.
+# Departures up to which the first-order step alone, and two steps, are enough in float64. Beyond the second, what is
+# left is measured, because it depends on how the departure is spread over the rows, and more is done as needed.
 _ONE_STEP = 3e-7
-_SINGLE_PRODUCTS = 3e-4
-_TWO_STEPS = 5e-4
+_TWO_STEPS = 3e-4
 _LEFT = 2e-13
 # What a float32 result can carry unnoticed, and the departure up to which a correction of two terms is enough for it.
 _UNNOTICED = 1e-6
@@ -150,22 +149,23 @@ def _repair(rows: Tensor) -> tuple[Tensor | None, Tensor]:
     if departure <= _ONE_STEP:
         return mixing, sizes
 
-    dtype = torch.float32 if departure < _SINGLE_PRODUCTS else torch.float64
-    first = _lower_precision(mixing, dtype)
-    across = first @ _lower_precision(error, dtype)
-    around = _lower_precision(first + across, dtype) @ first.mT
+    # Float32 is accurate enough for corrections of second order while those are small, and always for higher ones.
+    precise = departure > _TWO_STEPS
+    first, hollow = (mixing, error) if precise else (_single(mixing), _single(error))
+    across = first @ hollow
+    around = (first + across if precise else _single(first + across)) @ first.mT
     second = (around * share.mT).add_(across).neg_()
-    small = _lower_precision(second, torch.float32)
-    mixing = (mixing + second).add_(small @ _lower_precision(first, torch.float32))
+    small = _single(second)
+    mixing = (mixing + second).add_(small @ _single(first))
     if departure <= _TWO_STEPS:
         return mixing, sizes
 
     probe = _probe(len(sizes), error)
     if _left(mixing, error, probe) > _LEFT:
         # With X = P + P' + R removed by K2, what is left is K2 X + X K2' + K2 K2', of fourth order.
-        excess = _lower_precision(around.add_(across).add_(across.mT), torch.float32)
+        excess = _single(around.add_(across).add_(across.mT))
         left = small @ excess.add_(small.mT, alpha=0.5)
-        mixing -= left.add_(left.mT.clone()).mul_(0.5)
+        mixing -= (left + left.mT) / 2
     for _ in range(2):
         if _left(mixing, error, probe) <= _LEFT:
             break
@@ -193,8 +193,8 @@ def _newton(mixing: Tensor, error: Tensor, sizes: Tensor) -> Tensor:
     return mixing + step @ change
 
 
-def _lower_precision(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    return hardshrink(matrix.to(dtype), _TINY) if dtype == torch.float32 else matrix
+def _single(matrix: Tensor) -> Tensor:
+    return hardshrink(matrix.float(), _TINY)
 
 
 def _split(

@@ -34,7 +34,7 @@ _LONG, _GRAM_WIDTH_IF_LONG = 1.3, {torch.float64: 96, torch.float32: 192}
 # Relative singular value that a third of the rows has to stay above: the whole reaches some ten times further down,
 # where the gram path ends. Until a matrix is long or wide enough the race is close, and only won where next to no
 # correction is needed; later in single precision, whose SVD races an eigendecomposition in float64.
-_FLOOR, _CLOSE_RACE_FLOOR = 1e-5, 1e-3
+_FLOOR, _CLOSE_RACE_FLOOR = 5e-6, 1e-3
 _CLOSE_RACE_WIDTH = {torch.float64: 384, torch.float32: 1024}
 
 # Up to this width LAPACK's float32 factors are orthogonal to 1e-5 in the Frobenius norm by themselves.

@@ -116,7 +116,7 @@ def _checked_start(start: object, moments: PairedMoments | None) -> Tensor:
 
 
 def _random_starts(target: int, source: int, seed: int) -> list[Tensor]:
-    start = torch.linalg.qr(torch.randn(target, source, dtype=torch.float64, generator=generator_of(seed))).Q
+    start = polar(torch.randn(target, source, dtype=torch.float64, generator=generator_of(seed))).factor
     if target != source:
         return [start]
     mirrored = start.clone()

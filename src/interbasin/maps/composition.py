@@ -10,6 +10,8 @@ the rest                                linear
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -51,18 +53,25 @@ def compose(later: Map, first: Map) -> Map:
         return _compose_blocks(later, first)
     if isinstance(later, Affine) or isinstance(first, Affine):
         return _compose_affine(later, first)
-    product = _product(later, first)
-    if later.is_isometric and first.is_isometric and _keeps_isometry(later, first):
-        return Orthogonal(product)
-    return Linear(product)
+    if later.is_isometric and first.is_isometric and (rank := _rank_of_isometry(later, first)) is not None:
+        # By construction, to the precision of the coarser of the two: no check could tell more.
+        return Orthogonal._trusted(_product(later, first).to(_coarser(later, first)), rank)
+    return Linear(_product(later, first))
 
 
-def _keeps_isometry(later: Map, first: Map) -> bool:
+def _rank_of_isometry(later: Map, first: Map) -> int | None:
     # g f is a partial isometry if g is isometric on all of the middle space, or f fills the middle space:
     # (gf)(gf)^T(gf) = g f f^T (g^T g) f, and either g^T g = I or f f^T = I makes that g f. Otherwise, as for an
     # embedding followed by a projection onto other directions, the product has singular values between zero and one.
     middle = later.source_width
-    return later.rank == middle or first.rank == middle
+    if later.rank == middle:
+        return first.rank
+    return later.rank if first.rank == middle else None
+
+
+def _coarser(later: Map, first: Map) -> torch.dtype:
+    dtypes = [map.dtype for map in (later, first) if map.dtype is not None]
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
 
 
 def _compose_signed(
@@ -103,8 +112,7 @@ def _product(later: Map, first: Map) -> Tensor:
     if later.dtype is not None and isinstance(first, Permutation | SignedPermutation):
         # Columns of G P: the transposed permutation acts on the rows of G.
         return first.inverse()(later.matrix)
-    if first.dtype is None:
-        return later(first.matrix.mT).mT
-    working = working_dtype(first.dtype, later.dtype or first.dtype)
-    dtype = torch.promote_types(first.dtype, later.dtype) if later.dtype is not None else first.dtype
-    return later(first.matrix.to(working).mT).mT.to(dtype)
+    # The identity has float64 entries, but what comes out is no more exact than what went in.
+    given = [map.dtype for map in (later, first) if map.dtype is not None]
+    dtype = functools.reduce(torch.promote_types, given) if given else torch.float64
+    return later(first.matrix.to(working_dtype(dtype)).mT).mT.to(dtype)

@@ -27,9 +27,8 @@ class Linear(Map):
 
     Example:
         >>> stretch = Linear([[2.0, 0.0], [0.0, 4.0]])
-        >>> stretch.inverse().matrix
-        tensor([[0.5000, 0.0000],
-                [0.0000, 0.2500]])
+        >>> stretch.inverse().matrix.tolist()
+        [[0.5, 0.0], [0.0, 0.25]]
     """
 
     kind = "linear"

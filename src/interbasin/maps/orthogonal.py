@@ -46,7 +46,7 @@ class Orthogonal(Map):
 
     def __init__(self, matrix: object) -> None:
         values = dense_matrix(matrix, "The matrix of an Orthogonal map")
-        self._set(_matrix=values, _rank=_rank_of_partial_isometry(values))
+        self._set(_matrix=values, _rank=_rank_of_partial_isometry(values, TOLERANCE[values.dtype]))
         self._set(target_width=values.shape[0], source_width=values.shape[1])
 
     @property
@@ -78,11 +78,16 @@ class Orthogonal(Map):
         return act_densely(self._matrix, x)
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return {}, {"matrix": self._matrix}
+        return {"rank": self._rank}, {"matrix": self._matrix}
 
     @classmethod
     def _restore(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Orthogonal:
-        return cls(tensors["matrix"])
+        # A float32 map that was widened to float64 is as exact as float32: this check is for damage, not for digits.
+        values = dense_matrix(tensors["matrix"], "The matrix of an Orthogonal map")
+        rank = _rank_of_partial_isometry(values, max(TOLERANCE.values()))
+        if rank != document["rank"]:
+            raise MapError(f"An Orthogonal map says it has rank {document['rank']!r}, but its matrix has rank {rank}.")
+        return cls._trusted(values, rank)
 
     @classmethod
     def _trusted(cls, matrix: Tensor, rank: int) -> Orthogonal:
@@ -92,11 +97,10 @@ class Orthogonal(Map):
         return made
 
 
-def _rank_of_partial_isometry(matrix: Tensor) -> int:
+def _rank_of_partial_isometry(matrix: Tensor, tolerance: float) -> int:
     working = matrix.to(working_dtype(matrix.dtype))
     narrow = working if working.shape[0] <= working.shape[1] else working.mT
     gap = float((narrow @ narrow.mT @ narrow - narrow).abs().max())
-    tolerance = TOLERANCE[matrix.dtype]
     if not gap <= tolerance:
         raise MapError(
             f"An Orthogonal map needs orthonormal rows or columns: Q Q^T Q differs from Q by {gap:.1e}, more than the "
