@@ -17,7 +17,7 @@ help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
 		printf 'make %-8s %s\n' "$$name" "$$text"; done
 
-demo: $(VENV)/.demo ## Every job, small, on the embedded data, with a report.
+demo: $(VENV)/.demo ## What there is, small, on the embedded data: under a minute after set-up.
 	$(BIN)/interbasin demo
 
 test: $(VENV)/.dev ## Run the tests; import layers and documentation examples are among them.

@@ -173,7 +173,6 @@ def test_the_working_directory_itself_leaves_nothing_behind(tmp_path, monkeypatc
     [
         pytest.param(("file", "below"), (), id="below a file"),
         pytest.param((TOO_LONG,), ("name too long",), id="a name that is too long"),
-        pytest.param((TOO_LONG[:250],), ("name too long",), id="a name that leaves no room for a temporary one"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_named(parts, words, tmp_path):
@@ -181,6 +180,30 @@ def test_a_place_that_cannot_be_written_is_named(parts, words, tmp_path):
     destination = tmp_path.joinpath(*parts)
     refused(lambda: save_number(destination), FileError, (str(destination), *words))
     assert left_in(tmp_path) == ["file"]
+
+
+def test_a_name_as_long_as_names_may_be_can_be_written(tmp_path):
+    save_number(tmp_path / TOO_LONG[:250])
+    assert number_in(tmp_path / TOO_LONG[:250]) == 1.0
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_folder_is_replaced_whole_with_and_without_an_exchange(exchange, saved, tmp_path, monkeypatch):
+    if not exchange:
+        monkeypatch.setattr(storage, "_exchanged", lambda *paths: False)
+    save_number(saved, 2.0, force=True)
+    assert number_in(saved) == 2.0
+    assert left_in(tmp_path) == ["saved", "saved/thing.json", "saved/thing.safetensors"]
+
+
+def test_files_of_two_records_are_never_taken_for_one(saved, tmp_path):
+    save_number(tmp_path / "other", 2.0)
+    (saved / "thing.safetensors").write_bytes((tmp_path / "other" / "thing.safetensors").read_bytes())
+    refused(lambda: number_in(saved), FileError, (str(saved), "do not belong together"))
+
+
+def test_files_can_be_read_by_whoever_may_read_the_folder(saved):
+    assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o666 & ~storage._umask()}
 
 
 def full_disk(*arguments: object, **keywords: object) -> None:
@@ -199,9 +222,17 @@ STEPS = {
     "the tensors": lambda patch, fault: patch.setattr(storage, "save_file", fault),
     "the document": lambda patch, fault: patch.setattr(Path, "write_text", fault),
     "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
-    "the first rename": lambda patch, fault: patch.setattr(os, "replace", fault),
-    "the second rename": lambda patch, fault: patch.setattr(os, "replace", after(1, os.replace, fault)),
+    "the flush": lambda patch, fault: patch.setattr(os, "fsync", fault),
+    "the exchange": lambda patch, fault: patch.setattr(storage, "_exchanged", fault),
+    "the first rename": lambda patch, fault: without_exchange(patch, fault),
+    "the second rename": lambda patch, fault: without_exchange(patch, after(1, os.replace, fault)),
 }
+
+
+def without_exchange(patch: pytest.MonkeyPatch, replace: Callable[..., object]) -> None:
+    """As on systems that cannot exchange two folders in one step."""
+    patch.setattr(storage, "_exchanged", lambda *paths: False)
+    patch.setattr(os, "replace", replace)
 
 
 def after(calls: int, real: Callable[..., object], fault: Callable[..., object]) -> Callable[..., object]:

@@ -81,9 +81,10 @@ def _tensor_of_array(values: object, what: str) -> Tensor:
             f"{what} must hold real numbers, found an array of dtype {array.dtype} from {type(values).__name__}; "
             "convert it to float32 or float64 first."
         )
-    # torch reads neither foreign byte orders nor negative strides, and warns about memory it may not write (a
+    # torch reads neither foreign byte orders nor negative or odd strides, and warns about memory it may not write (a
     # memory-mapped file): a copy is made for those and for nothing else.
     native = array.dtype.newbyteorder("=")
-    if array.dtype != native or not array.flags.writeable or any(stride < 0 for stride in array.strides):
+    odd = any(stride < 0 or stride % array.itemsize for stride in array.strides)
+    if array.dtype != native or not array.flags.writeable or odd:
         array = np.array(array, dtype=native, order="C", copy=True)
     return torch.from_numpy(array)

@@ -8,48 +8,59 @@ an interrupt or a full disk leaves what was there before.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from interbasin.errors import FileError
 
 __all__ = ["is_ours", "new_folder", "read_record", "refuse_what_is_in_the_way", "write_document", "write_record"]
 
 FORMAT_PREFIX = "interbasin."
+# Short, so that whatever name the destination may have, the temporary one may be had as well.
+TEMPORARY = ".interbasin-"
+# A reader that meets a writer between its two files looks again this often.
+READS = 5
 
 
 @contextlib.contextmanager
-def new_folder(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[Path]:
+def new_folder(
+    path: str | os.PathLike[str], holds: Collection[str] | None = None, *, force: bool = False
+) -> Iterator[Path]:
     """A temporary folder that becomes ``path`` if the block ends well, and vanishes if it does not.
 
     Args:
         path: The destination. Missing parents are made.
-        force: Replace a folder that this package wrote earlier. Anything else is never replaced.
+        holds: The names of the records that such a folder may hold; by default any of this package.
+        force: Replace a folder that holds such records and nothing else. Anything else is never replaced.
 
     Raises:
         FileError: if ``path`` exists (and ``force`` is off, or it is not ours), or cannot be written.
     """
-    refuse_what_is_in_the_way(path, force)
+    refuse_what_is_in_the_way(path, holds, force=force)
     # Behind a symbolic link the folder it names is replaced, and the link stays.
     destination = Path(os.path.realpath(path))
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
     except OSError as error:
         raise _cannot_write(destination, error) from error
     try:
         yield temporary
         # mkdtemp makes private folders; what we leave behind follows the user's umask like any other folder.
         temporary.chmod(0o777 & ~_umask())
+        _flush(temporary)
         _move_into_place(temporary, destination)
     except OSError as error:
         if isinstance(error, FileError):
@@ -65,18 +76,26 @@ def write_record(
     """Write ``name.json`` and ``name.safetensors`` into ``folder`` (one that `new_folder` made)."""
     # safetensors refuses views that share memory or are not contiguous: a copy of each is what belongs in a file.
     plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+    # The same mark in both files, so that a reader never takes one of an old record and one of a new.
+    mark = secrets.token_hex(8)
     try:
-        save_file(plain, folder / f"{name}.safetensors")
+        save_file(plain, folder / f"{name}.safetensors", metadata={"mark": mark})
     except SafetensorError as error:
         raise FileError(
             f"Could not write {name}.safetensors ({error}); is there room on the disk and leave to write?"
         ) from error
-    write_document(folder / f"{name}.json", {"format": FORMAT_PREFIX + format, "version": version, **document})
+    head = {"format": FORMAT_PREFIX + format, "version": version, "mark": mark}
+    write_document(folder / f"{name}.json", {**head, **document})
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write one JSON file, readable by people, in one go."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise FileError(
+            f"{path.name} cannot be written as JSON ({error}); notes take numbers, text, lists and mappings."
+        ) from error
     path.write_text(text, encoding="utf-8")
 
 
@@ -89,39 +108,56 @@ def read_record(
         FileError: if a file is missing, damaged, of another format or of a later version.
     """
     folder = Path(folder)
-    if not os.path.isdir(folder):
-        found = "it is a file" if os.path.lexists(folder) else "there is nothing there"
-        raise FileError(
-            f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to."
-        )
-    document = _read_document(folder / f"{name}.json", format)
+    for attempt in range(READS):
+        if not os.path.isdir(folder):
+            found = "it is a file" if os.path.lexists(folder) else "there is nothing there"
+            raise FileError(
+                f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to."
+            )
+        document = _read_document(folder / f"{name}.json", format)
+        _check_version(document, folder / f"{name}.json", format, version)
+        mark, tensors = _read_tensors(folder / f"{name}.safetensors")
+        if mark == document.get("mark"):
+            return document, tensors
+        time.sleep(0.01 * (attempt + 1))
+    raise FileError(
+        f"{name}.json and {name}.safetensors in {folder} do not belong together; copy the whole folder again."
+    )
+
+
+def _check_version(document: Mapping[str, Any], path: Path, format: str, version: int) -> None:
     if document.get("format") != FORMAT_PREFIX + format:
         raise FileError(
-            f"{folder / name}.json is not a saved {format}: its format is {document.get('format')!r}, expected "
+            f"{path} is not a saved {format}: its format is {document.get('format')!r}, expected "
             f"{FORMAT_PREFIX + format!r}; give a folder that a {format} was saved to."
         )
-    found_version = document.get("version")
-    if not isinstance(found_version, int) or not 1 <= found_version <= version:
+    found = document.get("version")
+    if not isinstance(found, int) or not 1 <= found <= version:
         raise FileError(
-            f"{folder / name}.json has format version {found_version!r} and this program reads versions 1 to "
-            f"{version}; "
+            f"{path} has format version {found!r} and this program reads versions 1 to {version}; "
             "update interbasin, or save the file again with the version that wrote it."
         )
-    path = folder / f"{name}.safetensors"
+
+
+def _read_tensors(path: Path) -> tuple[str | None, dict[str, torch.Tensor]]:
     if not path.is_file():
-        raise FileError(f"{path} is missing beside {name}.json; copy the whole folder again.")
+        raise FileError(f"{path} is missing beside {path.stem}.json; copy the whole folder again.")
     try:
-        tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("mark"), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, RuntimeError) as error:
         raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
-    return document, tensors
 
 
-def is_ours(folder: Path) -> bool:
-    """Whether a folder holds records of this package and nothing else, so that replacing it loses nothing foreign."""
+def is_ours(folder: Path, holds: Collection[str] | None = None) -> bool:
+    """Whether a folder holds the named records of this package and nothing else, so that replacing it loses nothing."""
     paths = sorted(folder.iterdir())
     ours = {path.stem for path in paths if path.suffix == ".json" and _names_our_format(path)}
-    return bool(ours) and all(path.suffix in (".json", ".safetensors") and path.stem in ours for path in paths)
+    return (
+        bool(ours)
+        and (holds is None or ours <= set(holds))
+        and all(path.suffix in (".json", ".safetensors") and path.stem in ours for path in paths)
+    )
 
 
 def _names_our_format(path: Path) -> bool:
@@ -151,7 +187,9 @@ def _read_document(path: Path, format: str) -> dict[str, Any]:
     return document
 
 
-def refuse_what_is_in_the_way(path: str | os.PathLike[str], force: bool) -> None:
+def refuse_what_is_in_the_way(
+    path: str | os.PathLike[str], holds: Collection[str] | None = None, *, force: bool
+) -> None:
     """Raise the `FileError` that writing to ``path`` would, so that long work can fail before it starts."""
     destination = Path(path)
     try:
@@ -172,6 +210,8 @@ def refuse_what_is_in_the_way(path: str | os.PathLike[str], force: bool) -> None
         return
     except OSError as error:
         raise _cannot_write(destination, error) from error
+    except ValueError as error:
+        raise FileError(f"{destination!r} cannot be the name of a folder ({error}); choose another.") from error
     if os.path.samefile(destination, "."):
         raise FileError("Asked to write to the current folder, which would be replaced by a new one; give a new name.")
     if not entries:
@@ -181,9 +221,9 @@ def refuse_what_is_in_the_way(path: str | os.PathLike[str], force: bool) -> None
             f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
             "force=True (--force)."
         )
-    if not is_ours(destination):
+    if not is_ours(destination, holds):
         raise FileError(
-            f"Asked to replace {destination}, but that folder holds files that interbasin did not write; "
+            f"Asked to replace {destination}, but that folder holds files that this command did not write; "
             "choose another name, or remove the folder yourself."
         )
 
@@ -200,18 +240,39 @@ def _refuse_what_is_above(destination: Path) -> None:
 def _move_into_place(temporary: Path, destination: Path) -> None:
     if not destination.exists() or not any(destination.iterdir()):
         os.replace(temporary, destination)
-        return
-    # A folder cannot be renamed over a full one: step the old one aside, and back again if the second step fails.
-    aside = Path(tempfile.mkdtemp(prefix=f".{destination.name}.old.", dir=destination.parent))
+    elif not _exchanged(temporary, destination):
+        # Elsewhere a folder cannot be renamed over a full one: step the old one aside, and back again if that fails.
+        aside = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
+        try:
+            os.replace(destination, aside)
+            os.replace(temporary, destination)
+        except BaseException:
+            if not destination.exists():
+                os.replace(aside, destination)
+            raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether the two folders could be exchanged in one step (Linux); no moment then has neither in place."""
+    current_folder, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
     try:
-        os.replace(destination, aside)
-        os.replace(temporary, destination)
-    except BaseException:
-        if not destination.exists():
-            os.replace(aside, destination)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    return bool(rename(current_folder, os.fsencode(one), current_folder, os.fsencode(other), exchange) == 0)
+
+
+def _flush(folder: Path) -> None:
+    """Have the files on the disk before their name says that they are."""
+    for path in folder.iterdir():
+        path.chmod(0o666 & ~_umask())  # safetensors makes private files
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _umask() -> int:

@@ -68,7 +68,9 @@ def test_every_method_writes_what_it_prints(method, affine, files, tmp_path):
     assert written == written | {key: value for key, value in printed.items() if key != "output"}
     assert printed["request"] == {
         "source": str(files[0]),
+        "source_column": None,
         "target": str(files[1]),
+        "target_column": None,
         "method": method,
         "affine": affine,
     }

@@ -332,7 +332,7 @@ def test_a_fit_that_cannot_be_written_leaves_the_earlier_one(fault, tmp_path, mo
 
 
 def test_notes_that_are_no_json_leave_nothing_behind(tmp_path):
-    with pytest.raises(TypeError):
+    with pytest.raises(FileError, match="cannot be written as JSON"):
         fit.procrustes(X, Y).save(tmp_path / "out", notes={"map": torch.eye(2)})
     assert left_in(tmp_path) == []
 

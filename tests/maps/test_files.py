@@ -43,7 +43,8 @@ def edit(folder: Path, **changes: object) -> None:
 def retensor(folder: Path, **changes: torch.Tensor | None) -> None:
     path = folder / "map.safetensors"
     tensors = load_file(path) | changes
-    save_file({key: tensor for key, tensor in tensors.items() if tensor is not None}, path)
+    mark = {"mark": json.loads((folder / "map.json").read_text("utf-8"))["mark"]}
+    save_file({key: tensor for key, tensor in tensors.items() if tensor is not None}, path, metadata=mark)
 
 
 @pytest.fixture

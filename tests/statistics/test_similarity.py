@@ -140,3 +140,10 @@ def test_all_values_lie_in_their_range_where_rows_are_few():
 
 def test_everything_in_the_list_of_similarities_is_public():
     assert {function.__name__ for function in OF_MOMENTS} <= set(statistics.__all__)
+
+
+@pytest.mark.parametrize("scale", [1e-120, 1e-30, 1e30, 1e120])
+def test_similarities_do_not_depend_on_the_scale_of_the_data(scale):
+    x, y = rows(40, 5), rows(40, 5, seed=1)
+    plain, scaled = similarities(PairedMoments.of(x, y)), similarities(PairedMoments.of(x * scale, y * scale))
+    assert scaled == pytest.approx(plain, rel=1e-9, abs=1e-9)

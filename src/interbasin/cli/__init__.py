@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
@@ -64,4 +65,6 @@ app.command()(compare)
 
 def main() -> None:
     """The program."""
+    # Schedulers stop a job by SIGTERM: it should lose no more than Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()

@@ -72,6 +72,7 @@ def fit(
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     from interbasin.fit import describe
+    from interbasin.maps.files import HOLDS
     from interbasin.storage import refuse_what_is_in_the_way
 
     solver = describe(method)
@@ -91,9 +92,9 @@ def fit(
     options = {name: value for name, value in given.items() if value is not None}
     # Whatever is wrong with the request is said before hours of reading, not after.
     solver.rehearse(options)
-    refuse_what_is_in_the_way(output, force)
+    refuse_what_is_in_the_way(output, HOLDS, force=force)
     _keep_apart(output, statistics)
-    _, _, moments = collect(
+    x, y, moments = collect(
         words,
         source,
         target,
@@ -105,7 +106,15 @@ def fit(
     )
     found = solver.function(moments, affine=affine, **options)
     request: dict[str, Any] = {
-        "request": {"source": str(source), "target": str(target), "method": solver.name, "affine": affine, **options},
+        "request": {
+            "source": str(source),
+            "source_column": x.column,
+            "target": str(target),
+            "target_column": y.column,
+            "method": solver.name,
+            "affine": affine,
+            **options,
+        },
         "rows": moments.count,
     }
     found.save(output, force=force, notes=request)
@@ -114,8 +123,13 @@ def fit(
         lambda console: _show(console, found, moments.count, output),
     )
     if found.status != "converged":
-        words.remark(f"The fit is {found.status}: {found.message}.")
-    if not affine and found.residual > 1.5 * max(1e-8, (1 - found.explained)) ** 0.5:
+        words.remark(f"Status {found.status}: {found.message}.")
+    resolution = found.details["residual_resolution"]
+    if found.residual < 2 * resolution:
+        words.remark(
+            f"A residual below {number(2 * resolution)} is more than sums in this precision can tell from none."
+        )
+    if not affine and found.residual > 1.1 * max(resolution**2, 1 - found.explained) ** 0.5:
         words.remark("The means of the two files differ and this map does not carry them: --affine would.")
 
 
@@ -136,7 +150,7 @@ def _show(console: Console, found: Fit, rows: int, output: Path) -> None:
         ("map", f"{found.map!r}"),
         ("rows", f"{rows:,}"),
         ("residual", f"{number(found.residual)}  (||m(x) - y|| / ||y||)"),
-        ("explained", f"{number(found.explained)}  (share of the target's variance)"),
+        ("explained", f"{number(found.explained)}  (share of the target's variance about its mean)"),
         ("status", found.status + (f" after {found.steps} steps" if found.steps > 1 else "")),
         ("written to", str(output)),
     ]

@@ -48,6 +48,14 @@ class Commands(TyperGroup):
             raise typer.Exit(ERROR) from error
         except (typer.Exit, typer.Abort):
             raise
+        except (OSError, MemoryError) as error:
+            if wants(ctx, "debug"):
+                raise
+            reason = getattr(error, "strerror", None) or error or "out of memory"
+            print(
+                f"Error: the system refused ({reason}); is there room, and leave, for what was asked?", file=sys.stderr
+            )
+            raise typer.Exit(ERROR) from error
         except Exception as error:
             # Typer's usage errors carry an exit code of their own and a message that names the option.
             if wants(ctx, "debug") or hasattr(error, "exit_code"):
@@ -84,7 +92,7 @@ class Output:
     def result(self, summary: Mapping[str, Any], show: Callable[[Console], None]) -> None:
         """Print the result: ``summary`` as JSON, or what ``show`` draws for people."""
         if self.json:
-            print(json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False))
+            print(json.dumps(summary, indent=2, allow_nan=False))
         else:
             show(_console(stderr=False))
 

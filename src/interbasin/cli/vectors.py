@@ -57,6 +57,18 @@ def collect(
     y = open_vectors(target, column=target_column or column)
     # Kept statistics should serve every fit; without them a Gram matrix is collected only where it is used.
     wanted = grams or keep is not None or x.width > y.width
-    with output.progress("Reading rows", x.rows) as done:
-        moments = moments_of_files(x, y, grams=wanted, rows_per_batch=rows_per_batch, keep=keep, progress=done)
+    rows_done = 0
+
+    def note(rows: int) -> None:
+        nonlocal rows_done
+        rows_done = rows
+        done(rows)
+
+    try:
+        with output.progress("Reading rows", x.rows) as done:
+            moments = moments_of_files(x, y, grams=wanted, rows_per_batch=rows_per_batch, keep=keep, progress=note)
+    except KeyboardInterrupt:
+        if keep is not None:
+            output.remark(f"{rows_done:,} of {x.rows:,} rows are kept in {keep}; run the same command to go on.")
+        raise
     return x, y, moments

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from interbasin.data.vectors import Vectors, default_rows_per_batch, paired_batches
 from interbasin.errors import DataError, FileError
 from interbasin.statistics import PairedMoments
+from interbasin.statistics.files import HOLDS
 from interbasin.storage import refuse_what_is_in_the_way
 
 __all__ = ["moments_of_files"]
 
 SECONDS_BETWEEN_SAVES = 30.0
+SAMPLE_BYTES = 2**16
 
 
 def moments_of_files(
@@ -49,7 +53,7 @@ def moments_of_files(
     batches = paired_batches(source, target, batch_rows, start=moments.count)
     if progress is not None:
         progress(moments.count)
-    saved = time.monotonic()
+    saved, kept = time.monotonic(), moments.count
     try:
         for x, y in batches:
             _update(moments, x, y, source, target)
@@ -57,9 +61,10 @@ def moments_of_files(
                 progress(moments.count)
             if keep is not None and time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
                 _save(moments, keep, inputs)
-                saved = time.monotonic()
+                saved, kept = time.monotonic(), moments.count
     finally:
-        if keep is not None and moments.count:
+        # Nothing new, nothing written: runs that only read can share a folder.
+        if keep is not None and moments.count > kept:
             _save(moments, keep, inputs)
     return moments
 
@@ -79,9 +84,9 @@ def _save(moments: PairedMoments, keep: str | os.PathLike[str], inputs: dict[str
 def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], empty: PairedMoments) -> PairedMoments:
     """The moments to go on from: those kept in the folder, or empty ones if there is nothing yet."""
     if not os.path.exists(os.path.join(keep, "moments.json")):
-        if os.path.isdir(keep) and os.listdir(keep):
+        if os.path.isdir(keep) and any(Path(keep).iterdir()):
             raise FileError(f"Asked to keep statistics in {keep}, but that folder holds other things; choose another.")
-        refuse_what_is_in_the_way(keep, force=True)
+        refuse_what_is_in_the_way(keep, HOLDS, force=True)
         return empty
     moments, notes = PairedMoments.load_with_notes(keep)
     if notes.get("inputs") != inputs:
@@ -94,7 +99,7 @@ def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], empty: PairedM
             f"The statistics in {keep} were collected without Gram matrices, which are needed now; "
             "remove the folder to start anew."
         )
-    refuse_what_is_in_the_way(keep, force=True)
+    refuse_what_is_in_the_way(keep, HOLDS, force=True)
     return moments
 
 
@@ -106,8 +111,19 @@ def _fingerprint(vectors: Vectors) -> dict[str, Any]:
     return {
         "file": vectors.path.name,
         "bytes": status.st_size,
+        "sample": _digest(vectors.path, status.st_size),
         "modified": status.st_mtime_ns,
         "column": vectors.column,
         "rows": vectors.rows,
         "width": vectors.width,
     }
+
+
+def _digest(path: Path, size: int) -> str:
+    """A hash of blocks from the head, the middle and the tail: files from one archive share sizes and times."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for start in (0, size // 3, 2 * size // 3, max(0, size - SAMPLE_BYTES)):
+            file.seek(start)
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()

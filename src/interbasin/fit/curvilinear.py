@@ -23,7 +23,7 @@ from torch import Tensor
 
 from interbasin.errors import FitError, ShapeError
 
-__all__ = ["Descent", "Objective", "descend", "require_gradient"]
+__all__ = ["Descent", "Objective", "descend", "require_gradient", "value_and_gradient"]
 
 Objective = Callable[[Tensor], tuple[float | Tensor, Tensor]]
 
@@ -82,8 +82,7 @@ def descend(objective: Objective, start: Tensor, *, tolerance: float = 1e-10, st
 
 
 def _evaluate(objective: Objective, point: Tensor) -> _Place:
-    value, gradient = objective(point)
-    value = float(value)
+    value, gradient = value_and_gradient(objective(point))
     gradient = require_gradient(gradient, point).detach().to(point)
     if not torch.isfinite(torch.tensor(value)) or not bool(torch.isfinite(gradient).all()):
         raise FitError(
@@ -91,6 +90,16 @@ def _evaluate(objective: Objective, point: Tensor) -> _Place:
         )
     tangent = gradient - point @ (gradient.mT @ point)
     return _Place(point, value, gradient, tangent)
+
+
+def value_and_gradient(answer: object) -> tuple[float, object]:
+    """The two things that an objective has to return."""
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise FitError(
+            f"The objective must return its value and its gradient, found {type(answer).__name__}; "
+            "return (value, gradient)."
+        )
+    return float(torch.as_tensor(answer[0]).detach()), answer[1]
 
 
 def require_gradient(gradient: object, point: Tensor) -> Tensor:

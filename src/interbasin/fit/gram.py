@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-__all__ = ["factor", "polish"]
+__all__ = ["factor", "polish", "project"]
 
 # Relative singular value down to which one basis serves all rows: there eps * cond**2 is still below the guard.
 _FLOOR = 2.5e-7
@@ -97,6 +97,19 @@ def polish(factor: Tensor) -> Tensor:
     diagonal = error.diagonal(dim1=-2, dim2=-1)
     diagonal.copy_(diagonal if double else factor.square().sum(-1)).sub_(1)
     return multiply(factor, error.to(factor.dtype), factor, alpha=-0.5)
+
+
+def project(basis: Tensor, factor: Tensor) -> Tensor:
+    """The part of an orthogonal factor whose rows lie in the span of ``basis``, a partial isometry.
+
+    In float64 where there is one, since float32 bases are orthonormal to fewer digits than the result should be.
+    """
+    if basis.device.type in _WITHOUT_DOUBLE:
+        return basis @ (basis.mT @ factor)
+    # Orthonormal columns to full precision; those that are zero stay zero.
+    exact = basis.double()
+    exact = 1.5 * exact - 0.5 * exact @ (exact.mT @ exact)
+    return (exact @ (exact.mT @ factor.double())).to(factor.dtype)
 
 
 def _inverse_root(matrix: Tensor, basis: Tensor, levels: Tensor) -> Tensor | None:

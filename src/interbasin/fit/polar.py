@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from interbasin.arrays import as_tensor
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.fit import gram, qdwh
 
@@ -99,6 +100,7 @@ def polar(
         >>> polar(turn @ torch.tensor([[3.0, 1.0], [1.0, 2.0]])).factor.allclose(turn, atol=1e-6)
         True
     """
+    matrix = as_tensor(matrix, "The matrix of polar")
     _check(matrix, unobserved, rank_tolerance, path)
     work = matrix.detach()
     if matrix.dtype not in (torch.float32, torch.float64):
@@ -169,11 +171,11 @@ def _svd(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, int | Tens
         rank = len(values) - bisect_right(values, tolerance * values[-1])
         if drop and rank < len(values):
             # Projecting the polished factor keeps it as orthonormal as the projector is.
-            factor = basis[:, :rank] @ (basis[:, :rank].mT @ factor)
+            factor = gram.project(basis[:, :rank], factor)
         return factor, rank
     observed = sizes > tolerance * sizes[:, :1]
-    if drop:
-        factor = (basis * observed[:, None, :]) @ (basis.mT @ factor)
+    if drop and not bool(observed.all()):
+        factor = gram.project(basis * observed[:, None, :], factor)
     return factor, observed.sum(-1)
 
 
@@ -211,7 +213,7 @@ def _check(matrix: Tensor, unobserved: str, rank_tolerance: float | None, path: 
             f"polar needs real floating-point entries; this tensor is {matrix.dtype}. Convert it first, "
             "for example with .double()."
         )
-    if rank_tolerance is not None and not 0 <= rank_tolerance < 1:
+    if rank_tolerance is not None and not (isinstance(rank_tolerance, int | float) and 0 <= rank_tolerance < 1):
         raise DataError(
             f"rank_tolerance is relative to the largest singular value and lies in [0, 1); got {rank_tolerance!r}. "
             "Leave it out for the default, the longer side times machine epsilon."

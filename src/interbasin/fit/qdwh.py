@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from interbasin.fit.gram import polish
+from interbasin.fit.gram import polish, project
 
 __all__ = ["factor"]
 
@@ -39,8 +39,8 @@ def factor(wide: Tensor, tolerance: float, drop: bool) -> tuple[Tensor, Tensor]:
     result = polish(result + _turn(product, levels, basis) @ result)
     # Eigenvalues carry a few roundings of their own, so nothing below those is counted whatever the tolerance.
     observed = (levels > max(tolerance, 8 * epsilon) * levels[..., -1:]) & (levels > 0)
-    if drop:
-        result = (basis * observed[..., None, :]) @ (basis.mT @ result)
+    if drop and not bool(observed.all()):
+        result = project(basis * observed[..., None, :], result)
     return result, observed.sum(-1)
 
 

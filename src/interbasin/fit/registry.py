@@ -47,7 +47,9 @@ class Solver:
         """Fit a few made-up rows, so that bad options are refused before long work and not after it."""
         self.require_options(options)
         rows = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
-        self.function(PairedMoments.of(rows, rows.flip(-1)), **options)
+        steps = options.get("steps")
+        few = {"steps": 10} if isinstance(steps, int) and steps > 10 else {}
+        self.function(PairedMoments.of(rows, rows.flip(-1)), **{**options, **few})
 
     def require_options(self, given: Iterable[str]) -> None:
         """Refuse options that belong to other fits.
@@ -152,18 +154,19 @@ def measure(
 ) -> Fit:
     """The `Fit` of a proposal: its offset if one was asked for, and its residuals."""
     map = with_offset(proposal.map, moments) if affine else proposal.map
-    if isinstance(source, PairedMoments) or target is None:
+    details = dict(proposal.details)
+    if isinstance(source, PairedMoments) or source is None or target is None:
+        details["residual_resolution"] = math.sqrt(2 * moments.precision)
         raw = residual_energy(moments, map, centered=False)
         spread = residual_energy(moments, map, centered=True)
     else:
-        # With the rows at hand the residual is measured on them, to round-off; moments stop at about 1e-8.
+        # With the rows at hand the residual is measured on them, to round-off; moments stop at their resolution.
         raw, spread = _residuals_of_rows(map, as_tensor(source, "The source"), as_tensor(target, "The target"))
     energy = float(moments.squares_target(centered=False).sum())
     variance = float(moments.squares_target(centered=True).sum())
-    explained = 1 - _ratio(spread, variance) if centered or affine else 1 - _ratio(raw, energy)
-    return Fit(
-        map, math.sqrt(_ratio(raw, energy)), explained, proposal.status, proposal.steps, method, proposal.details
-    )
+    part, whole = (spread, variance) if centered or affine else (raw, energy)
+    explained = 1 - part / whole if whole > 0 else math.nan
+    return Fit(map, math.sqrt(_ratio(raw, energy)), explained, proposal.status, proposal.steps, method, details)
 
 
 def with_offset(map: Map, moments: PairedMoments) -> Affine:

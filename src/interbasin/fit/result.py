@@ -11,7 +11,7 @@ from typing import Any
 
 from interbasin.errors import FitError
 from interbasin.maps import Map
-from interbasin.maps.files import write_into
+from interbasin.maps.files import HOLDS, write_into
 from interbasin.storage import new_folder, write_document
 
 __all__ = ["STATUSES", "Fit", "Proposal"]
@@ -44,8 +44,9 @@ class Fit:
     Attributes:
         map: The map.
         residual: :math:`\|m(x) - y\| / \|y\|` over the rows as they are (the map as it stands, with its offset if it
-            has one). NaN if the moments do not hold what it takes: a map onto a narrower space needs the source's Gram
-            matrix.
+            has one). From moments it is a difference of sums, which tells nothing below
+            ``details["residual_resolution"]``; NaN if they do not hold what it takes: a map onto a narrower space needs
+            the source's Gram matrix.
         explained: The share of the target's energy that is explained: of the variance about the mean for a centred fit,
             so that means which the map does not carry show in ``residual`` and not here.
         status: One of `STATUSES`.
@@ -60,7 +61,7 @@ class Fit:
     status: str
     steps: int
     method: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def message(self) -> str:
@@ -95,7 +96,7 @@ class Fit:
         self, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
     ) -> None:
         """Write the map and ``fit.json`` to a folder, whole or not at all; `interbasin.maps.load` reads it."""
-        with new_folder(folder, force=force) as temporary:
+        with new_folder(folder, HOLDS, force=force) as temporary:
             write_into(temporary, self.map)
             document = {"format": "interbasin.fit", "version": 1, **self.summary(), **dict(notes or {})}
             write_document(Path(temporary) / "fit.json", document)

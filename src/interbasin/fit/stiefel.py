@@ -7,7 +7,7 @@ from torch import Tensor
 
 from interbasin.arrays import as_tensor
 from interbasin.errors import FitError, ShapeError
-from interbasin.fit.curvilinear import Descent, Objective, descend, require_gradient
+from interbasin.fit.curvilinear import Descent, Objective, descend, require_gradient, value_and_gradient
 from interbasin.fit.polar import polar
 from interbasin.fit.registry import solver
 from interbasin.fit.result import Proposal
@@ -79,10 +79,13 @@ def stiefel(
 
 def _procrustes_objective(moments: PairedMoments, centered: bool) -> Objective:
     cross = moments.cross(centered=centered)
+    # In units of its largest entry: gradients are squared on the way, and data may be of any scale.
+    unit = float(cross.abs().max()) or 1.0
+    cross = cross / unit
     if moments.target_width >= moments.source_width:
         # Lengths are kept, so only the correlation changes. The constant is left out: beside it, small changes drown.
         return lambda q: (-2 * (q * cross.to(q)).sum(), -2 * cross.to(q))
-    gram = moments.gram_source(centered=centered)
+    gram = moments.gram_source(centered=centered) / unit
     return lambda q: (((q @ gram.to(q) - 2 * cross.to(q)) * q).sum(), 2 * (q @ gram.to(q) - cross.to(q)))
 
 
@@ -91,7 +94,7 @@ def _descend(objective: Objective, start: Tensor, tolerance: float, steps: int) 
         return descend(objective, start, tolerance=tolerance, steps=steps)
 
     def transposed(point: Tensor) -> tuple[float | Tensor, Tensor]:
-        value, gradient = objective(point.mT)
+        value, gradient = value_and_gradient(objective(point.mT))
         return value, require_gradient(gradient, point.mT).mT
 
     found = descend(transposed, start.mT.contiguous(), tolerance=tolerance, steps=steps)

@@ -48,8 +48,9 @@ class Affine(Map):
                 f"An Affine map into a space of width {part.target_width} needs one offset a unit, "
                 f"found shape {tuple(shift.shape)}."
             )
-        shift = finite(floating(shift), "The offset of an Affine map")
-        self._set(_linear=part, _offset=shift.to(dtype=part.dtype or shift.dtype).clone())
+        shift = floating(shift)
+        shift = finite(shift.to(dtype=part.dtype or shift.dtype), "The offset of an Affine map")
+        self._set(_linear=part, _offset=shift.clone())
         self._set(target_width=part.target_width, source_width=part.source_width)
 
     @property

@@ -21,6 +21,7 @@ from interbasin.storage import new_folder, read_record, write_record
 __all__ = ["KINDS", "load", "restore", "save"]
 
 FORMAT, VERSION, NAME = "map", 1, "map"
+HOLDS = ("map", "fit")  # a fit is a map with a report beside it
 
 KINDS: dict[str, type[Map]] = {
     kind.kind: kind for kind in (Identity, Permutation, SignedPermutation, Orthogonal, Linear, Affine, Blocks)
@@ -29,7 +30,7 @@ KINDS: dict[str, type[Map]] = {
 
 def save(map: Map, folder: str | os.PathLike[str], *, force: bool = False) -> None:
     """Write ``map`` to ``folder``; the folder appears whole or not at all."""
-    with new_folder(folder, force=force) as temporary:
+    with new_folder(folder, HOLDS, force=force) as temporary:
         write_into(temporary, map)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -14,8 +15,8 @@ from interbasin.maps.base import Map, act_densely, dense_matrix
 
 __all__ = ["Orthogonal"]
 
-# How far the entries of Q Q^T Q may be from those of Q. Wide enough for a factor that was computed in one precision and
-# stored in it, and far below what a matrix that is not orthogonal shows.
+# How far Q Q^T Q may be from Q, relative to Q in the Frobenius norm. Wide enough for a factor that was computed in one
+# precision and stored in it, and far below what a matrix that is not orthogonal shows.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
 
@@ -100,12 +101,14 @@ class Orthogonal(Map):
 def _rank_of_partial_isometry(matrix: Tensor, tolerance: float) -> int:
     working = matrix.to(working_dtype(matrix.dtype))
     narrow = working if working.shape[0] <= working.shape[1] else working.mT
-    gap = float((narrow @ narrow.mT @ narrow - narrow).abs().max())
-    if not gap <= tolerance:
-        raise MapError(
-            f"An Orthogonal map needs orthonormal rows or columns: Q Q^T Q differs from Q by {gap:.1e}, more than the "
-            f"{tolerance:.0e} that {matrix.dtype} allows; use Linear, or interbasin.fit.polar for the nearest "
-            f"orthogonal one."
-        )
+    norm = float(torch.linalg.vector_norm(narrow))
+    gap = float(torch.linalg.vector_norm(narrow @ narrow.mT @ narrow - narrow)) / norm if norm > 0 else 0.0
     # The squared Frobenius norm of a partial isometry is its rank.
-    return round(float(narrow.square().sum()))
+    rank = round(norm**2) if math.isfinite(norm**2) else 0
+    if not gap <= tolerance or (rank == 0) != (norm == 0):
+        raise MapError(
+            f"An Orthogonal map needs orthonormal rows or columns: Q Q^T Q differs from Q by {gap:.1e} of its norm, "
+            f"more than the {tolerance:.0e} that {matrix.dtype} allows; use Linear, or interbasin.fit.polar for the "
+            "nearest orthogonal one."
+        )
+    return rank

@@ -22,8 +22,8 @@ from interbasin.statistics.accumulation import Accumulator, Side
 __all__ = ["add_batch"]
 
 CHUNK_ROWS = 4096
-# Sums of squares below this come from products that float32 rounds to a few digits or to nothing.
-FAINT = 1e-26
+# Sums of squares below this come from products that were rounded to a few digits or to nothing, by machine epsilon.
+FAINT = {torch.finfo(torch.float32).eps: 1e-26, torch.finfo(torch.float64).eps: 1e-290}
 
 Rows = dict[str, Tensor]
 
@@ -127,12 +127,16 @@ def _sums_of_batch(xs: Rows, ys: Rows, x_origins: Rows, y_origins: Rows, state: 
         if not _is_finite(sums):
             _refuse_bad_values(chunk_x, "source", state.batches, state.count + start)
             _refuse_bad_values(chunk_y, "target", state.batches, state.count + start)
-        if not _is_finite(sums) or _is_faint(sums):
+        if not _is_finite(sums) or _is_faint(sums, FAINT[sums.precision]):
             # Every value is finite, so it was the products that left the range of their precision.
             sums = _sums_of_chunk(chunk_x, chunk_y, x_origins, y_origins, state.grams, torch.float64)
         if not _is_finite(sums):
             raise DataError(
                 f"Batch {state.batches} has values so large that their products overflow float64; scale the data down."
+            )
+        if _is_faint(sums, FAINT[torch.finfo(torch.float64).eps]):
+            raise DataError(
+                f"Batch {state.batches} has values so small that their products vanish in float64; scale the data up."
             )
         total = sums if total.count == 0 else total.plus(sums)
     return replace(total, batches=1)
@@ -184,11 +188,13 @@ def _is_finite(sums: Accumulator) -> bool:
     return all(bool(torch.isfinite(tensor.sum())) for tensor in tensors)
 
 
-def _is_faint(sums: Accumulator) -> bool:
-    if sums.precision <= torch.finfo(torch.float64).eps:
-        return False
-    sides = (*sums.sources.values(), *sums.targets.values())
-    return any(float(side.square.max()) < FAINT for side in sides)
+def _is_faint(sums: Accumulator, limit: float) -> bool:
+    """Whether the squares of some unit that is not constant are (nearly) lost below the range of the precision."""
+    for side in (*sums.sources.values(), *sums.targets.values()):
+        squares = side.square if side.square.ndim == 1 else torch.diagonal(side.square)
+        if bool(((squares < limit) & ((squares > 0) | (side.total != 0))).any()):
+            return True
+    return False
 
 
 def _float64(tensor: Tensor) -> Tensor:

@@ -16,13 +16,14 @@ from interbasin.storage import new_folder, read_record, write_record
 __all__ = ["load_accumulator", "save_accumulator", "write_into"]
 
 FORMAT, VERSION, NAME = "moments", 1, "moments"
+HOLDS = ("moments",)
 
 
 def save_accumulator(
     state: Accumulator, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
 ) -> None:
     """Write the sums to ``folder``, whole or not at all; ``notes`` are kept beside them."""
-    with new_folder(folder, force=force) as temporary:
+    with new_folder(folder, HOLDS, force=force) as temporary:
         write_into(temporary, state, notes)
 
 

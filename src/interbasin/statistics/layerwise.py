@@ -45,6 +45,11 @@ class LayerwiseMoments:
                     f"LayerwiseMoments take the {kind} layers by name, found {type(layers).__name__}; "
                     "give a mapping such as {'layer1': rows}, or use PairedMoments for one pair."
                 )
+            odd = [name for name in layers if not isinstance(name, str)]
+            if odd:
+                raise DataError(
+                    f"The names of layers are text, found {odd[0]!r} among the {kind} layers; use str(name)."
+                )
         self._state = add_batch(self._state, sources, targets)
 
     def merge(self, other: LayerwiseMoments) -> LayerwiseMoments:

@@ -135,7 +135,7 @@ class PairedMoments:
         if centered:
             return cross - torch.outer(self._target.total, self._source.total.to(cross.device)) / self.count
         zeros = torch.zeros_like(self._source.origin), torch.zeros_like(self._target.origin)
-        return cross_about(cross, self._source, self._target, *zeros, self.count)
+        return _representable(cross_about(cross, self._source, self._target, *zeros, self.count))
 
     def gram_source(self, *, centered: bool = True) -> Tensor:
         r""":math:`\sum x x^\top`, shape ``(source, source)``, a sum. Only with ``grams=True``."""
@@ -156,9 +156,9 @@ class PairedMoments:
     def rank_tolerance(self, width: int) -> float:
         """The share of the largest eigenvalue below which a direction of a ``width`` wide space is round-off.
 
-        A matrix of independent rounding errors has a norm of about twice the root of its width; this is twice that.
+        A matrix of independent rounding errors has a norm that grows with the root of its width.
         """
-        return 4 * math.sqrt(width) * max(self.precision, torch.finfo(torch.float64).eps)
+        return max(8.0, math.sqrt(width)) * max(self.precision, torch.finfo(torch.float64).eps)
 
     def rank_bound(self, *, centered: bool = True) -> int:
         """The largest rank that this many rows can give the cross-product."""
@@ -194,10 +194,25 @@ class PairedMoments:
             raise DataError(
                 "These moments were collected without Gram matrices; collect them with PairedMoments(grams=True)."
             )
-        return side.centered(self.count) if centered else side.about(torch.zeros_like(side.origin), self.count).square
+        return _second_moments(side, self.count, centered)
 
     def _squares(self, side: Side, centered: bool) -> Tensor:
-        square = side.centered(self.count) if centered else side.about(torch.zeros_like(side.origin), self.count).square
+        square = _second_moments(side, self.count, centered)
         diagonal = square if square.ndim == 1 else torch.diagonal(square)
         # A constant unit can come out a rounding error below zero.
         return diagonal.clamp(min=0).clone()
+
+
+def _second_moments(side: Side, count: int, centered: bool) -> Tensor:
+    if centered:
+        return side.centered(count)
+    return _representable(side.about(torch.zeros_like(side.origin), count).square)
+
+
+def _representable(sums: Tensor) -> Tensor:
+    # About the mean all is well, or the batch would have been refused; about zero a huge mean can still overflow.
+    if not bool(torch.isfinite(sums).all()):
+        raise DataError(
+            "The sums about zero overflow float64, so large are the means; use centered=True, or scale the data."
+        )
+    return sums

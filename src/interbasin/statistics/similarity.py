@@ -35,9 +35,9 @@ def linear_cka(moments: PairedMoments) -> float:
     :math:`\|C\|_F^2 / (\|G_x\|_F \|G_y\|_F)`. With fewer rows than units it is biased upwards, as the plain estimator
     is.
     """
-    scale = float(torch.linalg.matrix_norm(moments.gram_source()) * torch.linalg.matrix_norm(moments.gram_target()))
-    _require_spread(scale)
-    return float(torch.linalg.matrix_norm(moments.cross()).square()) / scale
+    x, y = _unit(moments.gram_source()), _unit(moments.gram_target())
+    cross = moments.cross() / math.sqrt(_size(moments.gram_source())) / math.sqrt(_size(moments.gram_target()))
+    return float(torch.linalg.matrix_norm(cross).square() / (torch.linalg.matrix_norm(x) * torch.linalg.matrix_norm(y)))
 
 
 def mean_cosine(moments: PairedMoments, map: Map | None = None) -> float:
@@ -66,9 +66,9 @@ def mean_cosine(moments: PairedMoments, map: Map | None = None) -> float:
         energy = carried_energy(moments, map)
         if math.isnan(energy):
             moments.gram_source()  # raises, and says what to do
-    scale = math.sqrt(energy * float(moments.squares_target().sum()))
-    _require_spread(scale)
-    return max(-1.0, min(1.0, inner / scale))
+    _require_spread(energy)
+    _require_spread(target := float(moments.squares_target().sum()))
+    return max(-1.0, min(1.0, inner / math.sqrt(energy) / math.sqrt(target)))
 
 
 def canonical_correlations(moments: PairedMoments) -> Tensor:
@@ -105,9 +105,9 @@ def procrustes_distance(moments: PairedMoments) -> float:
     :math:`\min_Q \|\hat X Q^\top - \hat Y\|_F = \sqrt{2 - 2 \|\hat C\|_*}`, with zeros appended to the narrower space.
     A metric.
     """
-    scale = math.sqrt(float(moments.squares_source().sum()) * float(moments.squares_target().sum()))
-    _require_spread(scale)
-    nuclear = float(torch.linalg.svdvals(moments.cross()).sum()) / scale
+    source, target = float(moments.squares_source().sum()), float(moments.squares_target().sum())
+    _require_spread(min(source, target))
+    nuclear = float(torch.linalg.svdvals(moments.cross() / math.sqrt(source) / math.sqrt(target)).sum())
     return math.sqrt(max(0.0, 2 - 2 * nuclear))
 
 
@@ -149,6 +149,17 @@ def _roots(gram: Tensor, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
     root = torch.where(kept, values, 0).sqrt()
     inverse = torch.where(kept, 1 / torch.where(kept, root, 1), 0)
     return (vectors * inverse) @ vectors.mT, (vectors * root) @ vectors.mT, int(kept.sum())
+
+
+def _size(gram: Tensor) -> float:
+    size = float(gram.abs().max())
+    _require_spread(size)
+    return size
+
+
+def _unit(gram: Tensor) -> Tensor:
+    """A Gram matrix with its largest entry one: squares of its entries stay within range whatever the data's scale."""
+    return gram / _size(gram)
 
 
 def _require_spread(scale: float) -> None:

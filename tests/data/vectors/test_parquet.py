@@ -54,9 +54,9 @@ def test_a_column_of_numbers_that_is_named_is_a_matrix_of_width_one(path: Path) 
 
 def test_columns_of_numbers_stand_side_by_side_in_the_dtype_that_holds_them_all(path: Path) -> None:
     half = pa.array(np.array([1, 2, 3], dtype=np.float16))
-    vectors = open_vectors(saved(path, {"b": half, "a": [True, False, True], "c": [7, 8, 9]}))
+    vectors = open_vectors(saved(path, {"b": [5, 6, 7], "a": [True, False, True], "c": [7, 8, 9]}))
     assert (vectors.column, vectors.width, vectors.dtype) == (None, 3, np.float32)
-    assert next(vectors.batches(3)).tolist() == [[1, 1, 7], [2, 0, 8], [3, 1, 9]]
+    assert next(vectors.batches(3)).tolist() == [[5, 1, 7], [6, 0, 8], [7, 1, 9]]
     assert open_vectors(saved(path, {"a": half, "b": [0.1, 0.2, 0.3]})).dtype == np.float64
     assert open_vectors(saved(path, {"a": half, "b": half})).dtype == np.float16
 
@@ -69,12 +69,19 @@ def test_an_index_that_pandas_stored_is_no_part_of_the_vectors(path: Path) -> No
     assert next(vectors.batches(2)).tolist() == [[1, 3], [2, 4]]
     assert open_vectors(path, column="__index_level_0__").width == 1
     pq.write_table(table.replace_schema_metadata({"pandas": "{"}), path)
-    assert open_vectors(path).width == 3
+    with pytest.raises(DataError, match="__index_level_0__"):
+        open_vectors(path)
+
+
+def test_an_id_beside_real_columns_is_not_taken_for_a_feature(path: Path) -> None:
+    saved(path, {"id": [1, 2, 3], "d0": [0.1, 0.2, 0.3], "d1": [0.4, 0.5, 0.6]})
+    with pytest.raises(DataError, match=r"whole numbers \(id \(int64\)\).*drop them, or store the vectors as lists"):
+        open_vectors(path)
 
 
 def test_several_columns_of_lists_are_listed_with_their_types(path: Path) -> None:
     saved(path, {"a": LISTS, "b": [[1], [2], [3]], "id": [1, 2, 3]})
-    match = r"rows\.parquet has 2 columns of lists .*name one with column: a \(list<.*double>\), b \(list<.*int"
+    match = r"has 2 columns of lists .*name one with column= \(--column\): a \(list<.*double>\), b \(list<.*int"
     with pytest.raises(DataError, match=match):
         open_vectors(path)
 
@@ -148,7 +155,7 @@ def test_a_null_is_named_by_its_row(row: int, kind: pa.DataType, wrong: Any, pat
 
 
 def test_a_null_among_columns_side_by_side_is_named_by_column_and_row(path: Path) -> None:
-    vectors = open_vectors(saved(path, {"a": [1.0] * 5, "b": [1, 2, 3, None, 5]}))
+    vectors = open_vectors(saved(path, {"a": [1.0] * 5, "b": [1.0, 2.0, 3.0, None, 5.0]}))
     with pytest.raises(DataError, match=r"column 'b' of .*, row 3 \(counted from 0\) holds a null"):
         list(vectors.batches(2))
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from interbasin.errors import DataError, ShapeError
+from interbasin.errors import DataError, FileError, ShapeError
 
-__all__ = ["Batch", "Reader", "Vectors", "batch_dtype"]
+__all__ = ["Batch", "Reader", "Vectors", "batch_dtype", "stamp_of"]
 
 Batch: TypeAlias = NDArray[Any]  # (rows, width), C-contiguous, writable, a floating dtype in native byte order
 
@@ -42,6 +42,7 @@ class Vectors:
         width: How many numbers each has.
         dtype: The dtype of the batches; see ``open_vectors`` for how it follows from the stored one.
         reader: The format's own way of reading.
+        stamp: Size, time and inode of the file when it was opened.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Vectors:
     width: int
     dtype: np.dtype[Any]
     reader: Reader = field(repr=False)
+    stamp: tuple[int, int, int] | None = field(default=None, repr=False)
 
     def batches(self, rows_per_batch: int, start: int = 0) -> Iterator[Batch]:
         """The rows from ``start`` on, in order, as new C-contiguous arrays of shape (rows_per_batch, width).
@@ -76,7 +78,27 @@ class Vectors:
                 f"Reading {self.path} was to start at row {start}, but it has {self.rows} rows; "
                 f"start must lie from 0 to {self.rows}."
             )
-        return self.reader.batches(rows_per_batch, start)
+        return self._unchanged(rows_per_batch, start)
+
+    def _unchanged(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
+        """The reader's batches, none of which comes from another file than the one that was opened."""
+        self._require_unchanged()
+        for batch in self.reader.batches(rows_per_batch, start):
+            self._require_unchanged()
+            yield batch
+
+    def _require_unchanged(self) -> None:
+        if self.stamp is not None and stamp_of(self.path) != self.stamp:
+            raise FileError(f"{self.path} has changed since it was opened; open it again when it is complete.")
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file from a later one of the same name; None if there is none any more."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def batch_dtype(stored: np.dtype[Any], where: str) -> np.dtype[Any]:

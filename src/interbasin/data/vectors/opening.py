@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from interbasin.data.vectors.base import Vectors
+from interbasin.data.vectors.base import Vectors, stamp_of
 from interbasin.data.vectors.npy import open_npy
 from interbasin.data.vectors.npz import open_npz
 from interbasin.errors import FileError
@@ -52,14 +53,17 @@ def open_vectors(path: str | PathLike[str], *, column: str | None = None) -> Vec
     """
     file = Path(path)
     format_name = check_path(file)
+    stamp = stamp_of(file)
     if format_name == "npy":
-        return open_npy(file)
-    if format_name == "npz":
-        return open_npz(file, column)
-    # Imported here because it loads pyarrow, which takes longer than reading most .npy files.
-    from interbasin.data.vectors.parquet import open_parquet
+        vectors = open_npy(file)
+    elif format_name == "npz":
+        vectors = open_npz(file, column)
+    else:
+        # Imported here because it loads pyarrow, which takes longer than reading most .npy files.
+        from interbasin.data.vectors.parquet import open_parquet
 
-    return open_parquet(file, column)
+        vectors = open_parquet(file, column)
+    return replace(vectors, stamp=stamp)
 
 
 def check_path(file: Path) -> str:

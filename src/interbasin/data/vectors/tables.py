@@ -79,11 +79,18 @@ def without_a_name(schema: pa.Schema, where: str) -> list[pa.Field]:
     if of_lists:
         raise DataError(
             f"{where} has {len(of_lists)} columns of lists of numbers, so which one has the vectors is not clear; "
-            f"name one with column: {described(of_lists)}."
+            f"name one with column= (--column): {described(of_lists)}."
         )
     if fields and all(is_number(field.type) for field in fields):
         if len({field.name for field in fields}) < len(fields):
             raise DataError(f"{where} has several columns of one name: {described(fields)}; rename all but one.")
+        whole = [field for field in fields if not pa.types.is_floating(field.type)]
+        if whole and len(whole) < len(fields):
+            # An id or a label beside the features would be read as one of them, and drown the others.
+            raise DataError(
+                f"{where} has columns of whole numbers ({described(whole)}) among columns of real ones, and whether "
+                "they belong to the vectors is not clear; drop them, or store the vectors as lists in one column."
+            )
         return fields
     raise DataError(
         f"{where} has no column of lists of numbers, and its columns are not all numbers that could stand side by "
