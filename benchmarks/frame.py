@@ -14,6 +14,8 @@ Scripts run from anywhere: ``python benchmarks/<question>.py``. Results go to ``
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import os
 import platform
@@ -138,12 +140,16 @@ def _clock(call: Callable[[], object]) -> float:
 
 def peak_memory(call: Callable[[], object]) -> int | None:
     """Bytes by which a call raises the process's peak resident memory, or None where the system does not tell."""
+    gc.collect()
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark back to what is resident now
+        # Memory that was freed but never returned would hide what the call needs; and without a libc that can return
+        # it, or a system that can reset the high-water mark, there is nothing to report.
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
         before = _resident("VmRSS")
         call()
         return max(0, _resident("VmHWM") - before)
-    except (OSError, StopIteration):
+    except (AttributeError, OSError, StopIteration, TypeError):
         return None
 
 

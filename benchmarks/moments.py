@@ -156,7 +156,7 @@ def main() -> None:
         ]
     for source, target, count in sizes:
         for grams in (False, True):
-            content["time"].append(time_case(source, target, count, grams, budget=3 if quick else 8))
+            content["time"].append(time_case(source, target, count, grams, budget=3 if quick else 14))
             frame.save(path, content)
     for count in (65_536, 131_072, 262_144, 524_288) if quick else (50_000, 100_000, 200_000, 400_000):
         content["memory"].append(memory_case(*((256, 384) if quick else BAR_CASE[:2]), count))

@@ -232,7 +232,8 @@ def main() -> None:
     for case in cases(asked.quick):
         if asked.only and asked.only not in case.key:
             continue
-        found[case.key] = measure(case, budget=0.5 if asked.quick else 6.0)
+        # Cases measured again later carry their own date; the environment is that of the last run.
+        found[case.key] = {"date": environment["date"], **measure(case, budget=0.5 if asked.quick else 6.0)}
         gc.collect()
         records = [found[key] for key in wanted if key in found]
         frame.save(path, {"environment": environment, "bars": judge(records), "cases": records})

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from interbasin.arrays import as_tensor
+from interbasin.arrays import Array, as_tensor
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.fit import gram, qdwh
 
@@ -36,7 +36,7 @@ _LONG, _GRAM_WIDTH_IF_LONG = 1.3, {torch.float64: 96, torch.float32: 192}
 # where the gram path ends. Until a matrix is long or wide enough the race is close, and only won where next to no
 # correction is needed; later in single precision, whose SVD races an eigendecomposition in float64.
 _FLOOR, _CLOSE_RACE_FLOOR = 5e-6, 1e-3
-_CLOSE_RACE_WIDTH = {torch.float64: 384, torch.float32: 1024}
+_CLOSE_RACE_WIDTH = {torch.float64: 640, torch.float32: 1024}
 
 # Up to this width LAPACK's float32 factors are orthogonal to 1e-5 in the Frobenius norm by themselves.
 _POLISH_WIDTH = 48
@@ -65,7 +65,7 @@ class Polar:
 
 
 def polar(
-    matrix: Tensor,
+    matrix: Array,
     *,
     unobserved: Unobserved = "complete",
     rank_tolerance: float | None = None,
@@ -100,7 +100,8 @@ def polar(
         >>> polar(turn @ torch.tensor([[3.0, 1.0], [1.0, 2.0]])).factor.allclose(turn, atol=1e-6)
         True
     """
-    matrix = as_tensor(matrix, "The matrix of polar")
+    if not isinstance(matrix, Tensor):
+        matrix = as_tensor(matrix, "The matrix of polar")
     _check(matrix, unobserved, rank_tolerance, path)
     work = matrix.detach()
     if matrix.dtype not in (torch.float32, torch.float64):

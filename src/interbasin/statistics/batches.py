@@ -138,8 +138,19 @@ def _sums_of_batch(xs: Rows, ys: Rows, x_origins: Rows, y_origins: Rows, state: 
             raise DataError(
                 f"Batch {state.batches} has values so small that their products vanish in float64; scale the data up."
             )
-        total = sums if total.count == 0 else total.plus(sums)
+        total = sums if total.count == 0 else _absorb(total, sums)
     return replace(total, batches=1)
+
+
+def _absorb(total: Accumulator, sums: Accumulator) -> Accumulator:
+    """``total.plus(sums)`` in the memory of ``total``, which nobody else holds yet."""
+    for pair, cross in sums.crosses.items():
+        total.crosses[pair].add_(cross)
+    for mine, added in ((total.sources, sums.sources), (total.targets, sums.targets)):
+        for name, side in added.items():
+            mine[name].total.add_(side.total)
+            mine[name].square.add_(side.square)
+    return replace(total, count=total.count + sums.count, precision=max(total.precision, sums.precision))
 
 
 def _sums_of_chunk(
