@@ -119,7 +119,9 @@ def _checked_start(start: object, moments: PairedMoments | None) -> Tensor:
 
 
 def _random_starts(target: int, source: int, seed: int) -> list[Tensor]:
-    start = polar(torch.randn(target, source, dtype=torch.float64, generator=generator_of(seed))).factor
+    # The second draw: data made from the same seed often are the first, and would begin at a stationary point.
+    drawn = torch.randn(2, target, source, dtype=torch.float64, generator=generator_of(seed))[1]
+    start = polar(drawn).factor
     if target != source:
         return [start]
     mirrored = start.clone()
