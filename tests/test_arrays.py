@@ -117,3 +117,8 @@ def test_results_come_out_as_what_came_in():
 )
 def test_products_are_formed_in_the_widest_precision_and_at_least_in_float32(dtypes, expected):
     assert working_dtype(*dtypes) == expected
+
+
+def test_a_masked_array_is_refused_because_its_mask_would_be_lost():
+    with pytest.raises(DataError, match="masked array, whose mask would be lost"):
+        as_tensor(np.ma.masked_array([1.0, 2.0], mask=[0, 1]), "The input")

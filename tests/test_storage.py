@@ -357,3 +357,13 @@ def test_tensors_cut_off_anywhere_are_named(kept, saved):
     path = saved / "thing.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
     refused(lambda: number_in(saved), FileError, (str(path), "damaged or cut off"))
+
+
+def test_names_that_no_folder_can_have_are_refused(tmp_path, monkeypatch):
+    refused(lambda: save_number(Path("a\0b")), FileError, ("cannot be the name of a folder",))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refused(lambda: save_number(tmp_path / "link"), FileError, ("link to nothing",))
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: save_number(Path(".")), FileError, ("current folder",))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    refused(lambda: save_number(tmp_path / "new"), FileError, ("is not yours to write",))

@@ -258,3 +258,18 @@ def test_numbers_for_people_are_short_and_the_unknown_is_a_dash():
 def test_every_command_has_a_file_of_its_own():
     folder = Path(interbasin.__file__).parent / "cli"
     assert {f"{command}.py" for command in COMMANDS} <= {path.name for path in folder.glob("*.py")}
+
+
+def test_a_refusal_of_the_system_is_one_sentence(files, monkeypatch):
+    def full(*arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("interbasin.statistics.similarities", full)
+    assert "the system refused (No space left on device)" in failed(run("compare", *files))
+
+
+def test_the_result_and_the_statistics_need_folders_of_their_own(files, tmp_path):
+    seen = tmp_path / "seen"
+    for output in (seen, seen / "map"):
+        done = run("fit", *files, "-o", output, "--statistics", seen)
+        assert "need folders of their own" in failed(done)

@@ -342,3 +342,14 @@ def test_the_soft_assignment_names_the_extra_it_lacks(monkeypatch):
     words = ("sinkhorn", "'ot' extra", "pip install 'interbasin[ot]'")
     refused(lambda: fit.sinkhorn(X, Y), MissingExtraError, words)
     assert fit.assignment(X, Y).status == "converged"
+
+
+def test_an_objective_that_returns_no_pair_is_refused():
+    for start in (torch.eye(3), torch.eye(3)[:2]):
+        with pytest.raises(FitError, match="value and its gradient, found Tensor"):
+            fit.stiefel(objective=lambda q: q.sum(), start=start)
+
+
+def test_an_affine_fit_without_data_is_refused():
+    with pytest.raises(FitError, match="needs data, whose means it carries"):
+        fit.stiefel(objective=lambda q: (q.sum(), torch.ones_like(q)), start=torch.eye(2), affine=True)

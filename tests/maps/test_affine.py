@@ -69,3 +69,13 @@ def test_an_offset_is_never_rounded_to_whole_numbers(linear, dtype):
 def test_an_offset_takes_the_precision_of_its_linear_part():
     assert Affine(torch.eye(2), torch.ones(2, dtype=torch.float64)).offset.dtype == torch.float32
     assert Affine([[1, 2], [3, 4]], [1, 2]).dtype == torch.float64
+
+
+def test_an_affine_linear_part_is_refused():
+    with pytest.raises(MapError, match="is affine itself; compose the two with @"):
+        Affine(Affine([[1.0]], [0.0]), [1.0])
+
+
+def test_an_offset_that_overflows_the_precision_of_the_map_is_refused():
+    with pytest.raises(DataError, match="must be finite"):
+        Affine(Linear(torch.eye(2).half()), [1e6, 0.0])

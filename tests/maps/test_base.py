@@ -170,3 +170,8 @@ def test_the_interface_itself_cannot_be_made():
 
 def test_what_is_not_a_map_is_named():
     refused(lambda: require_map(torch.eye(2), "the carrier"), MapError, ("the carrier", "Tensor"))
+
+
+def test_a_dtype_that_is_only_for_storage_is_refused():
+    with pytest.raises(DataError, match="cannot calculate with torch.float8_e4m3fn"):
+        Permutation([1, 0])(torch.zeros(2).to(torch.float8_e4m3fn))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from tests.test_storage import case, refused
 
-from interbasin.errors import DataError, MapError, ShapeError
+from interbasin import maps
+from interbasin.errors import DataError, FileError, MapError, ShapeError
 from interbasin.maps import Linear, Orthogonal
 
 BAD_MATRICES = [
@@ -71,3 +72,11 @@ def test_partial_isometries_know_their_rank():
     assert Orthogonal([[-1.0]]).rank == 1
     assert Orthogonal([[1.0, 0.0, 0.0]]).rank == 1
     assert not Orthogonal([[1.0, 0.0, 0.0]]).is_exact_inverse
+
+
+def test_a_saved_rank_that_is_not_the_matrix_s_is_refused(tmp_path):
+    Orthogonal(torch.eye(3)).save(tmp_path / "map")
+    path = tmp_path / "map" / "map.json"
+    path.write_text(path.read_text("utf-8").replace('"rank": 3', '"rank": 2'), "utf-8")
+    with pytest.raises(FileError, match="says it has rank 2, but its matrix has rank 3"):
+        maps.load(tmp_path / "map")

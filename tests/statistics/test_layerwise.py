@@ -130,3 +130,8 @@ def test_each_kind_of_moments_names_the_other(moments, tmp_path):
     PairedMoments.of(rows(5, 2), rows(5, 2), grams=False).save(tmp_path / "pair")
     refused(lambda: LayerwiseMoments.load(tmp_path / "pair"), DataError, ("no Gram matrices",))
     refused(lambda: moments.save(tmp_path / "pair"), FileError, ("exists already",))
+
+
+def test_names_of_layers_that_are_no_text_are_refused():
+    with pytest.raises(DataError, match=r"names of layers are text, found \(1, 2\)"):
+        LayerwiseMoments().update({(1, 2): rows(5, 2)}, {"out": rows(5, 2)})

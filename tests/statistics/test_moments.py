@@ -253,3 +253,16 @@ def test_sums_of_squares_are_never_negative():
 
 def test_moments_show_their_widths_and_rows():
     assert repr(some()) == "PairedMoments(2 <- 3, 5 rows, grams)"
+
+
+def test_values_whose_products_vanish_even_in_float64_are_refused():
+    with pytest.raises(DataError, match="vanish in float64; scale the data up"):
+        PairedMoments.of(rows(5, 12) * 1e-170, rows(5, 7))
+
+
+def test_sums_about_zero_that_overflow_are_refused_and_those_about_the_mean_are_not():
+    moments = PairedMoments.of(rows(5, 12) + 1e200, rows(5, 7) + 1e200)
+    assert bool(torch.isfinite(moments.cross()).all())
+    for ask in (moments.cross, moments.gram_source, moments.squares_target):
+        with pytest.raises(DataError, match="sums about zero overflow float64"):
+            ask(centered=False)
