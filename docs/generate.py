@@ -133,7 +133,7 @@ def filled(page: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2g}"
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _megabytes(count: int | None) -> str:
