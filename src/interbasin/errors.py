@@ -5,8 +5,10 @@ InterbasinError
 ├── DataError          (ValueError)   values that cannot be used: NaN, infinity, nothing at all, the wrong dtype
 ├── MapError           (ValueError)   a matrix or an index that is not the kind of map it was said to be
 ├── FitError           (ValueError)   a fit that cannot be made, or that the caller asked to have converged
+├── WiringError        (ValueError)   a network that cannot be traced, wired, carried or recorded as asked
 ├── UnknownNameError   (LookupError)  a name that is not registered; lists the known ones, nearest first
 ├── FileError          (OSError)      a file that is missing, in the way, truncated or not what its name says
+│   └── CheckpointError               the same of a network's weights; names the file and the tensor
 └── MissingExtraError  (ImportError)  an optional dependency that is not installed; names the extra
 
 The command line prints the message alone and exits with code 1; anything outside this tree is a bug.
@@ -18,6 +20,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "CheckpointError",
     "DataError",
     "FileError",
     "FitError",
@@ -26,6 +29,7 @@ __all__ = [
     "MissingExtraError",
     "ShapeError",
     "UnknownNameError",
+    "WiringError",
 ]
 
 
@@ -49,6 +53,10 @@ class FitError(InterbasinError, ValueError):
     """A fit cannot be made, or did not converge although the caller required it."""
 
 
+class WiringError(InterbasinError, ValueError):
+    """A network cannot be traced, wired, carried or recorded as asked."""
+
+
 class UnknownNameError(InterbasinError, LookupError):
     """A name is not registered."""
 
@@ -67,6 +75,10 @@ class FileError(InterbasinError, OSError):
     # OSError shows its arguments as "[Errno ...]" when there are two; we always give one sentence.
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class CheckpointError(FileError):
+    """A network's weights are missing, damaged, quantised, or not what their index says."""
 
 
 class MissingExtraError(InterbasinError, ImportError):

@@ -1,0 +1,171 @@
+"""The one function that moves tensors: written axes by the map, read axes by its dual, gains by its size.
+
+For a weight that is ``W' = M_out W M_in^-1``, the change of basis of re-basin and the rule of transport alike. An axis
+that is a row of stretches is cut, moved stretch by stretch and joined; one that is a grid is unfolded, moved factor by
+factor and folded. Where a map differs from block to block, the blocks stand in the source's order: what is inside them
+moves first, then they change places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from interbasin.arrays import working_dtype
+from interbasin.errors import MapError, ShapeError
+from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
+from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still
+
+__all__ = ["Mover"]
+
+
+class Mover:
+    """Maps, one a space, ready to move any tensor whose axes are known. Spaces without a map stay as they are."""
+
+    def __init__(self, spaces: Mapping[str, Space], maps: Mapping[str, Map]) -> None:
+        self.spaces = spaces
+        self.maps = {name: one for name, one in maps.items() if not isinstance(one, Identity)}
+        self._sided: dict[tuple[str, Role], Map] = {}
+        self._stacked: dict[tuple[str, Role], Tensor] = {}
+
+    def move(self, tensor: Tensor, axes: Sequence[Axis]) -> Tensor:
+        """The tensor in the new coordinates, in its own dtype."""
+        if not self._touched(axes):
+            return tensor.clone()
+        wide = tensor.detach().to(working_dtype(tensor.dtype, torch.float64))
+        return self._move(wide, list(enumerate(axes))).to(tensor.dtype).contiguous()
+
+    def _touched(self, axes: Sequence[Axis]) -> bool:
+        return any(self._touches(axis) for axis in axes)
+
+    def _touches(self, axis: Axis) -> bool:
+        if isinstance(axis, In):
+            return axis.space in self.maps
+        if isinstance(axis, Row | Grid | Each):
+            return any(self._touches(part) for part in axis.parts)
+        return False
+
+    def _move(self, tensor: Tensor, axes: list[tuple[int, Axis]]) -> Tensor:
+        """The tensor moved; its axes come with the number of the original axis they are a part of."""
+        if not self._touched([axis for _, axis in axes]):
+            return tensor
+        for place, (home, axis) in enumerate(axes):
+            if isinstance(axis, Grid):
+                unfolded = tensor.unflatten(place, [part.size for part in axis.parts])  # type: ignore[no-untyped-call]
+                factors = [(home, part) for part in axis.parts]
+                moved = self._move(unfolded, [*axes[:place], *factors, *axes[place + 1 :]])
+                return moved.flatten(place, place + len(axis.parts) - 1)
+        for place, (home, axis) in enumerate(axes):
+            if isinstance(axis, Row):
+                pieces = torch.split(tensor, [part.size for part in axis.parts], place)
+                moved_pieces = []
+                for position, (piece, part) in enumerate(zip(pieces, axis.parts, strict=True)):
+                    narrowed = [(other_home, _narrowed(one, axis.key, position)) for other_home, one in axes]
+                    narrowed[place] = (home, part)
+                    moved_pieces.append(self._move(piece, narrowed))
+                return torch.cat(moved_pieces, place)
+        return self._move_leaves(tensor, axes)
+
+    def _move_leaves(self, tensor: Tensor, axes: list[tuple[int, Axis]]) -> Tensor:
+        # What depends on others moves before them.
+        for place in sorted(range(len(axes)), key=lambda place: -self._depth(axes[place][1])):
+            home, axis = axes[place]
+            if not isinstance(axis, In) or axis.space not in self.maps:
+                continue
+            beside = [_beside(axes, home, name) for name in self.spaces[axis.space].within]
+            tensor = self._blockwise(tensor, axis, place, beside) if beside else self._whole(tensor, axis, place)
+        return tensor
+
+    def _depth(self, axis: Axis) -> int:
+        if not isinstance(axis, In):
+            return 0
+        within = self.spaces[axis.space].within
+        return 1 + max((self._depth(In(name, Role.WRITE, 1)) for name in within), default=0)
+
+    def _whole(self, tensor: Tensor, axis: In, place: int) -> Tensor:
+        one = self._side(axis.space, axis.role)
+        if one.source_width != tensor.shape[place]:
+            raise ShapeError(
+                f"The map of space {axis.space!r} reads width {one.source_width}, but a tensor has "
+                f"{tensor.shape[place]} units there; fit the map on this network."
+            )
+        return one(tensor.movedim(place, -1)).movedim(-1, place)
+
+    def _blockwise(self, tensor: Tensor, axis: In, place: int, beside: list[int]) -> Tensor:
+        order = [*beside, place]
+        front = tensor.permute(*order, *(other for other in range(tensor.ndim) if other not in order))
+        stack = self._stack(axis)
+        blocks = front.flatten(0, len(beside) - 1)
+        if stack.shape[0] != blocks.shape[0] or stack.shape[2] != blocks.shape[1]:
+            raise ShapeError(
+                f"The map of space {axis.space!r} has {stack.shape[0]} blocks of width {stack.shape[2]}, but a tensor "
+                f"has {blocks.shape[0]} of width {blocks.shape[1]} there; fit the map on this network."
+            )
+        moved = torch.bmm(stack.to(blocks), blocks.reshape(*blocks.shape[:2], -1))
+        back = moved.reshape(*front.shape[: len(beside)], stack.shape[1], *blocks.shape[2:])
+        inverse = [0] * tensor.ndim
+        for position, other in enumerate([*order, *(one for one in range(tensor.ndim) if one not in order)]):
+            inverse[other] = position
+        return back.permute(*inverse)
+
+    def _stack(self, axis: In) -> Tensor:
+        """The matrices of all blocks, ``(blocks, target, source)``."""
+        known = (axis.space, axis.role)
+        if known not in self._stacked:
+            one = self._side(*known)
+            count = self.spaces[axis.space].blocks
+            if not isinstance(one, Blocks) or len(one.maps) != count or not _in_order(one):
+                raise MapError(
+                    f"Space {axis.space!r} has {count} blocks with a map each, found {one!r}; give Blocks of {count} maps "
+                    f"in their own order, and let the blocks change places by the maps of "
+                    f"{', '.join(self.spaces[axis.space].within)}."
+                )
+            self._stacked[known] = torch.stack([block.matrix for block in one.maps])
+        return self._stacked[known]
+
+    def _side(self, space: str, role: Role) -> Map:
+        if (space, role) not in self._sided:
+            one = self.maps[space]
+            self._sided[space, role] = one if role is Role.WRITE else one.dual() if role is Role.READ else _size(one)
+        return self._sided[space, role]
+
+
+def _beside(axes: list[tuple[int, Axis]], home: int, space: str) -> int:
+    """Where the blocks stand: on the same original axis if they do, else on another one."""
+    places = [place for place, (_, axis) in enumerate(axes) if isinstance(axis, In) and axis.space == space]
+    return next((place for place in places if axes[place][0] == home), places[0])
+
+
+def _in_order(blocks: Blocks) -> bool:
+    return all(later == before + 1 for before, later in pairwise(blocks.order.index.tolist())) and (
+        int(blocks.order.index[0]) == 0
+    )
+
+
+def _size(one: Map) -> Map:
+    r"""What gains follow: the diagonal of :math:`M \mathrm{diag}(g) M^{-1}` is :math:`(M \odot M^{-\top}) g`.
+
+    For a signed permutation that is the permutation without signs, exactly; for other maps the nearest a gain can do.
+    """
+    if isinstance(one, Permutation):
+        return one
+    if isinstance(one, SignedPermutation):
+        return Permutation(one.index, source_width=one.source_width)
+    if isinstance(one, Blocks):
+        return Blocks([_size(block) for block in one.maps], order=one.order)
+    return Linear(one.matrix * one.dual().matrix)
+
+
+def _narrowed(axis: Axis, key: int | None, position: int) -> Axis:
+    """The axis beside one stretch of a row."""
+    if key is None or isinstance(axis, In | Still):
+        return axis
+    if isinstance(axis, Each) and axis.key == key:
+        return axis.parts[position]
+    if isinstance(axis, Each):
+        return Each(axis.key, tuple(_narrowed(part, key, position) for part in axis.parts))
+    parts = tuple(_narrowed(part, key, position) for part in axis.parts)
+    return Grid(parts) if isinstance(axis, Grid) else Row(parts, axis.key)

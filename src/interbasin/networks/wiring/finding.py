@@ -1,0 +1,79 @@
+"""From a network to its wiring: trace it, walk the graph, name what was found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from interbasin.networks.wiring import operators  # noqa: F401  (registers the rules)
+from interbasin.networks.wiring.admission import admit
+from interbasin.networks.wiring.axes import Axes
+from interbasin.networks.wiring.interpret import INPUT, Run, Value, constant
+from interbasin.networks.wiring.naming import name_spaces
+from interbasin.networks.wiring.spaces import Reason
+from interbasin.networks.wiring.tracing import Inputs, Trace, trace
+from interbasin.networks.wiring.wiring import TensorWiring, Wiring
+
+__all__ = ["wire"]
+
+CONSTANT = Reason("position", "a constant of the network lies along it")
+OUTPUT = Reason("output", "the network's output lies along it")
+
+
+def wire(model: nn.Module, inputs: Inputs) -> Wiring:
+    """The wiring of ``model``, found by tracing one call on ``inputs``.
+
+    No tensor's values are looked at, and the model stays as it is. An operator that is not known fixes what it touches:
+    the wiring may be poorer than it could be, but every map it allows leaves the function unchanged.
+
+    Args:
+        model: In evaluation mode, on any device.
+        inputs: One batch: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+
+    Raises:
+        WiringError: if the model cannot be traced, with the line of its code and what can be done; if it is in training
+            mode with dropout; if tensors overlap in ways that cannot be carried.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> wiring = wire(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4))
+        >>> wiring.spaces["0"].describe()
+        'permutation of 8'
+    """
+    tensors, tied = admit(model)
+    return _follow(trace(model, inputs), tensors, tied)
+
+
+def _follow(traced: Trace, tensors: dict[str, Tensor], tied: dict[str, str]) -> Wiring:
+    axes = Axes()
+    terms = {name: axes.parameter(tensor.shape) for name, tensor in tensors.items()}
+    run = Run(axes)
+    held = {name: Value(list(dims), learned=True) for name, dims in terms.items()}
+    used: dict[str, None] = {}
+    values: list[Any] = []
+    nodes = [node for node in traced.graph.graph.nodes if node.op == "placeholder"]
+    for node, name in zip(nodes, traced.placeholders, strict=True):
+        home = None if name is None else tied.get(name, name)
+        if home in held:
+            if node.users:
+                used[home] = None
+            values.append(held[home])
+        else:
+            found = node.meta.get("val")
+            why = INPUT if name is None else CONSTANT
+            values.append(constant(found.shape, why) if isinstance(found, Tensor) else found)
+    for value in run.walk(traced.graph, values):
+        if isinstance(value, Value):
+            run.fix(run.settle(value), OUTPUT)
+    activations = {place: value.dims for place, value in run.marks if value.pending is None}
+    named = name_spaces(axes, {name: terms[name] for name in terms if name in used}, activations, run.seen)
+    return Wiring(
+        spaces=named.spaces,
+        tensors={name: TensorWiring(tuple(tensors[name].shape), parts) for name, parts in named.tensors.items()},
+        activations=named.activations,
+        tied=tied,
+        unused=tuple(name for name in terms if name not in used),
+        unknown=run.unknown,
+    )

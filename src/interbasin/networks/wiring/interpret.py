@@ -1,0 +1,301 @@
+"""A walk through a traced graph that keeps, for every value, what its axes are made of.
+
+Each operator has a rule (the folder `operators`) that says what the operator demands of the axes it touches, and what
+the axes of its result are. An operator without a rule fixes all it touches: a map may be smaller than it could be, but
+it is never wrong.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from interbasin.networks.wiring.axes import Atom, Axes, Plain, Same, Term
+from interbasin.networks.wiring.groups import Group
+from interbasin.networks.wiring.spaces import Reason, Role
+from interbasin.networks.wiring.tracing import MARK
+
+__all__ = ["RULES", "Run", "Value", "rule"]
+
+INPUT = Reason("input", "it meets the network's input")
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor of the graph: the terms of its axes, and where it comes from.
+
+    Attributes:
+        dims: One term an axis.
+        learned: It depends on parameters alone, as gains and normalised weights do.
+        pending: Something that was done to it and is not yet known to matter; see `Pending`.
+    """
+
+    dims: list[Term]
+    learned: bool = False
+    pending: Pending | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(term.size for term in self.dims)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A step whose demands depend on what comes next.
+
+    ``square``: the square of ``base``. If it is summed next, lengths are read; otherwise entries are.
+    ``piece``: half of an axis, possibly with its sign changed. If the halves are put together again with a sign (rotary
+    positions), pairs of channels are turned; otherwise the axis is cut.
+    """
+
+    kind: str
+    base: Value
+    axis: int = 0
+    index: int = 0
+    strided: bool = False
+    sign: int = 1
+
+
+Result: TypeAlias = "Value | Sequence[Value | None] | None"
+Rule: TypeAlias = Callable[..., Result]
+
+
+@dataclass(frozen=True)
+class Entry:
+    apply: Rule
+    lazy: bool
+
+
+RULES: dict[str, Entry] = {}
+
+
+def rule(*names: str, lazy: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule for the aten operators ``names`` (all overloads).
+
+    The rule is called with the `Run` and the operator's arguments by the names of its schema: tensors as `Value`,
+    everything else as it stands. It returns the `Value` of the result (or one a result).
+
+    Args:
+        names: Without ``aten.``, the overload, or the underscore of an in-place form.
+        lazy: The rule looks at pending values itself; all others get them settled.
+    """
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, f"two rules for {name}"
+            RULES[name] = Entry(function, lazy)
+        return function
+
+    return register
+
+
+@dataclass
+class Run:
+    """One walk. Rules use `axes` to learn, and `why` to say in which operator and module they learned it."""
+
+    axes: Axes
+    unknown: dict[str, int] = field(default_factory=dict)
+    # How each atom stood in the first value that was not a parameter: that is the side its map acts on.
+    seen: dict[Atom, Role] = field(default_factory=dict)
+    # What went into modules and came out of them, by place.
+    marks: list[tuple[str, Value]] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    operands: list[Value] = field(default_factory=list)
+    operator: str = ""
+    module: str = ""
+
+    # ------------------------------------------------------------------ what rules use
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the (first) result."""
+        return self.shapes[0]
+
+    def why(self, what: str, kind: str = "operator") -> Reason:
+        return Reason(kind, f"{what} ({self.operator}{f' in {self.module}' if self.module else ''})")
+
+    def made(self, dims: Sequence[Term], *sources: Value) -> Value:
+        """The value of a result, learned if all its sources are."""
+        value = Value(self.axes.settle(dims), learned=bool(sources) and all(source.learned for source in sources))
+        if not value.learned:
+            for term in value.dims:
+                for leaf in self.axes.leaves(term):
+                    self.seen.setdefault(leaf.atom, leaf.role)
+        return value
+
+    def moves(self, value: Value) -> bool:
+        return any(self.axes.moves(term) for term in value.dims)
+
+    def fix(self, value: Value, why: Reason) -> None:
+        for term in value.dims:
+            self.axes.restrict(term, Group.FIXED, why)
+
+    def settle(self, value: Value) -> Value:
+        """The value with nothing pending."""
+        if value.pending is None:
+            return value
+        pending, value.pending = value.pending, None
+        if pending.kind == "square":
+            for term in value.dims:
+                self.axes.restrict(term, Group.PERMUTATION, self.why("its entries are squared"))
+            return value
+        value.dims = self.half(self.settle(pending.base), pending)
+        return value
+
+    def half(self, base: Value, pending: Pending) -> list[Term]:
+        size = base.shape[pending.axis] // 2
+        if not pending.strided:
+            return self.taken(base, pending.axis, pending.index * size, size)
+        factors = self.axes.split(base.dims[pending.axis], [size, 2])
+        if factors is None:
+            return self.given_up(base, (*base.shape[: pending.axis], size, *base.shape[pending.axis + 1 :]))
+        spread = [*base.dims[: pending.axis], *factors, *base.dims[pending.axis + 1 :]]
+        kept = self.taken(Value(spread), pending.axis + 1, pending.index, 1)
+        return [term for position, term in enumerate(kept) if position != pending.axis + 1]
+
+    def taken(self, value: Value, axis: int, start: int, length: int) -> list[Term]:
+        """The axes of a slice."""
+        kept = self.axes.take(value.dims, axis, start, length)
+        if kept is None:
+            return self.given_up(value, (*value.shape[:axis], length, *value.shape[axis + 1 :]))
+        return kept
+
+    def given_up(self, value: Value, shape: Sequence[int]) -> list[Term]:
+        """Plain axes in place of what could not be followed; whatever the operator touches is fixed."""
+        why = self.why("its axes are cut in a way that is not followed")
+        for touched in (value, *self.operands):
+            self.fix(touched, why)
+        return [Plain(size, why) if size > 1 else Same(1) for size in shape]
+
+    # ------------------------------------------------------------------ the walk
+
+    def walk(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+        """The values that a graph returns when its placeholders hold ``inputs``."""
+        held: dict[fx.Node, Any] = {}
+        waiting = iter(inputs)
+
+        def value_of(argument: Any) -> Any:
+            return fx.map_arg(argument, lambda node: held[node])
+
+        for node in graph.graph.nodes:
+            if node.op == "placeholder":
+                held[node] = next(waiting)
+            elif node.op == "get_attr":
+                held[node] = self._attribute(graph, str(node.target))
+            elif node.op == "output":
+                return list(value_of(node.args[0]))
+            else:
+                held[node] = self._call(graph, node, held, value_of)
+        return []
+
+    def _attribute(self, graph: fx.GraphModule, name: str) -> Any:
+        found: Any = graph
+        for part in name.split("."):
+            found = getattr(found, part)
+        return constant(found.shape) if isinstance(found, torch.Tensor) else found
+
+    def _call(self, graph: fx.GraphModule, node: fx.Node, held: dict[fx.Node, Any], value_of: Any) -> Any:
+        if node.target is python_operator.getitem:
+            container, position = node.args
+            return held[container][position]  # type: ignore[index]
+        name = str(node.target)
+        stack = node.meta.get("nn_module_stack") or {}
+        if stack:
+            self.module = next(reversed(stack.values()))[0].removeprefix("model").removeprefix(".")
+        if node.target is MARK:
+            marked, place = held[node.args[0]], node.args[1]  # type: ignore[index]
+            self.marks.append((str(place), marked))
+            return None
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return self._higher_order(node, name, value_of)
+        if name.startswith("aten._assert") or name.startswith("aten.sym_"):
+            return None
+        arguments = _bound(node, value_of)
+        packet = name.split(".")[1] if name.startswith("aten.") else name
+        in_place = packet.endswith("_") and not packet.endswith("__")
+        self.operator, self.shapes = name.removesuffix(".default"), _shapes(node.meta.get("val"))
+        entry = RULES.get(packet) or (RULES.get(packet.rstrip("_")) if in_place else None)
+        result = self._apply(entry, name, arguments)
+        if in_place and isinstance(node.args[0], fx.Node):
+            held[node.args[0]] = result
+        if isinstance(result, Value) and isinstance(node.meta.get("val"), list | tuple):
+            return [result]
+        return result
+
+    def _apply(self, entry: Entry | None, name: str, arguments: dict[str, Any]) -> Any:
+        self.operands = values = [value for argument in arguments.values() for value in _values(argument)]
+        if entry is None or not entry.lazy:
+            for value in values:
+                self.settle(value)
+        if entry is None:
+            return self.not_known(name, values)
+        self.axes.context = self.why("axes of different structure meet")
+        return entry.apply(self, **arguments)
+
+    def not_known(self, name: str, values: Sequence[Value]) -> Any:
+        """The result of an operator without a rule: all that it touches is fixed."""
+        moving = [value for value in values if self.moves(value)]
+        if moving:
+            self.unknown[name] = self.unknown.get(name, 0) + 1
+        why = Reason("unknown", f"the operator {name} has no rule ({self.module})") if moving else _plain_reason(values)
+        for value in moving:
+            self.fix(value, why)
+        results = [Value([_still(size, why) for size in shape]) for shape in self.shapes]
+        return results[0] if len(results) == 1 else results
+
+    def _higher_order(self, node: fx.Node, name: str, value_of: Any) -> Any:
+        arguments = [value_of(argument) for argument in node.args]
+        for position, argument in enumerate(arguments):
+            if isinstance(argument, fx.GraphModule) and "wrap" in name:
+                # A region with autograd or autocast switched: the switches change no axis.
+                return self.walk(argument, arguments[position + 1 :])
+        values = [value for argument in [*arguments, *node.kwargs.values()] for value in _values(argument)]
+        if not values:
+            return None
+        self.operator, self.shapes = name, _shapes(node.meta.get("val"))
+        for value in values:
+            self.settle(value)
+        found = self.not_known(name, values)
+        return [found] if isinstance(found, Value) and isinstance(node.meta.get("val"), list | tuple) else found
+
+
+def constant(shape: Sequence[int], why: Reason = INPUT) -> Value:
+    """A value that never moves."""
+    return Value([_still(size, why) for size in shape])
+
+
+def _still(size: int, why: Reason) -> Term:
+    return Plain(size, why) if size > 1 else Same(size)
+
+
+def _plain_reason(values: Sequence[Value]) -> Reason:
+    reasons = [term.why for value in values for term in value.dims if isinstance(term, Plain)]
+    return next((reason for reason in reasons if reason.kind in ("unknown", "operator")), INPUT)
+
+
+def _bound(node: fx.Node, value_of: Any) -> dict[str, Any]:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return {name: value_of(argument) for name, argument in given.items()}
+
+
+def _values(argument: Any) -> list[Value]:
+    if isinstance(argument, Value):
+        return [argument]
+    if isinstance(argument, list | tuple):
+        return [value for part in argument for value in _values(part)]
+    return []
+
+
+def _shapes(found: Any) -> list[tuple[int, ...]]:
+    if isinstance(found, torch.Tensor):
+        return [tuple(int(size) for size in found.shape)]
+    if isinstance(found, list | tuple):
+        return [shape for part in found for shape in (_shapes(part) or [()])]
+    return []

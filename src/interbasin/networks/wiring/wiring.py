@@ -1,0 +1,238 @@
+"""What a network is made of: its spaces, and for every tensor which space each axis writes, reads or scales."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from interbasin.errors import FileError, InterbasinError, ShapeError, UnknownNameError
+from interbasin.maps import Map
+from interbasin.maps.base import require_map
+from interbasin.maps.files import restore
+from interbasin.networks.wiring.groups import belongs, sample
+from interbasin.networks.wiring.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
+from interbasin.networks.wiring.spaces import BOUNDARY, Axis, Grid, In, Row, Space, Still
+from interbasin.networks.wiring.tracing import Inputs
+from interbasin.randomness import generator_of
+from interbasin.storage import new_folder, read_record, write_record
+
+__all__ = ["Alignment", "TensorWiring", "Wiring"]
+
+VERSION = 1
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class TensorWiring:
+    """One tensor: its shape, and what each axis is made of."""
+
+    shape: tuple[int, ...]
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """The wiring of a network, as data.
+
+    Attributes:
+        spaces: By name.
+        tensors: By name in the state dict; tied names share one entry through `tied`.
+        activations: What goes into modules and comes out of them, by place (``"blocks.0.mlp:output:0"``, the last
+            number counting the calls of a module that is used more than once).
+        tied: Name -> the name under which the same tensor is listed.
+        unused: Tensors that the traced call did not touch.
+        unknown: Operators without a rule that met something that could have moved, and how often.
+    """
+
+    spaces: Mapping[str, Space]
+    tensors: Mapping[str, TensorWiring]
+    activations: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    unknown: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def coverage(self) -> float:
+        """Of all axes that could lie in a space, the share that can move, weighted by the tensors' parameters.
+
+        Axes of inputs, outputs, kernels and positions could not. A network without any other is covered.
+        """
+        moved = counted = 0.0
+        for tensor in self.tensors.values():
+            numel = float(torch.Size(tensor.shape).numel())
+            for axis in tensor.axes:
+                one, all_ = self._share(axis)
+                moved, counted = moved + one * numel, counted + all_ * numel
+        return moved / counted if counted else 1.0
+
+    def _share(self, axis: Axis) -> tuple[float, float]:
+        """How much of an axis moves, and how much could."""
+        if isinstance(axis, Still):
+            return 0.0, 0.0 if axis.why.kind in BOUNDARY or axis.size == 1 else 1.0
+        if isinstance(axis, In):
+            space = self.spaces[axis.space]
+            if not space.is_fixed:
+                return 1.0, 1.0
+            return 0.0, 0.0 if space.because is not None and space.because.kind in BOUNDARY else 1.0
+        shares = [self._share(part) for part in axis.parts]
+        if isinstance(axis, Grid):
+            return max(one for one, _ in shares), max(all_ for _, all_ in shares)
+        weights = [part.size for part in axis.parts] if isinstance(axis, Row) else [1] * len(shares)
+        total = max(sum(weights), 1)
+        return (
+            sum(one * weight for (one, _), weight in zip(shares, weights, strict=True)) / total,
+            sum(all_ * weight for (_, all_), weight in zip(shares, weights, strict=True)) / total,
+        )
+
+    def sample(self, seed: int = 0, spaces: Sequence[str] | None = None) -> Alignment:
+        """Random exact maps, one a space that is not fixed (or one each of the named ``spaces``)."""
+        generator = generator_of(seed)
+        maps = {}
+        for name, space in self.spaces.items():
+            if not space.is_fixed:
+                drawn = sample(space.group, space.size, space.blocks, generator)
+                if spaces is None or name in spaces:
+                    maps[name] = drawn
+        return Alignment(self, maps)
+
+    def check(self, model: nn.Module, inputs: Inputs, seed: int = 0, each: bool = False) -> Any:
+        """The largest relative change of the outputs when the network is carried through random exact maps.
+
+        Args:
+            model: The network that was wired (or one of the same class with other weights).
+            inputs: One batch.
+            seed: Of the maps.
+            each: Give a mapping space -> change instead, each space moved alone.
+        """
+        from interbasin.networks.wiring.checking import change
+
+        if each:
+            movable = [name for name, space in self.spaces.items() if not space.is_fixed]
+            return {name: change(model, inputs, self.sample(seed, [name])) for name in movable}
+        return change(model, inputs, self.sample(seed))
+
+    # ------------------------------------------------------------------ as text and as data
+
+    def __str__(self) -> str:
+        width = max((len(name) for name in self.tensors), default=0)
+        lines = [f"{name:<{width}}  {line(tensor.axes)}" for name, tensor in self.tensors.items()]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        moving = sum(not space.is_fixed for space in self.spaces.values())
+        return f"Wiring({len(self.spaces)} spaces, {moving} of them move, coverage {self.coverage:.3f})"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it in JSON's own types."""
+        return {
+            "spaces": {name: space_to_json(space) for name, space in self.spaces.items()},
+            "tensors": {
+                name: {"shape": list(tensor.shape), "axes": [axis_to_json(axis) for axis in tensor.axes]}
+                for name, tensor in self.tensors.items()
+            },
+            "activations": {place: [axis_to_json(axis) for axis in axes] for place, axes in self.activations.items()},
+            "tied": dict(self.tied),
+            "unused": list(self.unused),
+            "unknown": dict(self.unknown),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Wiring:
+        """The wiring that `to_json` told."""
+        return cls(
+            spaces={name: space_from_json(name, space) for name, space in document["spaces"].items()},
+            tensors={
+                name: TensorWiring(tuple(tensor["shape"]), tuple(axis_from_json(axis) for axis in tensor["axes"]))
+                for name, tensor in document["tensors"].items()
+            },
+            activations={
+                place: tuple(axis_from_json(axis) for axis in axes) for place, axes in document["activations"].items()
+            },
+            tied=dict(document["tied"]),
+            unused=tuple(document["unused"]),
+            unknown=dict(document["unknown"]),
+        )
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write ``wiring.json`` into a new folder, whole or not at all."""
+        with new_folder(folder, ("wiring",), force=force) as temporary:
+            write_record(temporary, "wiring", "wiring", VERSION, self.to_json(), {})
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Wiring:
+        """The wiring that was saved to ``folder``."""
+        document, _ = read_record(folder, "wiring", "wiring", VERSION)
+        return _restored(lambda: cls.from_json(document), "wiring", folder)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A map for each space that moves, and the wiring that says where they act. Spaces without a map stay."""
+
+    wiring: Wiring
+    maps: Mapping[str, Map]
+
+    def __post_init__(self) -> None:
+        for name, one in self.maps.items():
+            if name not in self.wiring.spaces:
+                raise UnknownNameError.of("space", name, self.wiring.spaces)
+            space = self.wiring.spaces[name]
+            require_map(one, f"The map of space {name!r}")
+            if one.source_width != space.width:
+                raise ShapeError(
+                    f"Space {name!r} is {space.width} wide and its map reads width {one.source_width}; fit the map on "
+                    "this network."
+                )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every map is of a kind that its space's group holds, so that the function stays the same."""
+        spaces = self.wiring.spaces
+        return all(belongs(one, spaces[name].group, spaces[name].blocks) for name, one in self.maps.items())
+
+    def inverse(self) -> Alignment:
+        """The way back: the inverse of every map, block by block where blocks change places.
+
+        A map inside blocks stands in the order of its source, so on the way back it stands where its blocks went.
+        """
+        from interbasin.networks.wiring.returning import returned
+
+        return Alignment(self.wiring, returned(self.wiring, self.maps))
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write ``alignment.json`` and ``alignment.safetensors``, exactly, whole or not at all."""
+        documents, tensors = {}, {}
+        for place, (name, one) in enumerate(self.maps.items()):
+            document, own = one._described()
+            documents[name] = {"place": place, **document}
+            tensors.update({f"{place}.{key}": tensor for key, tensor in own.items()})
+        with new_folder(folder, ("alignment",), force=force) as temporary:
+            content = {"maps": documents, "wiring": self.wiring.to_json()}
+            write_record(temporary, "alignment", "alignment", VERSION, content, tensors)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Alignment:
+        """The alignment that was saved to ``folder``."""
+        document, tensors = read_record(folder, "alignment", "alignment", VERSION)
+
+        def restored() -> Alignment:
+            maps = {}
+            for name, one in document["maps"].items():
+                prefix = f"{one['place']}."
+                own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+                maps[name] = restore(one, own)
+            return cls(Wiring.from_json(document["wiring"]), maps)
+
+        return _restored(restored, "alignment", folder)
+
+
+def _restored(make: Callable[[], Made], what: str, folder: str | os.PathLike[str]) -> Made:
+    try:
+        return make()
+    except (KeyError, TypeError, AttributeError, ValueError, InterbasinError) as error:
+        raise FileError(f"The {what} in {folder} is damaged ({error}); copy it again or make it anew.") from error
