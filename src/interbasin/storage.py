@@ -15,7 +15,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,16 @@ from safetensors.torch import save_file
 
 from interbasin.errors import FileError
 
-__all__ = ["is_ours", "new_folder", "read_record", "refuse_what_is_in_the_way", "write_document", "write_record"]
+__all__ = [
+    "is_ours",
+    "new_file",
+    "new_folder",
+    "read_record",
+    "refuse_file_in_the_way",
+    "refuse_what_is_in_the_way",
+    "write_document",
+    "write_record",
+]
 
 FORMAT_PREFIX = "interbasin."
 # Short, so that whatever name the destination may have, the temporary one may be had as well.
@@ -36,7 +45,11 @@ READS = 5
 
 @contextlib.contextmanager
 def new_folder(
-    path: str | os.PathLike[str], holds: Collection[str] | None = None, *, force: bool = False
+    path: str | os.PathLike[str],
+    holds: Collection[str] | None = None,
+    *,
+    force: bool = False,
+    ours: Callable[[Path], bool] | None = None,
 ) -> Iterator[Path]:
     """A temporary folder that becomes ``path`` if the block ends well, and vanishes if it does not.
 
@@ -44,11 +57,12 @@ def new_folder(
         path: The destination. Missing parents are made.
         holds: The names of the records that such a folder may hold; by default any of this package.
         force: Replace a folder that holds such records and nothing else. Anything else is never replaced.
+        ours: Says whether a folder may be replaced, where that is not a matter of records.
 
     Raises:
         FileError: if ``path`` exists (and ``force`` is off, or it is not ours), or cannot be written.
     """
-    refuse_what_is_in_the_way(path, holds, force=force)
+    refuse_what_is_in_the_way(path, holds, force=force, ours=ours)
     # Behind a symbolic link the folder it names is replaced, and the link stays.
     destination = Path(os.path.realpath(path))
     try:
@@ -61,6 +75,8 @@ def new_folder(
         # mkdtemp makes private folders; what we leave behind follows the user's umask like any other folder.
         temporary.chmod(0o777 & ~_umask())
         _flush(temporary)
+        # Filling it may have taken hours, in which someone else may have written there.
+        refuse_what_is_in_the_way(path, holds, force=force, ours=ours)
         _move_into_place(temporary, destination)
     except OSError as error:
         if isinstance(error, FileError):
@@ -68,6 +84,40 @@ def new_folder(
         raise _cannot_write(destination, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def new_file(
+    path: str | os.PathLike[str], *, force: bool = False, ours: Callable[[Path], bool] | None = None
+) -> Iterator[Path]:
+    """A temporary name for a file that becomes ``path`` if the block ends well, and vanishes if it does not.
+
+    Args:
+        path: The destination. Missing parents are made.
+        force: Replace a file that is ours. Anything else is never replaced.
+        ours: Says whether a file is ours; by default none is.
+
+    Raises:
+        FileError: if ``path`` exists (and ``force`` is off, or it is not ours), or cannot be written.
+    """
+    refuse_file_in_the_way(path, force=force, ours=ours)
+    destination = Path(os.path.realpath(path))
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
+    except OSError as error:
+        raise _cannot_write(destination, error) from error
+    try:
+        yield folder / destination.name
+        _flush(folder)
+        refuse_file_in_the_way(path, force=force, ours=ours)
+        os.replace(folder / destination.name, destination)
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise _cannot_write(destination, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_record(
@@ -188,9 +238,13 @@ def _read_document(path: Path, format: str) -> dict[str, Any]:
 
 
 def refuse_what_is_in_the_way(
-    path: str | os.PathLike[str], holds: Collection[str] | None = None, *, force: bool
+    path: str | os.PathLike[str],
+    holds: Collection[str] | None = None,
+    *,
+    force: bool,
+    ours: Callable[[Path], bool] | None = None,
 ) -> None:
-    """Raise the `FileError` that writing to ``path`` would, so that long work can fail before it starts."""
+    """Raise the `FileError` that writing a folder to ``path`` would, so that long work can fail before it starts."""
     destination = Path(path)
     try:
         entries = sorted(destination.iterdir())
@@ -221,20 +275,49 @@ def refuse_what_is_in_the_way(
             f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
             "force=True (--force)."
         )
-    if not is_ours(destination, holds):
+    if not (is_ours(destination, holds) if ours is None else ours(destination)):
         raise FileError(
             f"Asked to replace {destination}, but that folder holds files that this command did not write; "
             "choose another name, or remove the folder yourself."
         )
 
 
-def _refuse_what_is_above(destination: Path) -> None:
+def refuse_file_in_the_way(
+    path: str | os.PathLike[str], *, force: bool, ours: Callable[[Path], bool] | None = None
+) -> None:
+    """Raise the `FileError` that writing a file to ``path`` would, so that long work can fail before it starts."""
+    destination = Path(path)
+    try:
+        os.lstat(destination)
+    except (FileNotFoundError, NotADirectoryError):
+        _refuse_what_is_above(destination, "file")
+        return
+    except OSError as error:
+        raise _cannot_write(destination, error) from error
+    except ValueError as error:
+        raise FileError(f"{destination!r} cannot be the name of a file ({error}); choose another.") from error
+    if not destination.is_file():
+        found = "a folder of that name exists" if destination.is_dir() else "that is no ordinary file"
+        raise FileError(f"Asked to write a file at {destination}, but {found}; choose another name.")
+    if not force:
+        raise FileError(
+            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
+            "force=True (--force)."
+        )
+    if ours is None or not ours(destination):
+        raise FileError(
+            f"Asked to replace {destination}, but this command did not write that file; choose another name, or remove "
+            "the file yourself."
+        )
+
+
+def _refuse_what_is_above(destination: Path, what: str = "folder") -> None:
     """Refuse a destination below a file, or below a folder that cannot be written to."""
     above = next(parent for parent in Path(os.path.abspath(destination)).parents if os.path.lexists(parent))
     if not above.is_dir():
-        raise FileError(f"Asked to write a folder at {destination}, but {above} is not a folder; choose another name.")
+        raise FileError(f"Asked to write a {what} at {destination}, but {above} is not a folder; choose another name.")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise FileError(f"Asked to write a folder at {destination}, but {above} is not yours to write; choose another.")
+        raise FileError(f"Asked to write a {what} at {destination}, but {above} is not yours to write; choose another.")
 
 
 def _move_into_place(temporary: Path, destination: Path) -> None:
@@ -266,7 +349,9 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 def _flush(folder: Path) -> None:
     """Have the files on the disk before their name says that they are."""
-    for path in folder.iterdir():
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            continue
         path.chmod(0o666 & ~_umask())  # safetensors makes private files
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,0 +1,110 @@
+"""What a loaded network is, and how weights get into one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.errors import CheckpointError, DataError
+from interbasin.networks.checkpoints import Checkpoint
+from interbasin.networks.checkpoints.faults import listed
+
+__all__ = ["Inputs", "LoadedModel", "load_weights", "refuse_mismatch", "working_dtype_of"]
+
+# One batch: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+Inputs: TypeAlias = "Tensor | tuple[Any, ...] | Mapping[str, Any]"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network with its weights, in evaluation mode.
+
+    Attributes:
+        model: The network.
+        inputs: One batch of example inputs; None if none were given and none could be made.
+        checkpoint: Where the weights came from; None if they are random, or the factory's own business.
+        text: What was asked for.
+        family: What kind of network it is: the ``model_type`` of transformers, the architecture of timm, or the class.
+        unused: Tensors of the checkpoint that the network has no use for (with ``strict=False``).
+    """
+
+    model: nn.Module
+    inputs: Inputs | None
+    checkpoint: Checkpoint | None
+    text: str
+    family: str
+    unused: tuple[str, ...] = field(default=())
+
+    def require_inputs(self) -> Inputs:
+        """The example inputs.
+
+        Raises:
+            DataError: If there are none; says how to give them.
+        """
+        if self.inputs is None:
+            raise DataError(
+                f"Example inputs for {self.text} are needed, and its configuration ({self.family}) does not tell what "
+                "they look like; give them with inputs= (--inputs FILE) or input_shape= (--input-shape 1,3,224,224)."
+            )
+        return self.inputs
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict: bool = True) -> tuple[str, ...]:
+    """Put a checkpoint into ``model``, in the checkpoint's dtypes; the names that the model has no use for come back.
+
+    Args:
+        model: Is changed: it should be one that was just made.
+        checkpoint: Must have every tensor of the model. Tied ones need to be there once, and the counters of
+            BatchNorm, which very old files lack, not at all.
+        what: How messages call the network.
+        strict: Whether names that the model has no use for are an error.
+
+    Raises:
+        CheckpointError: If names or shapes do not fit.
+    """
+    own = model.state_dict(keep_vars=True)
+    for name, tensor in own.items():
+        if name in checkpoint and isinstance(tensor, Tensor):
+            if tuple(tensor.shape) != checkpoint.shape(name):
+                raise CheckpointError(
+                    f"{name} has shape {checkpoint.shape(name)} in {checkpoint.path} and {tuple(tensor.shape)} in "
+                    f"{what}; these are the weights of another network, or of another size of it."
+                )
+            tensor.data = tensor.data.to(checkpoint.dtype(name))
+    result = model.load_state_dict(checkpoint.state_dict(), strict=False)
+    there = {id(tensor) for name, tensor in own.items() if name in checkpoint}
+    missing = [
+        name
+        for name in result.missing_keys
+        if id(own.get(name)) not in there and not name.endswith(".num_batches_tracked")
+    ]
+    refuse_mismatch(checkpoint, what, missing, result.unexpected_keys if strict else [])
+    return tuple(result.unexpected_keys)
+
+
+def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexpected: list[str]) -> None:
+    """Refuse weights whose names are not those of the network.
+
+    Raises:
+        CheckpointError: If names are missing, or there are some that the network has no use for.
+    """
+    if missing:
+        raise CheckpointError(
+            f"{checkpoint.path} lacks {len(missing)} tensors of {what}: {listed(missing)}"
+            + (f" (and has {listed(unexpected)}, which it does not know)" if unexpected else "")
+            + "; give the weights that were saved from this network."
+        )
+    if unexpected:
+        raise CheckpointError(
+            f"{checkpoint.path} has {len(unexpected)} tensors that {what} has no use for: {listed(unexpected)}; give "
+            "the weights that were saved from this network, or leave these aside with strict=False."
+        )
+
+
+def working_dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype in which floating-point inputs suit the network: that of its first such parameter."""
+    return next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.get_default_dtype())

@@ -1,0 +1,85 @@
+"""Networks that a function of the user's makes: ``package.module:factory``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from interbasin.errors import DataError, InterbasinError, UnknownNameError
+from interbasin.networks.checkpoints import open_checkpoint
+from interbasin.networks.checkpoints.faults import one_line
+from interbasin.networks.models.base import LoadedModel, load_weights
+
+__all__ = ["load_factory"]
+
+
+def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = True) -> LoadedModel:
+    """The network that the factory returns, with the weights put in.
+
+    Raises:
+        UnknownNameError: If there is no such module, or no such function in it.
+        DataError: If the module or the function fails, or what comes back is not a network.
+        CheckpointError: If the weights do not fit.
+    """
+    checkpoint = None if weights is None else open_checkpoint(weights)
+    with _current_folder_importable():
+        made = _call(name)
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise DataError(
+            f"The factory {name} should return a torch.nn.Module, or one and its inputs, and returned a "
+            f"{type(model).__name__}; return the network itself."
+        )
+    unused = () if checkpoint is None else load_weights(model, checkpoint, f"the network of {name}", strict=strict)
+    return LoadedModel(model.eval(), inputs, checkpoint, text, type(model).__name__, unused)
+
+
+def _call(name: str) -> Any:
+    where, _, function = name.partition(":")
+    try:
+        module = importlib.import_module(where)
+        factory = getattr(module, function, None)
+        if callable(factory):
+            return factory()
+    except ModuleNotFoundError as error:
+        if error.name is None or not (where + ".").startswith(error.name + "."):
+            raise _failed(name, error) from error
+        raise UnknownNameError(
+            f"There is no module named {error.name!r}, of which the model {name} was to be made; check the spelling, "
+            "run from the folder that holds it, or install it."
+        ) from error
+    except InterbasinError:
+        raise
+    except Exception as error:
+        raise _failed(name, error) from error
+    public = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+    raise UnknownNameError.of(f"factory in {where}", function, public[:20])
+
+
+def _failed(name: str, error: Exception) -> DataError:
+    return DataError(
+        f"The factory {name} was called without arguments and failed ({type(error).__name__}: {one_line(error)}); make "
+        "it work by itself first."
+    )
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """The current folder as the last place to import from, so that it hides nothing that is installed."""
+    here = os.getcwd()
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
