@@ -56,8 +56,8 @@ def _refuse_training(model: nn.Module) -> None:
     random = [name for name, module in model.named_modules() if module.training and _is_random(module)]
     if random:
         raise WiringError(
-            f"{type(model).__name__} is in training mode, where {random[0]!r} is random or takes its statistics from the "
-            "batch, so no two calls agree; call model.eval() first."
+            f"{type(model).__name__} is in training mode, where {random[0]!r} is random or takes its statistics from "
+            "the batch, so no two calls agree; call model.eval() first."
         )
 
 

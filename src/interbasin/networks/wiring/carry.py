@@ -119,8 +119,8 @@ class Mover:
             count = self.spaces[axis.space].blocks
             if not isinstance(one, Blocks) or len(one.maps) != count or not _in_order(one):
                 raise MapError(
-                    f"Space {axis.space!r} has {count} blocks with a map each, found {one!r}; give Blocks of {count} maps "
-                    f"in their own order, and let the blocks change places by the maps of "
+                    f"Space {axis.space!r} has {count} blocks with a map each, found {one!r}; give Blocks of {count} "
+                    f"maps in their own order, and let the blocks change places by the maps of "
                     f"{', '.join(self.spaces[axis.space].within)}."
                 )
             self._stacked[known] = torch.stack([block.matrix for block in one.maps])
