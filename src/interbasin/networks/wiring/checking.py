@@ -14,13 +14,17 @@ from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.tracing import Inputs, bound_inputs, output_tensors
 from interbasin.networks.wiring.wiring import Alignment
 
-__all__ = ["change"]
+__all__ = ["change", "difference"]
 
 
 def change(model: nn.Module, inputs: Inputs, alignment: Alignment) -> float:
     """The largest change of an output, relative to the largest entry of that output."""
     refuse_numbers_that_are_none(model)
-    other = carry(model, alignment)
+    return difference(model, carry(model, alignment), inputs)
+
+
+def difference(model: nn.Module, other: nn.Module, inputs: Inputs) -> float:
+    """The largest difference of two networks' outputs, relative to the largest entry of each output of the first."""
     before, after = _outputs(model, inputs), _outputs(other, inputs)
     worst = 0.0
     for a, b in zip(before, after, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,9 +16,9 @@ from interbasin.networks.wiring.spaces import Reason
 from interbasin.networks.wiring.tracing import Inputs, Trace, trace
 from interbasin.networks.wiring.wiring import TensorWiring, Wiring
 
-__all__ = ["wire"]
+__all__ = ["wire", "wire_around"]
 
-CONSTANT = Reason("position", "a constant of the network lies along it")
+CONSTANT = Reason("constant", "a constant of the network lies along it")
 OUTPUT = Reason("output", "the network's output lies along it")
 
 
@@ -46,10 +47,18 @@ def wire(model: nn.Module, inputs: Inputs) -> Wiring:
     return _follow(trace(model, inputs), tensors, tied)
 
 
-def _follow(traced: Trace, tensors: dict[str, Tensor], tied: dict[str, str]) -> Wiring:
+def wire_around(model: nn.Module, inputs: Inputs, modules: Collection[str]) -> Wiring:
+    """The wiring of a network with some modules taken out: what each puts out along its last axis is a new space."""
+    tensors, tied = admit(model)
+    return _follow(trace(model, inputs), tensors, tied, frozenset(modules))
+
+
+def _follow(
+    traced: Trace, tensors: dict[str, Tensor], tied: dict[str, str], around: frozenset[str] = frozenset()
+) -> Wiring:
     axes = Axes()
     terms = {name: axes.parameter(tensor.shape) for name, tensor in tensors.items()}
-    run = Run(axes)
+    run = Run(axes, around=around)
     held = {name: Value(list(dims), learned=True) for name, dims in terms.items()}
     used: dict[str, None] = {}
     values: list[Any] = []

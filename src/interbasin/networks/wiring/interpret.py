@@ -99,6 +99,10 @@ class Run:
     """One walk. Rules use `axes` to learn, and `why` to say in which operator and module they learned it."""
 
     axes: Axes
+    # Modules that are walked around, and what went into them.
+    around: frozenset[str] = frozenset()
+    entered: dict[str, Value] = field(default_factory=dict)
+    inside: str | None = None
     unknown: dict[str, int] = field(default_factory=dict)
     # How each atom stood in the first value that was not a parameter: that is the side its map acts on.
     seen: dict[Atom, Role] = field(default_factory=dict)
@@ -204,12 +208,15 @@ class Run:
             container, position = node.args
             return held[container][position]  # type: ignore[index]
         name = str(node.target)
-        stack = node.meta.get("nn_module_stack") or {}
+        stack = [
+            path.removeprefix("model").removeprefix(".") for path, _ in node.meta.get("nn_module_stack", {}).values()
+        ]
         if stack:
-            self.module = next(reversed(stack.values()))[0].removeprefix("model").removeprefix(".")
+            self.module = stack[-1]
         if node.target is MARK:
-            marked, place = held[node.args[0]], node.args[1]  # type: ignore[index]
-            self.marks.append((str(place), marked))
+            self._mark(node, held)
+            return None
+        if self.inside is not None:
             return None
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._higher_order(node, name, value_of)
@@ -226,6 +233,24 @@ class Run:
         if isinstance(result, Value) and isinstance(node.meta.get("val"), list | tuple):
             return [result]
         return result
+
+    def _mark(self, node: fx.Node, held: dict[fx.Node, Any]) -> None:
+        marked, place = node.args
+        assert isinstance(marked, fx.Node)
+        name, side, _ = str(place).rsplit(":", 2)
+        if name in self.around:
+            if side == "input" and self.inside is None:
+                self.inside, self.entered[name] = name, self.settle(held[marked])
+            elif side == "output" and self.inside == name:
+                self.inside = None
+                # The module was walked around: all axes pass through it but the last, which begins anew.
+                entered = self.entered[name]
+                if entered.shape == _shapes(marked.meta.get("val"))[0]:
+                    held[marked] = self.made([*entered.dims[:-1], *self.axes.parameter(entered.shape[-1:])])
+                else:
+                    held[marked] = self.not_known(f"{name}, which changes the shape", [entered])
+        if held[marked] is not None:
+            self.marks.append((str(place), held[marked]))
 
     def _apply(self, entry: Entry | None, name: str, arguments: dict[str, Any]) -> Any:
         self.operands = values = [value for argument in arguments.values() for value in _values(argument)]

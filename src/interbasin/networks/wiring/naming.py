@@ -54,6 +54,11 @@ def name_spaces(
                 entry = found.setdefault(leaf.atom, _Found(leaf.atom))
                 if (name, place, leaf.role) not in entry.places:
                     entry.places.append((name, place, leaf.role))
+    for where, met in activations.items():
+        # Where modules were walked around, a stream may be written by them alone, and by no tensor.
+        for term in met:
+            for leaf in axes.leaves(term):
+                found.setdefault(leaf.atom, _Found(leaf.atom, name=where.rpartition(":")[0]))
     turned = _turned(axes, found, seen)
     _settle_dependence(axes, found)
     found = _spaces_only(found)
@@ -97,11 +102,27 @@ def _settle_dependence(axes: Axes, found: Mapping[Atom, _Found]) -> None:
             for other in entry.within
             if not (entry.atom in found[other].within and order[entry.atom] < order[other])
         ]
+    _close(found)
     for entry in found.values():
         for other in entry.within:
             if not contains(Group.PERMUTATION, other.group):
                 # Blocks with maps of their own can change places, but cannot be mixed.
                 other.group, other.because = meet(other.group, Group.PERMUTATION), _BLOCKS
+
+
+def _close(found: Mapping[Atom, _Found]) -> None:
+    """Blocks that change places differently from block to block of others take what is inside them along.
+
+    So what is inside must know the others too; where it does not, the blocks change places alike everywhere.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for entry in found.values():
+            for other in entry.within:
+                known = [one for one in found[other].within if one in entry.within]
+                if known != found[other].within:
+                    found[other].within, changed = known, True
 
 
 def _spaces_only(found: dict[Atom, _Found]) -> dict[Atom, _Found]:
@@ -119,6 +140,8 @@ def _call(axes: Axes, found: Mapping[Atom, _Found], terms: Mapping[str, Sequence
     carriers = {other for entry in found.values() for other in entry.within}
     taken: set[str] = set()
     for entry in found.values():
+        if not entry.places:
+            continue
         name, place, _ = _first_writer(entry, terms, turned)
         module = name.rpartition(".")[0] if name.rpartition(".")[2] in ("weight", "bias") else name
         suffix = _part(axes, entry.atom, terms[name][place])

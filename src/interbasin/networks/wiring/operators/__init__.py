@@ -3,7 +3,8 @@
 To teach a new operator, write a function beside its kin and decorate it with `rule`; see CONTRIBUTING.
 """
 
-from interbasin.networks.wiring.operators import (  # noqa: F401  (importing registers the rules)
+# Importing them registers the rules.
+from interbasin.networks.wiring.operators import (
     attention,
     contraction,
     convolution,
@@ -12,6 +13,21 @@ from interbasin.networks.wiring.operators import (  # noqa: F401  (importing reg
     indexing,
     layout,
     norm,
+    recurrent,
     reduction,
     slicing,
 )
+
+__all__ = [
+    "attention",
+    "contraction",
+    "convolution",
+    "creation",
+    "elementwise",
+    "indexing",
+    "layout",
+    "norm",
+    "recurrent",
+    "reduction",
+    "slicing",
+]

@@ -1,0 +1,98 @@
+"""Recurrent layers as one operator: the gates are stretches of one axis, and all of them move with the hidden units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from interbasin.networks.wiring.axes import Sum, Term
+from interbasin.networks.wiring.groups import Group
+from interbasin.networks.wiring.interpret import Run, Value, rule
+from interbasin.networks.wiring.operators.contraction import contract
+from interbasin.networks.wiring.operators.convolution import positions
+from interbasin.networks.wiring.operators.elementwise import add_like, bend, combined
+
+__all__: list[str] = []
+
+
+@rule("lstm")
+def lstm(
+    run: Run, input: Value, hx: Sequence[Value], params: Sequence[Value], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    # Odd functions bend the cell, but sigmoids gate it: permutations.
+    return _layers(run, input, hx, params, has_biases, num_layers, bidirectional, 4, Group.PERMUTATION)
+
+
+@rule("gru")
+def gru(
+    run: Run, input: Value, hx: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    return _layers(run, input, [hx], params, has_biases, num_layers, bidirectional, 3, Group.PERMUTATION)
+
+
+@rule("rnn_tanh")
+def rnn_tanh(
+    run: Run, input: Value, hx: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    return _layers(run, input, [hx], params, has_biases, num_layers, bidirectional, 1, Group.SIGNED)
+
+
+@rule("rnn_relu")
+def rnn_relu(
+    run: Run, input: Value, hx: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool,
+) -> Any:  # fmt: skip
+    return _layers(run, input, [hx], params, has_biases, num_layers, bidirectional, 1, Group.PERMUTATION)
+
+
+def _layers(
+    run: Run,
+    input: Value,
+    states: Sequence[Value],
+    params: Sequence[Value],
+    has_biases: bool,
+    num_layers: int,
+    bidirectional: bool,
+    gates: int,
+    group: Group,
+) -> Any:
+    """Each direction of each layer reads its input and its own last state; the directions are joined side by side."""
+    directions = 2 if bidirectional else 1
+    count = len(params) // (num_layers * directions)
+    if count != 2 + 2 * has_biases or any(run.moves(state) for state in states) or len(input.dims) != 3:
+        return run.not_known(f"{run.operator} with projections or learned states", run.operands)
+    for term in input.dims[:2]:
+        run.axes.restrict(term, Group.FIXED, run.why("time and batch lie along it", "position"))
+    value = input
+    waiting = iter(params)
+    last: list[Term] = []
+    for _ in range(num_layers):
+        sides = [_direction(run, value, [next(waiting) for _ in range(count)], gates, group) for _ in range(directions)]
+        value = sides[0] if directions == 1 else _side_by_side(run, sides)
+        last.extend(side.dims[-1] for side in sides)
+    layers, hidden = run.axes.side_by_side(last)
+    return [value, *(run.made([layers, *positions(run, shape[1:-1]), hidden]) for shape in run.shapes[1:])]
+
+
+def _direction(run: Run, input: Value, own: Sequence[Value], gates: int, group: Group) -> Value:
+    inward, recurrent, *biases = own
+    summed = contract(run, input, "aby", inward, "zy", "abz")
+    for bias in biases:
+        summed = add_like(run, summed, bias)
+    size = recurrent.shape[1]
+    stretches = [Value(run.taken(summed, 2, gate * size, size)) for gate in range(gates)]
+    hidden = bend(run, stretches[0], group, "the gates of a recurrent layer bend it")
+    for other in stretches[1:]:
+        why = run.why("the gates of a recurrent layer meet entry by entry")
+        hidden = run.made(combined(run, hidden, other, why=why, pair=group), hidden, other)
+    again = contract(run, hidden, "aby", recurrent, "zy", "abz")
+    add_like(run, summed, again)
+    return run.made(hidden.dims, hidden)
+
+
+def _side_by_side(run: Run, sides: Sequence[Value]) -> Value:
+    joined = run.axes.resolve(Sum(tuple(side.dims[-1] for side in sides)))
+    return run.made([*sides[0].dims[:-1], joined], *sides)

@@ -1,0 +1,72 @@
+"""Norms are known by what they compute, not by what they are called."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from interbasin.networks.folding.recognise import recognise
+from interbasin.networks.folding.unit import UnitNorm
+
+
+class OffsetRms(nn.Module):
+    """A gain stored as its difference from one, computed in float32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.variance_epsilon = 1e-5
+        self.weight = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        return ((1 + self.weight) * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5))).type_as(x)
+
+
+class Scale(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "eps"),
+    [
+        (nn.LayerNorm(7, eps=1e-3), "layer", 1e-3),
+        (nn.LayerNorm(7, bias=False), "layer", 1e-5),
+        (nn.RMSNorm(7, eps=1e-4), "rms", 1e-4),
+        (OffsetRms(7), "rms", 1e-5),
+        (Scale(7), "scale", 0.0),
+    ],
+)
+def test_a_formula_is_recognised_with_its_gain(module: nn.Module, kind: str, eps: float) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_()
+    found = recognise(module)
+    assert found is not None
+    assert (found.kind, found.eps) == (kind, eps)
+    stored = next(module.parameters()).double()
+    torch.testing.assert_close(found.gain, 1 + stored if isinstance(module, OffsetRms) else stored)
+    assert (found.bias is None) == (not any(name == "bias" for name, _ in module.named_parameters()))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Linear(7, 7),
+        nn.BatchNorm1d(7).eval(),
+        nn.GroupNorm(7, 7),
+        nn.PReLU(7),
+        nn.Sequential(nn.LayerNorm(7)),
+        nn.ReLU(),
+        nn.LayerNorm(7, elementwise_affine=False),
+        UnitNorm(7, 1e-6),
+        nn.Embedding(3, 7),
+    ],
+)
+def test_other_modules_are_not(module: nn.Module) -> None:
+    assert recognise(module) is None
