@@ -33,6 +33,8 @@ check: test static ## Everything that must pass before a change goes in: test an
 bench: $(VENV)/.dev ## Run the quick benchmarks.
 	$(BIN)/python benchmarks/polar.py --quick
 	$(BIN)/python benchmarks/moments.py --quick
+	$(BIN)/python benchmarks/recording.py --quick
+	$(BIN)/python benchmarks/wiring.py --quick
 
 docs: $(VENV)/.dev ## Make the generated pages and tables anew, from the program and from benchmarks/results.
 	$(BIN)/python docs/generate.py

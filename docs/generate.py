@@ -47,8 +47,8 @@ def command_line() -> str:
     return "\n\n".join(pages) + "\n"
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [" | ".join(columns), " | ".join("---" if i == 0 else "---:" for i in range(len(columns)))]
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    lines = [" | ".join(columns), " | ".join("---" if i in words else "---:" for i in range(len(columns)))]
     return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
 
 
@@ -114,10 +114,61 @@ def moments(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def architectures(found: dict[str, Any]) -> str:
+    cases = sorted(found["architectures"], key=lambda case: (case["traced"], case.get("coverage", 0.0)))
+    short = [(*wired(case), "; ".join(case["reasons"]).replace("|", "\\|")) for case in cases if case["reasons"]]
+    full = [wired(case) for case in found["architectures"] if not case["reasons"]]
+    bars, columns = found["bars"], ("architecture", "spaces", "coverage", "check32", "check64", "seconds")
+    summary = found["summary"]
+    parts = [
+        f"{summary['architectures']} architectures: {summary['traced']} can be traced, and {len(full)} meet all bars. "
+        f"The median coverage is {summary['median_coverage']:.1%}, the median time "
+        f"{summary['median_seconds']:.1f} s.",
+        f"**Fall short**: not traced, coverage below {bars['coverage']:g}, or a change above {bars['check32']:g} in "
+        f"float32 or {bars['check64']:g} in float64.",
+        table((*columns, "because"), short, words=(0, 6)) if short else "None.",
+        "**The others**:",
+        table(columns, full),
+        environment(found),
+    ]
+    return "\n\n".join(parts)
+
+
+def wired(case: dict[str, Any]) -> tuple[str, ...]:
+    if not case["traced"]:
+        return (case["name"], *["-"] * 5)
+    return (
+        case["name"],
+        str(case["spaces"]),
+        f"{case['coverage']:.3f}",
+        _number(case["check32"]),
+        _number(case["check64"]),
+        f"{case['seconds']:.1f}",
+    )
+
+
+def wiring_depth(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            case["shape"],
+            str(case["depth"]),
+            str(case["operators"]),
+            f"{case['times']['export']['best']:.2f}",
+            f"{case['times']['wire']['best']:.2f}",
+            f"{case['ratio']:.2f}",
+        )
+        for case in found["depth"]
+    ]
+    columns = ("network", "layers", "operators", "torch.export alone, s", "wiring, s", "ratio")
+    return table(columns, rows) + f"\n\n{environment(found)}"
+
+
 MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "polar-summary": ("polar", polar_summary),
     "polar": ("polar", polar),
     "moments": ("moments", moments),
+    "architectures": ("wiring", architectures),
+    "wiring-depth": ("wiring", wiring_depth),
 }
 
 
@@ -126,6 +177,8 @@ def filled(page: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         question, make = MAKERS[match["name"]]
+        if not (RESULTS / f"{question}.json").exists():
+            return f"{match[1]}Not measured yet: `python benchmarks/{question}.py` does.\n{match[3]}"
         found = json.loads((RESULTS / f"{question}.json").read_text("utf-8"))
         return f"{match[1]}{make(found)}\n{match[3]}"
 

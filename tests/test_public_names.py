@@ -53,7 +53,7 @@ def test_packages_list_their_names():
 def test_the_names_can_be_seen():
     assert set(ib.__all__) <= set(dir(ib))
     assert sorted(dir(ib)) == dir(ib)
-    for package in (ib.data, ib.fit, ib.maps, ib.statistics):
+    for package in (ib.data, ib.fit, ib.maps, ib.networks, ib.statistics):
         assert set(package.__all__) <= set(dir(package))
 
 
@@ -68,15 +68,19 @@ def test_a_name_that_is_not_there_is_named():
         _ = ib.rebasinn
     with pytest.raises(ImportError):
         exec("from interbasin import rebasinn")
+    with pytest.raises(AttributeError, match=r"'interbasin\.networks' has no attribute 'wires'"):
+        _ = ib.networks.wires
 
 
 def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
     import_everything()
     assert inspect.isclass(ib.PairedMoments) and inspect.isclass(ib.LayerwiseMoments)
     assert issubclass(ib.InterbasinError, Exception)
-    for folder in ("data", "errors", "fit", "maps", "statistics"):
+    assert inspect.isclass(ib.Wiring) and inspect.isclass(ib.Alignment)
+    assert all(inspect.isfunction(verb) for verb in (ib.wire, ib.carry, ib.fold_norms, ib.record))
+    for folder in ("data", "errors", "fit", "maps", "networks", "statistics"):
         assert isinstance(getattr(ib, folder), types.ModuleType)
-    for package in (ib.data, ib.errors, ib.fit, ib.maps, ib.statistics):
+    for package in (ib.data, ib.errors, ib.fit, ib.maps, ib.networks, ib.statistics):
         hidden = [name for name in package.__all__ if isinstance(getattr(package, name), types.ModuleType)]
         assert hidden == []
 
@@ -119,6 +123,15 @@ def test_every_promised_name_works_after_every_module_was_imported(tmp_path):
         assert found.residual >= 0 and found.explained <= 1 and found.steps >= 1
     assert set(ib.fit.names()) == {name.replace("_", "-") for name in ib.fit.__all__} & set(ib.fit.names())
     assert isinstance(ib.fit.polar(torch.eye(2)), ib.fit.Polar)
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2)).double()
+    wiring = ib.wire(model, x)
+    assert isinstance(wiring, ib.Wiring) and wiring.coverage == 1.0 and wiring.check(model, x, seed=1) < 1e-12
+    alignment = wiring.sample(seed=1)
+    assert isinstance(alignment, ib.Alignment) and torch.allclose(ib.carry(model, alignment)(x), model(x))
+    carried = ib.carry(model.state_dict(), alignment)
+    assert torch.equal(carried["0.bias"], alignment.maps["0"](model.state_dict()["0.bias"]))
+    assert ib.networks.wire is ib.wire and ib.networks.wiring.Wiring is ib.Wiring
 
 
 def test_importing_the_package_imports_neither_torch_nor_any_other_heavy_library():

@@ -8,27 +8,43 @@ from typing import TYPE_CHECKING, Any
 from interbasin._version import __version__
 
 if TYPE_CHECKING:
-    from interbasin import data, errors, fit, maps, statistics
+    from interbasin import data, errors, fit, maps, networks, statistics
     from interbasin.errors import InterbasinError
+    from interbasin.networks.folding import fold_norms
+    from interbasin.networks.recording import record
+    from interbasin.networks.wiring import Alignment, Wiring, carry, wire
     from interbasin.statistics import LayerwiseMoments, PairedMoments
 
 __all__ = [
+    "Alignment",
     "InterbasinError",
     "LayerwiseMoments",
     "PairedMoments",
+    "Wiring",
     "__version__",
+    "carry",
     "data",
     "errors",
     "fit",
+    "fold_norms",
     "maps",
+    "networks",
+    "record",
     "statistics",
+    "wire",
 ]
 
-_FOLDERS = ("data", "errors", "fit", "maps", "statistics")
+_FOLDERS = ("data", "errors", "fit", "maps", "networks", "statistics")
 _HOMES = {
+    "Alignment": "interbasin.networks.wiring",
     "InterbasinError": "interbasin.errors",
     "LayerwiseMoments": "interbasin.statistics",
     "PairedMoments": "interbasin.statistics",
+    "Wiring": "interbasin.networks.wiring",
+    "carry": "interbasin.networks.wiring",
+    "fold_norms": "interbasin.networks.folding",
+    "record": "interbasin.networks.recording",
+    "wire": "interbasin.networks.wiring",
 }
 
 

@@ -18,7 +18,7 @@ from interbasin.cli import app
 from interbasin.cli.output import number
 from interbasin.errors import FileError
 
-COMMANDS = ("demo", "fit", "compare")
+COMMANDS = ("demo", "fit", "compare", "inspect")
 PLAIN = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
 
 

@@ -47,3 +47,30 @@ def test_every_command_is_documented_with_an_example(generate: ModuleType) -> No
     for name in get_command(app).commands:
         section = page.split(f"## {name}\n")[1].split("\n## ")[0]
         assert f"    interbasin {name}" in section, f"the help of {name} shows no example"
+
+
+def test_architectures_that_fall_short_come_first_with_their_reason(generate: ModuleType) -> None:
+    good = {"spaces": 3, "coverage": 1.0, "check32": 1e-7, "check64": 1e-16, "seconds": 0.5, "traced": True}
+    found = {
+        "architectures": [
+            {"name": "good", **good, "reasons": []},
+            {"name": "poor", **good, "coverage": 0.4, "check64": None, "reasons": ["fixed: a | b", "check64 is off"]},
+            {"name": "untraced", "traced": False, "reasons": ["it branches."]},
+        ],
+        "bars": {"coverage": 0.9, "check32": 1e-4, "check64": 1e-9},
+        "summary": {"architectures": 3, "traced": 2, "median_coverage": 0.7, "median_seconds": 0.5},
+        "environment": {"processor": "P", "threads": 1, "torch": "2", "seed": 0, "date": "2026-01-01T00:00"},
+    }
+    lines = generate.architectures(found).splitlines()
+    assert lines[0].startswith("3 architectures: 2 can be traced, and 1 meet all bars.")
+    assert [line for line in lines if line.startswith(("| good", "| poor", "| untraced"))] == [
+        "| untraced | - | - | - | - | - | it branches. |",
+        r"| poor | 3 | 0.400 | 1e-07 | - | 0.5 | fixed: a \| b; check64 is off |",
+        "| good | 3 | 1.000 | 1e-07 | 1e-16 | 0.5 |",
+    ]
+
+
+def test_a_table_without_results_says_how_to_get_them(generate: ModuleType, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(generate, "RESULTS", tmp_path)
+    page = "<!-- table: architectures -->\nold\n<!-- end of table -->\n"
+    assert "Not measured yet: `python benchmarks/wiring.py` does." in generate.filled(page)

@@ -10,6 +10,7 @@ import typer
 from interbasin.cli.compare import compare
 from interbasin.cli.demo import demo
 from interbasin.cli.fit import fit
+from interbasin.cli.inspect import inspect
 from interbasin.cli.output import Commands, Debug, Json, Output, Quiet
 
 __all__ = ["app", "main"]
@@ -54,6 +55,8 @@ def interbasin(
       interbasin compare old.npy new.npy
 
       interbasin fit old.npy new.npy --method procrustes -o map
+
+      interbasin inspect timm:resnet18
     """
     Output.of(ctx, json=json, quiet=quiet, debug=debug)
 
@@ -61,6 +64,7 @@ def interbasin(
 app.command()(demo)
 app.command()(fit)
 app.command()(compare)
+app.command()(inspect)
 
 
 def main() -> None:

@@ -70,3 +70,12 @@ def test_an_architecture_that_cannot_be_made_is_named(timm, monkeypatch):
 def test_without_timm_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     refused(lambda: load_model(f"timm:{NAME}"), MissingExtraError, (f"timm:{NAME}", "interbasin[timm]'"))
+
+
+def test_a_torchvision_for_another_torch_is_told_from_a_missing_timm(monkeypatch):
+    def import_module(name, *rest):
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("interbasin.networks.models.from_timm.importlib.import_module", import_module)
+    with pytest.raises(CheckpointError, match=r"not be imported \(operator torchvision::nms.*install the torchvision"):
+        load_model(f"timm:{NAME}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from interbasin.errors import DataError, MissingExtraError, UnknownNameError
+from interbasin.errors import CheckpointError, DataError, MissingExtraError, UnknownNameError
 from interbasin.networks.checkpoints import Checkpoint, open_checkpoint
 from interbasin.networks.checkpoints.faults import one_line
 from interbasin.networks.models.base import LoadedModel, load_weights, working_dtype_of
@@ -32,6 +32,11 @@ def load_timm(text: str, name: str, weights: Path | None, *, strict: bool = True
         timm: Any = importlib.import_module("timm")
     except ImportError as error:
         raise MissingExtraError.of(f"Loading {text}", "timm") from error
+    except RuntimeError as error:  # how a torchvision that was built for another torch shows itself
+        raise CheckpointError(
+            f"Loading {text} needs timm, which could not be imported ({error}); install the torchvision that belongs "
+            "to this torch."
+        ) from error
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), 5, cutoff=0.0)
         raise UnknownNameError.of("architecture of timm", name, near)

@@ -26,14 +26,15 @@ def change(model: nn.Module, inputs: Inputs, alignment: Alignment) -> float:
 def difference(model: nn.Module, other: nn.Module, inputs: Inputs) -> float:
     """The largest difference of two networks' outputs, relative to the largest entry of each output of the first."""
     before, after = _outputs(model, inputs), _outputs(other, inputs)
-    worst = 0.0
+    worst = [0.0]
     for a, b in zip(before, after, strict=True):
         if a.numel():
             finite = torch.isfinite(a)
             scale = float(a[finite].abs().max()) if bool(finite.any()) else 1.0
             gap = torch.where(a == b, 0.0, (a.double() - b.double()).abs())
-            worst = max(worst, float(gap.max()) / (scale or 1.0))
-    return worst
+            worst.append(float(gap.max()) / (scale or 1.0))
+    # Not max(), which passes NaN over: a network that computes it would look perfect.
+    return float(torch.tensor(worst, dtype=torch.float64).max())
 
 
 def _outputs(model: nn.Module, inputs: Inputs) -> list[Tensor]:

@@ -25,6 +25,11 @@ def explain(model: nn.Module, inputs: Any, error: Exception) -> WiringError:
             f"{type(model).__name__} cannot be traced: its path depends on the values of tensors{at} ({text}). "
             "Trace the part without that branch, or replace it by torch.where."
         )
+    if any(tensor.device.type == "meta" for tensor in model.parameters()):
+        return WiringError(
+            f"{type(model).__name__} is on the meta device and the example inputs are not; move them there too to wire "
+            "it without weights, or load the weights first."
+        )
     failure = _plain_run(model, inputs)
     if failure is not None:
         return WiringError(

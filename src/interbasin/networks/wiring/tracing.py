@@ -8,8 +8,11 @@ dispatch sees attention and linear layers in pieces.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import itertools
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -101,7 +104,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     """
     args, kwargs = bound_inputs(model, inputs)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _hushed():
             warnings.simplefilter("ignore")
             program = torch.export.export(_FlatOutputs(_shell(model)), args, kwargs, strict=False)
             if _writes_into_views(program.graph):
@@ -117,14 +120,28 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     return Trace(program.graph_module, [None if name is None else name.removeprefix("model.") for name in known])
 
 
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """Without the pages that torch writes about a trace that fails: our error is one sentence."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
 def _shell(model: nn.Module) -> nn.Module:
     """A copy that shares all tensors: what a network keeps for itself during a call stays out of the original.
 
-    Its modules mark what goes in and comes out of them.
+    Its modules that own tensors mark what goes in and comes out of them; all others would double the work of tracing.
     """
     held = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
     shell = copy.deepcopy(model, dict(held))
     for name, module in shell.named_modules():
+        if not any(True for _ in itertools.chain(module.parameters(False), module.buffers(False))):
+            continue
         calls = itertools.count()
 
         def enter(_: nn.Module, args: Any, kwargs: Any, name: str = name, calls: Any = calls) -> None:

@@ -1,0 +1,221 @@
+"""What cannot be wired, carried or checked is refused in one sentence that says where and what to do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from interbasin.errors import MapError, ShapeError, UnknownNameError, WiringError
+from interbasin.maps import Orthogonal, Permutation
+from interbasin.networks.wiring import Alignment, carry, wire
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+
+def batch() -> Tensor:
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        if y.sum() > 0:  # the branch that the message names
+            return y
+        return -y
+
+
+def test_a_branch_on_values_is_named_with_its_line() -> None:
+    with pytest.raises(WiringError, match=r"depends on the values of tensors at test_refusals\.py:\d+ \(if y\.sum"):
+        wire(Branching().eval(), batch())
+
+
+def test_dropout_in_training_mode_is_refused_by_name() -> None:
+    network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3))
+    with pytest.raises(WiringError, match=r"training mode, where '1' is random.*model\.eval\(\)"):
+        wire(network, batch())
+    assert wire(network.eval(), batch()).coverage == 1
+
+
+def test_batch_norm_in_training_mode_is_refused_and_dropout_of_zero_is_not() -> None:
+    with pytest.raises(WiringError, match="statistics from"):
+        wire(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), batch())
+    wire(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.Linear(8, 3)), batch())
+
+
+def test_inputs_that_do_not_fit_are_told_apart_from_networks_that_do_not_trace() -> None:
+    with pytest.raises(WiringError, match="example inputs do not fit Sequential: a plain call fails"):
+        wire(mlp(), torch.randn(5, 7))
+
+
+@pytest.mark.parametrize("inputs", [None, 3, "text"])
+def test_inputs_of_the_wrong_kind_are_refused(inputs: object) -> None:
+    with pytest.raises(WiringError, match="must be a tensor, a tuple of arguments or a mapping"):
+        wire(mlp(), inputs)  # type: ignore[arg-type]
+
+
+def test_something_that_is_no_network_is_refused() -> None:
+    with pytest.raises(WiringError, match=r"Asked to wire a function; give a torch\.nn\.Module"):
+        wire(mlp, batch())  # type: ignore[arg-type]
+
+
+def test_lazy_modules_are_refused_by_name() -> None:
+    network = nn.Sequential(nn.LazyLinear(8), nn.ReLU()).eval()
+    with pytest.raises(WiringError, match=r"0\.weight of Sequential has no shape yet"):
+        wire(network, batch())
+
+
+def test_a_network_on_the_meta_device_is_wired_but_not_checked() -> None:
+    with torch.device("meta"):
+        network = mlp()
+    wiring = wire(network, batch().to("meta"))
+    assert wiring == wire(mlp(), batch())
+    with pytest.raises(WiringError, match="on the meta device and holds no numbers; load the weights first"):
+        wiring.check(network, batch())
+
+
+def test_a_meta_network_with_real_inputs_says_what_to_do() -> None:
+    with torch.device("meta"):
+        network = mlp()
+    with pytest.raises(WiringError, match="on the meta device and the example inputs are not; move them there too"):
+        wire(network, batch())
+
+
+def test_nan_weights_are_named_by_the_check() -> None:
+    network = mlp()
+    with torch.no_grad():
+        network[2].weight[1, 2] = float("nan")
+    wiring = wire(network, batch())
+    with pytest.raises(WiringError, match=r"2\.weight of Sequential holds 1 entries that are NaN or infinite"):
+        wiring.check(network, batch())
+
+
+def test_tensors_that_overlap_without_being_one_are_refused_and_tied_ones_are_not() -> None:
+    network = mlp()
+    memory = torch.randn(100)
+    network[0].weight = nn.Parameter(memory[:32].view(8, 4))
+    network[2].weight = nn.Parameter(memory[16:40].view(3, 8))
+    with pytest.raises(WiringError, match=r"0\.weight and 2\.weight share memory without being the same tensor"):
+        wire(network, batch())
+    network[2].weight = nn.Parameter(memory[40:64].view(3, 8))
+    assert wire(network, batch()).coverage == 1
+
+
+def test_two_parameters_on_one_memory_are_tied() -> None:
+    network = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)).eval()
+    network[2].weight = nn.Parameter(network[0].weight.data)
+    wiring = wire(network, torch.randn(3, 6))
+    assert wiring.tied == {"2.weight": "0.weight"}
+
+
+def test_an_operator_without_a_rule_fixes_what_it_touches_and_is_named() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(torch.special.i0(self.first(x)))
+
+    network = Odd().eval()
+    wiring = wire(network, batch())
+    space = wiring.spaces["first"]
+    assert space.is_fixed
+    assert space.because is not None
+    assert "aten.special_i0" in str(space.because)
+    assert wiring.unknown == {"aten.special_i0.default": 1}
+    assert wiring.coverage == 0
+    assert wiring.check(network, batch()) == 0
+
+
+def test_a_failed_trace_says_its_sentence_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(WiringError):
+        wire(Branching().eval(), batch())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_outputs_that_are_nan_do_not_pass_for_equal() -> None:
+    class Undefined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.log(-self.layer(x).abs() - 1)
+
+    network = Undefined().eval()
+    assert math.isnan(wire(network, batch()).check(network, batch()))
+
+
+# ---------------------------------------------------------------------- alignments and carrying
+
+
+def test_an_alignment_refuses_unknown_spaces_and_other_widths() -> None:
+    wiring = wire(mlp(), batch())
+    with pytest.raises(UnknownNameError, match="no space named 'hidden'; try one of: "):
+        Alignment(wiring, {"hidden": Permutation([0, 1])})
+    with pytest.raises(ShapeError, match="Space '0' is 8 wide and its map reads width 2"):
+        Alignment(wiring, {"0": Permutation([0, 1])})
+    with pytest.raises(MapError, match="must be a map"):
+        Alignment(wiring, {"0": torch.eye(8)})  # type: ignore[dict-item]
+
+
+def test_carry_refuses_what_is_neither_network_nor_tensors() -> None:
+    wiring = wire(mlp(), batch())
+    with pytest.raises(WiringError, match="carry moves networks and mappings of tensors, found list"):
+        carry([1, 2], wiring.sample())  # type: ignore[call-overload]
+    with pytest.raises(WiringError, match="carry takes an alignment, or a wiring with maps beside it, found dict"):
+        carry(mlp(), {})  # type: ignore[call-overload]
+
+
+def test_a_network_of_another_shape_is_refused() -> None:
+    wiring = wire(mlp(), batch())
+    other = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3))
+    with pytest.raises(ShapeError, match=r"0\.weight has shape \(9, 4\), but the wiring was made with \(8, 4\)"):
+        carry(other, wiring.sample())
+    with pytest.raises(UnknownNameError, match="no tensor of the network named"):
+        carry(nn.Linear(4, 8), wiring.sample())
+
+
+def test_a_map_onto_another_width_changes_tensors_but_not_networks() -> None:
+    wiring = wire(mlp(), batch())
+    wide = Orthogonal(torch.linalg.qr(torch.randn(10, 8, dtype=torch.float64)).Q)
+    with pytest.raises(ShapeError, match="a network keeps its shapes; carry a mapping"):
+        carry(mlp(), Alignment(wiring, {"0": wide}))
+    moved = carry(mlp().state_dict(), Alignment(wiring, {"0": wide}))
+    assert moved["0.weight"].shape == (10, 4)
+    assert moved["2.weight"].shape == (3, 10)
+
+
+def test_a_map_for_blocks_must_be_one_a_block() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.embed, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.embed(x)
+            return self.head(self.heads(x, x, x, need_weights=False)[0])
+
+    network, x = Attention().eval(), torch.randn(2, 3, 4)
+    wiring = wire(network, x)
+    space = next(space for space in wiring.spaces.values() if space.blocks == 2)
+    alignment = Alignment(wiring, {space.name: Permutation(range(8))})
+    assert not alignment.is_exact
+    with pytest.raises(MapError, match="has 2 blocks with a map each"):
+        carry(network, alignment)
+
+
+def test_an_alignment_knows_whether_it_is_exact() -> None:
+    wiring = wire(mlp(), batch())
+    assert wiring.sample().is_exact
+    assert not Alignment(wiring, {"0": Orthogonal(torch.linalg.qr(torch.randn(8, 8)).Q)}).is_exact
