@@ -117,7 +117,16 @@ class Axes:
         for atom in atoms:
             if atom is not None:
                 self._limit(atom, frozenset(other for other in atoms if other is not None and other is not atom))
-        return [Same(1) if atom is None else Leaf(atom) for atom in atoms]
+        return [Same(size) if atom is None else Leaf(atom) for size, atom in zip(sizes, atoms, strict=True)]
+
+    def side_by_side(self, terms: Sequence[Term]) -> tuple[Term, Term]:
+        """An axis with an entry for each of ``terms``, and the term beside it that is another one at each entry."""
+        if len(terms) == 1:
+            return Same(1), terms[0]
+        origin = Atom(len(terms))
+        stretches: tuple[Term, ...] = tuple(Plain(1, _STRETCH) for _ in terms)
+        origin.parts = Sum(stretches, origin)
+        return Leaf(origin), Family(origin, stretches, tuple(terms))
 
     def find(self, atom: Atom) -> tuple[Atom, Role]:
         """The root of an atom, and the role in which the atom follows it."""
@@ -249,7 +258,7 @@ class Axes:
             plain, left = (a, b) if isinstance(a, Plain) else (b, a)
             assert isinstance(plain, Plain)
             self.restrict(left, Group.FIXED, plain.why)
-            return left  # which now does not move either, and still knows what depends on it
+            return _varying(left, plain.why)  # which now does not move either, and still knows what depends on it
         again = {"why": why, "role": role, "pair": pair, "same": same}
         if isinstance(a, Family) or isinstance(b, Family):
             return self._unify_families(a, b, again)
@@ -287,6 +296,7 @@ class Axes:
             return self._give_up(a, b)
         origins = [term.origin for term in (a, b) if isinstance(term, Sum) and term.origin is not None]
         parts = tuple(self.unify(x, y, **again) for x, y in zip(left, right, strict=True))  # type: ignore[arg-type]
+        origins = [_twin(origin) for origin in origins]
         if len(origins) == 2 and _bounds(a) == _bounds(b) and origins[0] is not origins[1]:
             origins[1].twin = origins[0]
         a, b = self.resolve(a), self.resolve(b)
@@ -324,7 +334,7 @@ class Axes:
             step = a.role.of(wanted)  # write and read are their own inverses
         group, because = second.group, second.because
         if step is Role.SCALE:
-            if first.group is Group.FIXED:
+            if meet(first.group, Group.PERMUTATION) is Group.FIXED:
                 group, because = Group.FIXED, first.because
             elif not contains(Group.SIGNED, group):
                 group, because = meet(group, Group.SIGNED), why
@@ -376,22 +386,43 @@ class Axes:
     def settle(self, dims: Sequence[Term]) -> list[Term]:
         """The axes of a tensor, after what is not on it has been taken from what its atoms may depend on."""
         terms = [self.resolve(term) for term in dims]
-        origins = {found for term in terms for found in _origins(term)}
-        if any(isinstance(part, Family) and part.origin not in origins for term in terms for part in _walk(term)):
-            terms = [self._without_families(term, origins) for term in terms]
-        present = frozenset(leaf.atom for term in terms for leaf in _leaves(term))
-        for atom in present:
-            if atom.limits and all(atom.limits) and self.allowed(atom) - present:
-                atom.limits.append(present)
+        while lost := {
+            part.origin
+            for part, beside in _beside_each(terms)
+            if isinstance(part, Family) and not _has_row([*beside.own, *beside.others], part)
+        }:
+            terms = [self.resolve(self._without_families(term, lost)) for term in terms]
+        limited = {leaf.atom for term in terms for leaf in _leaves(term) if self.allowed(leaf.atom)}
+        if limited:
+            for part, beside in _beside_each(terms):
+                if isinstance(part, Leaf) and part.atom in limited:
+                    self._settle_atom(part.atom, beside)
         return terms
 
+    def _settle_atom(self, atom: Atom, beside: _Beside) -> None:
+        """Keep of what an atom may depend on what stands beside it once: on its own axis, or on another if not there.
+
+        What stands there twice, as in a table of all pairs, does not say which of the two its map goes by.
+        """
+        allowed = self.allowed(atom)
+        kept = set()
+        for other in allowed:
+            own = _count(beside.own, other)
+            if own == (1, 1) or (own == (0, 0) and _count(beside.others, other) == (1, 1)):
+                kept.add(other)
+        if kept != allowed:
+            atom.limits.append(frozenset(kept))
+
     def _without_families(self, term: Term, origins: set[Atom]) -> Term:
-        if isinstance(term, Family) and term.origin not in origins:
+        if isinstance(term, Family) and term.origin in origins:
             return self.uniform(term)
         if isinstance(term, Product):
             return self._product([self._without_families(part, origins) for part in term.parts])
         if isinstance(term, Sum):
             return self._sum([self._without_families(part, origins) for part in term.parts], term.origin)
+        if isinstance(term, Family):
+            members = tuple(self._without_families(member, origins) for member in term.members)
+            return Family(term.origin, term.stretches, members)
         return term
 
     def uniform(self, family: Family) -> Term:
@@ -488,14 +519,15 @@ class Axes:
                 position += 1
         return [self._sum(group, None) for group in grouped]
 
-    def split(self, term: Term, sizes: Sequence[int], *, outward: bool = False) -> list[Term] | None:
+    def split(self, term: Term, sizes: Sequence[int]) -> list[Term] | None:
         """The term as factors of the given sizes, outermost first, or nothing if its structure does not allow that.
 
-        The map of an inner factor may differ from block to block of the outer ones; ``outward`` turns that around.
+        The map of a factor may differ from block to block of the others. Where two could differ by each other, which
+        one does is settled in the end, when it is known what of them is left.
         """
         term = self.resolve(term)
         if any(size == 1 for size in sizes):
-            wide = self.split(term, [size for size in sizes if size != 1] or [1], outward=outward)
+            wide = self.split(term, [size for size in sizes if size != 1] or [1])
             if wide is None:
                 return None
             factors = iter(wide)
@@ -508,12 +540,12 @@ class Axes:
         if isinstance(term, Same):
             return [Same(size) for size in sizes]
         if isinstance(term, Leaf):
-            self._split_atom(term.atom, sizes, outward)
+            self._split_atom(term.atom, sizes)
             whole = self.resolve(term)
             assert isinstance(whole, Product)
             return list(whole.parts)
         if isinstance(term, Family):
-            members = [self.split(member, sizes, outward=outward) for member in term.members]
+            members = [self.split(member, sizes) for member in term.members]
             found = [member for member in members if member is not None]
             if len(found) < len(members):
                 return None
@@ -522,11 +554,11 @@ class Axes:
             return self._split_sum(term, sizes)
         return self._split_product(term, sizes)
 
-    def _split_atom(self, atom: Atom, sizes: list[int], outward: bool) -> None:
+    def _split_atom(self, atom: Atom, sizes: list[int]) -> None:
         factors = [Atom(size, atom.group, atom.because) for size in sizes]
         for position, factor in enumerate(factors):
             factor.dependents = set(atom.dependents)
-            beside = frozenset(factors[position + 1 :] if outward else factors[:position])
+            beside = frozenset(other for place, other in enumerate(factors) if place != position)
             for limit in atom.limits or [frozenset()]:
                 self._limit(factor, limit | beside)
         atom.parts = Product(tuple(Leaf(factor) for factor in factors))
@@ -575,6 +607,8 @@ class Axes:
         members: list[Term] = []
         for run in runs:
             whole = self._sum(run, None)
+            if isinstance(whole, Sum) and whole.size > inner:
+                return None  # a stretch ends inside a block
             found = self.split(whole, [whole.size // inner, inner])
             if found is None:
                 return None
@@ -641,6 +675,19 @@ def _factors(term: Term) -> tuple[Term, ...]:
     return term.parts if isinstance(term, Product) else (term,)
 
 
+def _varying(term: Term, why: Reason) -> Term:
+    """The term beside something that differs from entry to entry: nothing in it is the same all along any more."""
+    if isinstance(term, Same):
+        return Plain(term.size, why) if term.size > 1 else term
+    if isinstance(term, Product):
+        return Product(tuple(_varying(part, why) for part in term.parts))
+    if isinstance(term, Sum):
+        return Sum(tuple(_varying(part, why) for part in term.parts), term.origin)
+    if isinstance(term, Family):
+        return Family(term.origin, term.stretches, tuple(_varying(member, why) for member in term.members))
+    return term
+
+
 def _bounds(term: Term) -> list[int]:
     if isinstance(term, Sum):
         return list(accumulate(part.size for part in term.parts))
@@ -674,8 +721,75 @@ def _leaves(term: Term) -> Iterator[Leaf]:
     return (part for part in _walk(term) if isinstance(part, Leaf))
 
 
-def _origins(term: Term) -> Iterator[Atom]:
-    return (part.origin for part in _walk(term) if isinstance(part, Sum) and part.origin is not None)
+@dataclass(frozen=True)
+class _Beside:
+    """What stands beside a part of a tensor's axes: the factors next to it on its own axis, and the other axes."""
+
+    own: tuple[Term, ...]
+    others: tuple[Term, ...]
+
+    def narrowed(self, origin: Atom, position: int) -> _Beside:
+        own = (_stretch(term, origin, position) for term in self.own)
+        return _Beside(tuple(own), tuple(_stretch(term, origin, position) for term in self.others))
+
+
+def _beside_each(terms: Sequence[Term]) -> Iterator[tuple[Leaf | Family, _Beside]]:
+    """Every leaf and every family on the axes of a tensor, with what stands beside it."""
+    for place, term in enumerate(terms):
+        yield from _beside_parts(term, _Beside((), (*terms[:place], *terms[place + 1 :])))
+
+
+def _beside_parts(term: Term, beside: _Beside) -> Iterator[tuple[Leaf | Family, _Beside]]:
+    if isinstance(term, Leaf | Family):
+        yield term, beside
+    if isinstance(term, Product):
+        for place, part in enumerate(term.parts):
+            own = (*beside.own, *term.parts[:place], *term.parts[place + 1 :])
+            yield from _beside_parts(part, _Beside(own, beside.others))
+    elif isinstance(term, Sum | Family):
+        for position, part in enumerate(_children(term)):
+            narrow = beside if term.origin is None else beside.narrowed(term.origin, position)
+            yield from _beside_parts(part, narrow)
+
+
+def _has_row(terms: Sequence[Term], family: Family) -> bool:
+    """Whether the row that a family follows stands on these axes, once, and with the stretches it had."""
+    rows = [part for term in terms for part in _walk(term) if isinstance(part, Sum) and part.origin is family.origin]
+    sizes = [stretch.size for stretch in family.stretches]
+    alike = all([part.size for part in row.parts] == sizes for row in rows)
+    return alike and _count(terms, family.origin) == (1, 1)
+
+
+def _stretch(term: Term, origin: Atom, position: int) -> Term:
+    """The term with the rows and the families of ``origin`` narrowed to one stretch."""
+    if isinstance(term, Sum | Family) and term.origin is origin and position < len(_children(term)):
+        return _children(term)[position]
+    if isinstance(term, Product):
+        return Product(tuple(_stretch(part, origin, position) for part in term.parts))
+    if isinstance(term, Sum):
+        return Sum(tuple(_stretch(part, origin, position) for part in term.parts), term.origin)
+    if isinstance(term, Family):
+        return Family(term.origin, term.stretches, tuple(_stretch(one, origin, position) for one in term.members))
+    return term
+
+
+def _count(terms: Sequence[Term], atom: Atom) -> tuple[int, int]:
+    """How often an atom, or the row that was cut from it, stands on these axes: at least, and at most."""
+    least = most = 0
+    for term in terms:
+        if isinstance(term, Leaf):
+            found = (1, 1) if term.atom is atom else (0, 0)
+        elif isinstance(term, Sum) and term.origin is atom:
+            found = (1, 1)
+        elif isinstance(term, Product):
+            found = _count(term.parts, atom)
+        elif isinstance(term, Sum | Family):
+            each = [_count([part], atom) for part in _children(term)]
+            found = (min(low for low, _ in each), max(high for _, high in each))
+        else:
+            found = (0, 0)
+        least, most = least + found[0], most + found[1]
+    return least, most
 
 
 def _mentions(term: Term, origin: Atom) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from interbasin.arrays import working_dtype
-from interbasin.errors import MapError, ShapeError
+from interbasin.errors import MapError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
 from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still
 
@@ -35,8 +35,10 @@ class Mover:
         """The tensor in the new coordinates, in its own dtype."""
         if not self._touched(axes):
             return tensor.clone()
-        wide = tensor.detach().to(working_dtype(tensor.dtype, torch.float64))
-        return self._move(wide, list(enumerate(axes))).to(tensor.dtype).contiguous()
+        given = tensor.detach()
+        if any(one.dtype is not None for one in self.maps.values()):
+            given = given.to(working_dtype(tensor.dtype, torch.float64))  # entries that only move need no digits
+        return self._move(given, list(enumerate(axes))).to(tensor.dtype).contiguous()
 
     def _touched(self, axes: Sequence[Axis]) -> bool:
         return any(self._touches(axis) for axis in axes)
@@ -73,6 +75,12 @@ class Mover:
         # What depends on others moves before them.
         for place in sorted(range(len(axes)), key=lambda place: -self._depth(axes[place][1])):
             home, axis = axes[place]
+            if isinstance(axis, Each) and self._touches(axis):
+                raise WiringError(
+                    "A tensor moves differently from stretch to stretch of an axis that it does not have: the factor "
+                    "of a low-rank update of a fused layer whose stretches read different spaces. Carry the whole "
+                    "update."
+                )
             if not isinstance(axis, In) or axis.space not in self.maps:
                 continue
             beside = [_beside(axes, home, name) for name in self.spaces[axis.space].within]
@@ -136,6 +144,11 @@ class Mover:
 def _beside(axes: list[tuple[int, Axis]], home: int, space: str) -> int:
     """Where the blocks stand: on the same original axis if they do, else on another one."""
     places = [place for place, (_, axis) in enumerate(axes) if isinstance(axis, In) and axis.space == space]
+    if not places:
+        raise WiringError(
+            f"A tensor moves differently from block to block of {space!r}, but does not have these blocks: the factor "
+            "of a low-rank update of a grouped layer. Carry the whole update."
+        )
     return next((place for place in places if axes[place][0] == home), places[0])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from interbasin.networks.wiring import operators  # noqa: F401  (registers the rules)
 from interbasin.networks.wiring.admission import admit
@@ -13,6 +13,7 @@ from interbasin.networks.wiring.axes import Axes
 from interbasin.networks.wiring.interpret import INPUT, Run, Value, constant
 from interbasin.networks.wiring.naming import name_spaces
 from interbasin.networks.wiring.spaces import Reason
+from interbasin.networks.wiring.tables import angles
 from interbasin.networks.wiring.tracing import Inputs, Trace, trace
 from interbasin.networks.wiring.wiring import TensorWiring, Wiring
 
@@ -53,17 +54,24 @@ def wire_around(model: nn.Module, inputs: Inputs, modules: Collection[str]) -> W
     return _follow(trace(model, inputs), tensors, tied, frozenset(modules))
 
 
+def _placeholders(traced: Trace) -> list[fx.Node]:
+    return [node for node in traced.graph.graph.nodes if node.op == "placeholder"]
+
+
 def _follow(
     traced: Trace, tensors: dict[str, Tensor], tied: dict[str, str], around: frozenset[str] = frozenset()
 ) -> Wiring:
     axes = Axes()
+    names = dict(zip((node.name for node in _placeholders(traced)), traced.placeholders, strict=True))
+    buffers = {node for node, name in names.items() if name in tensors and not isinstance(tensors[name], nn.Parameter)}
+    tables = {names[node] for node in angles(traced.graph, buffers, names.keys() - buffers)}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in tables}
     terms = {name: axes.parameter(tensor.shape) for name, tensor in tensors.items()}
     run = Run(axes, around=around)
     held = {name: Value(list(dims), learned=True) for name, dims in terms.items()}
     used: dict[str, None] = {}
     values: list[Any] = []
-    nodes = [node for node in traced.graph.graph.nodes if node.op == "placeholder"]
-    for node, name in zip(nodes, traced.placeholders, strict=True):
+    for node, name in zip(_placeholders(traced), traced.placeholders, strict=True):
         home = None if name is None else tied.get(name, name)
         if home in held:
             if node.users:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interbasin.networks.wiring.axes import Product, Same
+from interbasin.networks.wiring.axes import Plain, Product, Same
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.contraction import contract
@@ -31,11 +31,12 @@ def attention(
     batch = "abcdefgh"[: len(query.dims) - 2]
     scores = contract(run, query, batch + "tx", key, batch + "sx", batch + "ts")
     if is_causal:
-        for term in scores.dims[-2:]:
-            run.axes.restrict(term, Group.FIXED, run.why("attention is causal along it", "position"))
+        why = run.why("attention is causal along it", "position")
+        along = [run.axes.unify(term, Plain(term.size, why), why) for term in scores.dims[-2:]]
+        scores = run.made([*scores.dims[:-2], *along], scores)
     if attn_mask is not None:
         scores = add_like(run, scores, attn_mask)
-    weights = bend(run, scores, Group.PERMUTATION, "the softmax of attention bends it")
+    weights = _softmax(run, scores, -1, "the softmax of attention bends it")
     return contract(run, weights, batch + "ts", value, batch + "sx", batch + "tx")
 
 
@@ -51,4 +52,11 @@ def _repeated(run: Run, value: Value, heads: int) -> Value:
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "softmin", "_safe_softmax")
 def softmax(run: Run, self: Value, dim: int | None = None, **_: Any) -> Value:
-    return bend(run, self, Group.PERMUTATION, "a softmax bends it")
+    return _softmax(run, self, -1 if dim is None else dim, "a softmax bends it")
+
+
+def _softmax(run: Run, value: Value, dim: int, what: str) -> Value:
+    """Each entry beside the axis has one sum along it, so how it moves cannot depend on what lies along the axis."""
+    axis = dim % len(value.dims) if value.dims else 0
+    run.axes.settle([term for place, term in enumerate(value.dims) if place != axis])
+    return bend(run, value, Group.PERMUTATION, what)

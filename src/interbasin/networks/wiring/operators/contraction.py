@@ -38,6 +38,8 @@ def contract(run: Run, one: Value, letters: str, other: Value, others: str, resu
     for letter, term in found.items():
         if letter not in result and letter not in shared:
             axes.restrict(term, Group.PERMUTATION, run.why("its units are summed"))
+    # What is summed away may not depend on an axis that stands twice beside it, once from each factor.
+    axes.settle(list(found.values()))
     return run.made([found[letter] for letter in result], one, other)
 
 
@@ -53,7 +55,7 @@ def linear(run: Run, input: Value, weight: Value, bias: Value | None = None) -> 
     return product if bias is None else add_like(run, product, bias)
 
 
-@rule("matmul", "mm", "bmm", "mv", "dot")
+@rule("matmul", "mm", "bmm", "mv", "dot", "vdot")
 def matmul(
     run: Run,
     self: Value,

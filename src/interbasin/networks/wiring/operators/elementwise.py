@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from interbasin.networks.wiring.axes import Plain, Same, Term
 from interbasin.networks.wiring.groups import Group
@@ -20,18 +23,24 @@ __all__ = ["add_like", "bend", "multiply"]
     *("to", "_to_copy", "type_as", "float", "double", "half", "positive", "detach_", "lift", "native_dropout"),
     lazy=True,
 )
-def unchanged(run: Run, self: Value | None = None, input: Value | None = None, **_: Any) -> Value:
+def unchanged(run: Run, self: Value | None = None, input: Value | None = None, dtype: Any = None, **_: Any) -> Value:
     value = self if self is not None else input
     assert value is not None
+    if isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
+        return bend(run, run.settle(value), Group.PERMUTATION, "it is rounded")
     return value
 
 
 @rule("neg", lazy=True)
 def neg(run: Run, self: Value) -> Value:
     if self.pending is not None and self.pending.kind == "piece":
-        turned = Pending("piece", self.pending.base, self.pending.axis, self.pending.index, self.pending.strided, -1)
-        return Value(list(self.dims), self.learned, turned if self.pending.sign == 1 else self.pending)
-    return run.settle(self)
+        return Value(list(self.dims), self.learned, replace(self.pending, sign=-self.pending.sign))
+    return _multiple(run.settle(self))
+
+
+def _multiple(value: Value) -> Value:
+    """A multiple of a value moves as it does, but is another value: two of them side by side are not the same twice."""
+    return Value(list(value.dims), value.learned, value.pending)
 
 
 def bend(run: Run, value: Value, group: Group, what: str) -> Value:
@@ -180,7 +189,7 @@ def _shifted(run: Run, self: Any, other: Any) -> Value:
 @rule("lerp")
 def lerp(run: Run, self: Value, end: Value, weight: Any) -> Value:
     mixed = add_like(run, self, end)
-    return multiply(run, mixed, weight) if isinstance(weight, Value) else mixed
+    return add_like(run, self, multiply(run, mixed, weight)) if isinstance(weight, Value) else mixed
 
 
 @rule("addcmul")
@@ -200,6 +209,8 @@ def mul(run: Run, self: Any, other: Any) -> Value:
 def div(run: Run, self: Any, other: Any, rounding_mode: str | None = None) -> Value:
     if not isinstance(self, Value):
         return bend(run, run.settle(other), Group.SIGNED, "an odd function bends it")
+    if isinstance(other, Value):
+        other = bend(run, run.settle(other), Group.SIGNED, "something is divided by it")
     found = _scaled(run, self, other)
     return found if rounding_mode is None else bend(run, found, Group.PERMUTATION, "it is rounded")
 
@@ -209,7 +220,7 @@ def _scaled(run: Run, self: Any, other: Any) -> Value:
         return multiply(run, run.settle(self), run.settle(other))
     # A number in front changes nothing, not even what is pending but for a half of an axis.
     value = self if isinstance(self, Value) else other
-    return value if value.pending is not None and value.pending.kind == "square" else run.settle(value)
+    return _multiple(value if value.pending is not None and value.pending.kind == "square" else run.settle(value))
 
 
 @rule("maximum", "minimum", "fmod", "remainder", "floor_divide", "atan2", "eq", "ne", "lt", "le", "gt",
@@ -228,6 +239,8 @@ def where(run: Run, condition: Value, self: Any = None, other: Any = None) -> Va
         return run.not_known("aten.where", [condition])  # type: ignore[no-any-return]
     sides = [side for side in (self, other) if isinstance(side, Value)]
     numbers = [side for side in (self, other) if not isinstance(side, Value)]
+    if not sides:
+        return bend(run, condition, Group.PERMUTATION, "it chooses between two numbers")
     if len(sides) == 2:
         how = {"why": run.why("a choice is made entry by entry"), "same": Group.PERMUTATION}
         chosen = run.made(combined(run, sides[0], sides[1], **how), *sides)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from interbasin.networks.wiring.axes import Product, Same, Sum, Term
+from interbasin.networks.wiring.axes import Family, Leaf, Product, Same, Sum, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.slicing import stretches
@@ -16,7 +16,9 @@ __all__: list[str] = []
 
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_copy", "_reshape_alias", "reshape_as",
       "view_as", "squeeze", "unsqueeze", "ravel", "atleast_2d", "atleast_1d", "squeeze_copy")  # fmt: skip
-def view(run: Run, self: Value, **_: Any) -> Value:
+def view(run: Run, self: Value, dtype: Any = None, **_: Any) -> Value:
+    if dtype is not None:
+        return run.not_known("aten.view as another dtype", [self])  # type: ignore[no-any-return]
     return reshaped(run, self, run.shape)
 
 
@@ -203,9 +205,14 @@ def _turned_halves(run: Run, tensors: Sequence[Value], axis: int, strided: bool)
         return None
     base = run.settle(first.base)
     half = base.shape[axis] // 2
-    factors = run.axes.split(base.dims[axis], [half, 2] if strided else [2, half], outward=not strided)
+    factors = run.axes.split(base.dims[axis], [half, 2] if strided else [2, half])
     if factors is None:
         return None
     pairs = factors[1] if strided else factors[0]
+    if not all(isinstance(one, Leaf) for one in (pairs.members if isinstance(pairs, Family) else [pairs])):
+        return None  # two that were the same are not so any more after the turn
     run.axes.restrict(pairs, Group.SIMILARITY, run.why("rotary positions turn it"))
+    # The turn mixes the two of a pair, so nothing else can move differently for one and the other.
+    beside = factors[0] if strided else factors[1]
+    run.axes.settle([*base.dims[:axis], beside, *base.dims[axis + 1 :]])
     return run.made(base.dims, base)

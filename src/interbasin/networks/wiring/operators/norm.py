@@ -24,6 +24,7 @@ def layer_norm(
 ) -> Value:
     for term in input.dims:
         run.axes.restrict(term, Group.PERMUTATION, run.why("its mean and variance are taken"))
+    run.axes.settle(input.dims[: -len(normalized_shape)])
     return _scaled_and_shifted(run, run.made(input.dims, input), weight, bias)
 
 
@@ -34,11 +35,15 @@ def rms_norm(run: Run, input: Value, normalized_shape: Sequence[int], weight: Va
 
 
 def read_lengths(run: Run, along: Sequence[Term], beside: Sequence[Term]) -> None:
-    """The length of the vectors along some axes is taken: orthogonal maps keep it. Entries beside it stand alone."""
+    """The length of the vectors along some axes is taken: orthogonal maps keep it. Entries beside it stand alone.
+
+    Each of these entries has one length, so how they move cannot depend on what the length is taken along.
+    """
     for term in along:
         run.axes.restrict(term, Group.ORTHOGONAL, run.why("its length is taken"))
     for term in beside:
         run.axes.restrict(term, Group.PERMUTATION, run.why("lengths are taken for each of its entries"))
+    run.axes.settle(beside)
 
 
 def _scaled_and_shifted(run: Run, value: Value, weight: Value | None, bias: Value | None) -> Value:
@@ -60,9 +65,26 @@ def batch_norm(
     bias: Value | None = None,
     running_mean: Value | None = None,
     running_var: Value | None = None,
+    training: bool = False,
     **_: Any,
 ) -> Value:
     run.axes.restrict(input.dims[1], Group.SIGNED, run.why("it is normalised unit by unit"))
+    if training or running_mean is None:
+        _taken_over(run, [input.dims[0], *input.dims[2:]], [input.dims[1]])
+    return _by_units(run, input, weight, bias, running_mean, running_var)
+
+
+def _taken_over(run: Run, along: Sequence[Term], beside: Sequence[Term]) -> None:
+    """The statistics of a norm come from the batch itself."""
+    for term in along:
+        run.axes.restrict(term, Group.PERMUTATION, run.why("its mean and variance are taken"))
+    run.axes.settle(beside)
+
+
+def _by_units(
+    run: Run, input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    running_var: Value | None,
+) -> Value:  # fmt: skip
     value = run.made(input.dims, input)
     if running_mean is not None:
         value = add_like(run, value, _beside_positions(value, running_mean))
@@ -77,7 +99,10 @@ def instance_norm(
     run: Run, input: Value, weight: Value | None = None, bias: Value | None = None,
     running_mean: Value | None = None, running_var: Value | None = None, **_: Any,
 ) -> Value:  # fmt: skip
-    return batch_norm(run, input, weight, bias, running_mean, running_var)  # type: ignore[return-value]
+    run.axes.restrict(input.dims[1], Group.SIGNED, run.why("it is normalised unit by unit"))
+    run.axes.restrict(input.dims[0], Group.PERMUTATION, run.why("its mean and variance are taken"))
+    _taken_over(run, input.dims[2:], input.dims[:2])
+    return _by_units(run, input, weight, bias, running_mean, running_var)
 
 
 @rule("group_norm", "native_group_norm")
@@ -92,6 +117,7 @@ def group_norm(
     factors = run.axes.split(input.dims[1], [groups, input.shape[1] // groups])
     if factors is None:
         return Value(run.given_up(input, run.shape))
+    run.axes.settle([input.dims[0], factors[0]])
     value = run.made([input.dims[0], Product(tuple(factors)), *input.dims[2:]], input)
     if weight is not None:
         value = multiply(run, value, _beside_positions(value, weight))
@@ -112,6 +138,9 @@ def vector_norm(run: Run, self: Value, ord: Any = 2, p: Any = None, dim: Any = N
     rank = len(self.dims)
     axes = [axis % rank for axis in ([dim] if isinstance(dim, int) else dim)] if dim else list(range(rank))
     along = [self.dims[axis] for axis in axes]
+    if run.operator.startswith("aten.linalg_norm") and len(axes) == 2:
+        for term in along:
+            run.axes.settle([term])  # the norm of a matrix: neither of its axes can move by the other
     if order == 2:
         read_lengths(run, along, [term for axis, term in enumerate(self.dims) if axis not in axes])
     else:

@@ -58,8 +58,8 @@ def taken_together(run: Run, self: Value, dim: Any = None, keepdim: bool = False
     return found if len(run.shapes) == 1 else [Value(list(found.dims), found.learned) for _ in run.shapes]
 
 
-@rule("cumsum", "cumprod", "logcumsumexp", "cummax", "diff")
-def running(run: Run, self: Value, dim: int = -1, **_: Any) -> Value:
+@rule("cumsum", "cumprod", "logcumsumexp", "diff")
+def running(run: Run, self: Value, dim: int = -1, **_: Any) -> Any:
     linear = run.operator.startswith(("aten.cumsum", "aten.diff"))
     for axis, term in enumerate(self.dims):
         if axis == dim % len(self.dims):
@@ -69,7 +69,7 @@ def running(run: Run, self: Value, dim: int = -1, **_: Any) -> Value:
     dims = list(self.dims)
     axis = dim % len(dims)
     dims[axis] = Plain(run.shape[axis], POSITION) if run.shape[axis] > 1 else Same(1)
-    return run.made(dims, self)
+    return run.made(dims, self) if len(run.shapes) == 1 else [run.made(dims, self) for _ in run.shapes]
 
 
 @rule("topk", "sort")

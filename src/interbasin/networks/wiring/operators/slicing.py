@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interbasin.networks.wiring.axes import Plain, Same, Term
+from interbasin.networks.wiring.axes import Family, Leaf, Plain, Product, Same, Sum, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Pending, Run, Value, rule
 from interbasin.networks.wiring.operators.convolution import POSITION
@@ -99,17 +99,23 @@ def split(run: Run, self: Value, dim: int = 0, **_: Any) -> list[Value]:
 
 @rule("roll")
 def roll(run: Run, self: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
-    touched = [self.dims[axis] for axis in dims] if dims else self.dims
-    for term in touched:
-        run.axes.restrict(term, Group.FIXED, run.why("it is shifted"))
-    return run.made(self.dims, self)
+    touched = [axis % len(self.dims) for axis in dims] if dims else list(range(len(self.dims)))
+    for axis in touched:
+        run.axes.restrict(self.dims[axis], Group.FIXED, run.why("it is shifted"))
+    return run.made(_in_other_places(self, touched), self)
+
+
+def _in_other_places(value: Value, axes: Sequence[int]) -> list[Term]:
+    """Axes whose entries changed places: what is beside them cannot go by where they were."""
+    return [Plain(term.size, POSITION) if axis in axes and isinstance(term, Leaf | Product | Sum | Family) else term
+            for axis, term in enumerate(value.dims)]  # fmt: skip
 
 
 @rule("flip")
 def flip(run: Run, self: Value, dims: Sequence[int]) -> Value:
     for axis in dims:
         run.axes.restrict(self.dims[axis], Group.FIXED, run.why("it is turned around"))
-    return run.made(self.dims, self)
+    return run.made(_in_other_places(self, [axis % len(self.dims) for axis in dims]), self)
 
 
 @rule("constant_pad_nd", "pad")
@@ -132,8 +138,6 @@ def pad(run: Run, self: Value, pad: Sequence[int], value: Any = 0, mode: str = "
 
 
 def _padded(run: Run, term: Term, before: int, after: int) -> Term:
-    from interbasin.networks.wiring.axes import Sum
-
     why = run.why("zeros fill it up")
     parts = [Plain(before, why)] * (before > 0) + [term] + [Plain(after, why)] * (after > 0)
     return run.axes.resolve(Sum(tuple(parts)))
@@ -151,9 +155,8 @@ def unfold(run: Run, self: Value, dimension: int, size: int, step: int) -> Value
 
 @rule("tril", "triu")
 def triangle(run: Run, self: Value, diagonal: int = 0) -> Value:
-    for term in self.dims[-2:]:
-        run.axes.restrict(term, Group.FIXED, run.why("a triangle is cut out of it"))
-    kept = [Plain(term.size, POSITION) if isinstance(term, Same) and term.size > 1 else term for term in self.dims[-2:]]
+    cut = run.why("a triangle is cut out of it")
+    kept = [run.axes.unify(term, Plain(term.size, cut), cut) if term.size > 1 else term for term in self.dims[-2:]]
     return run.made([*self.dims[:-2], *kept], self)
 
 

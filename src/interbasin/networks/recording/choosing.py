@@ -1,0 +1,142 @@
+"""Which place a space is recorded at, when nobody said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from interbasin.errors import UnknownNameError, WiringError
+from interbasin.networks.recording.places import Place
+from interbasin.networks.recording.readings import SpaceReading, readings_at
+from interbasin.networks.wiring.spaces import In, Space, leaves
+from interbasin.networks.wiring.wiring import Wiring
+
+__all__ = ["At", "choose", "standing"]
+
+At = Literal["post", "pre"]
+SHOWN = 6
+
+
+def standing(wiring: Wiring, at: At = "post") -> dict[str, str]:
+    """Where each space that moves would be recorded: space -> place. Spaces that stand nowhere whole are left out."""
+    found = {}
+    for name, space in wiring.spaces.items():
+        if not space.is_fixed and (readings := _whole(wiring, space)):
+            found[name] = str(_best(wiring, space, readings, at).place)
+    return found
+
+
+def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None) -> SpaceReading:
+    """How to record a space.
+
+    A space with one writer is taken where its first reader reads it (``at="post"``), or where it is written
+    (``"pre"``). Of one with several writers, such as a residual stream, no single output shows the whole: it is taken
+    where it enters the last normalisation that scales it, or else the last module that reads it.
+
+    Args:
+        wiring: Of the network.
+        name: Of the space.
+        at: As above.
+        place: Take it there instead; other spaces that stand beside it may then become rows.
+
+    Raises:
+        UnknownNameError: if there is no such space, or no such place.
+        WiringError: if the space does not stand there whole, or, without a place, anywhere.
+    """
+    if name not in wiring.spaces:
+        raise UnknownNameError.of("space", name, wiring.spaces)
+    if at not in ("post", "pre"):
+        raise WiringError(f"Spaces are recorded at='post' or at='pre', found {at!r}.")
+    space = wiring.spaces[name]
+    if place is not None:
+        return _named(wiring, space, place)
+    readings = _whole(wiring, space)
+    if not readings:
+        raise WiringError(
+            f"Space {name!r} ({space.describe()}) stands nowhere alone and whole, so it has no rows of its own; "
+            f"{_nearest(wiring, space)}"
+        )
+    return _best(wiring, space, readings, at)
+
+
+def _readings(wiring: Wiring, space: Space) -> list[SpaceReading]:
+    """Wherever the space stands whole, in the order of the forward pass."""
+    found = (readings_at(Place.of(text), axes, space, wiring.spaces) for text, axes in wiring.activations.items())
+    return [reading for reading in found if reading is not None]
+
+
+def _whole(wiring: Wiring, space: Space) -> list[SpaceReading]:
+    return [reading for reading in _readings(wiring, space) if not reading.beside]
+
+
+def _named(wiring: Wiring, space: Space, text: str) -> SpaceReading:
+    place = Place.of(text)
+    if str(place) not in wiring.activations:
+        raise UnknownNameError.of("place with something that moves", str(place), wiring.activations)
+    reading = readings_at(place, wiring.activations[str(place)], space, wiring.spaces)
+    if reading is None:
+        shown = _listed(str(reading.place) for reading in _readings(wiring, space))
+        raise WiringError(
+            f"Space {space.name!r} does not stand whole at {place}; it does at: {shown or 'no place'}. "
+            f"Record {str(place)!r} itself to have all that stands there."
+        )
+    return reading
+
+
+def _best(wiring: Wiring, space: Space, readings: Sequence[SpaceReading], at: At) -> SpaceReading:
+    if len(_writers(wiring, space)) > 1:
+        for owners in (_owners(space.scales), _owners(space.reads)):
+            entering = [one for one in readings if one.place.side == "input" and one.place.module in owners]
+            entering = [one for one in entering if not _is_one_branch(wiring, space, one.place)]
+            if entering:
+                most = max(one.row_axes for one in entering)
+                return [one for one in entering if one.row_axes == most][-1]
+    owners, side = (_owners(space.writes), "output") if at == "pre" else (_owners(space.reads), "input")
+    for owner in owners:
+        for one in readings:
+            if one.place.module == owner and one.place.side == side:
+                return one
+    return readings[0] if at == "pre" else readings[-1]
+
+
+def _writers(wiring: Wiring, space: Space) -> list[str]:
+    """The modules whose matrices write the space; vectors (biases, gains) only go along."""
+    matrices = [
+        axis for axis in space.writes if sum(size > 1 for size in wiring.tensors[axis.rpartition("[")[0]].shape) > 1
+    ]
+    return _owners(matrices)
+
+
+def _owners(axes: Iterable[str]) -> list[str]:
+    """The modules that hold the tensors of some axes: ``"fc1.weight[0]"`` belongs to ``"fc1"``."""
+    return list(dict.fromkeys(axis.rpartition("[")[0].rpartition(".")[0] for axis in axes))
+
+
+def _is_one_branch(wiring: Wiring, space: Space, place: Place) -> bool:
+    """Whether a place comes right behind the output of a writer beside it: a norm of a branch, and not of the sum."""
+    places = list(wiring.activations)
+    position = places.index(str(place))
+    if position == 0:
+        return False
+    before = Place.of(places[position - 1])
+    beside = before.module.rpartition(".")[0] == place.module.rpartition(".")[0]
+    return beside and before.side == "output" and before.module in _writers(wiring, space)
+
+
+def _nearest(wiring: Wiring, space: Space) -> str:
+    shared = [f"{one.place} (beside {', '.join(one.beside)})" for one in _readings(wiring, space)]
+    if shared:
+        return f"name a place to have the others as rows: {_listed(shared)}."
+    touched = [
+        place
+        for place, axes in wiring.activations.items()
+        if any(isinstance(leaf, In) and leaf.space == space.name for axis in axes for leaf, _ in leaves(axis))
+    ]
+    if touched:
+        return f"record one of these places itself, where parts of it stand: {_listed(touched)}."
+    return "no activation at the boundary of a module holds it; record a place near the modules that read it."
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,146 @@
+"""Statistics of several processes, each of which recorded its own share of the data, summed over all of them.
+
+The processes agree on the origins of one of them, move their sums to those, which is exact algebra, and add them up:
+what each holds afterwards is what one pass over all the data would have given, to float64 round-off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from interbasin.errors import DataError, InterbasinError, ShapeError
+from interbasin.statistics.accumulation import Accumulator, Side
+
+__all__ = ["agreed", "is_distributed", "rank", "summed", "world_size"]
+
+
+def is_distributed() -> bool:
+    """Whether several processes record together."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def rank() -> int:
+    return dist.get_rank() if is_distributed() else 0
+
+
+def world_size() -> int:
+    return dist.get_world_size() if is_distributed() else 1
+
+
+def agreed(error: InterbasinError | None) -> None:
+    """Raise in every process if one of them failed, rather than let the others wait for it."""
+    if not is_distributed():
+        if error is not None:
+            raise error
+        return
+    messages: list[str | None] = [None] * world_size()
+    dist.all_gather_object(messages, None if error is None else str(error))
+    if error is not None:
+        raise error
+    for process, message in enumerate(messages):
+        if message is not None:
+            raise DataError(f"Process {process} of {world_size()} could not record its share, so none can: {message}")
+
+
+def summed(states: list[Accumulator], batches: int) -> tuple[list[Accumulator], int]:
+    """The sums of all processes, in every one of them, and the number of all batches."""
+    if not is_distributed():
+        return states, batches
+    outlines: list[Any] = [None] * world_size()
+    dist.all_gather_object(outlines, ([_outline(state) for state in states], batches))
+    found = [_summed(state, [outline[0][position] for outline in outlines]) for position, state in enumerate(states)]
+    return found, sum(outline[1] for outline in outlines)
+
+
+def _outline(state: Accumulator) -> tuple[int, int, float, dict[str, int], dict[str, int]]:
+    sources, targets = ({name: side.width for name, side in sides.items()} for sides in (state.sources, state.targets))
+    return state.count, state.batches, state.precision, sources, targets
+
+
+def _summed(state: Accumulator, outlines: list[Any]) -> Accumulator:
+    filled = [process for process, outline in enumerate(outlines) if outline[0]]
+    if not filled:
+        return state
+    root = filled[0]
+    sources, targets = outlines[root][3:]
+    if any(outlines[process][3:] != (sources, targets) for process in filled):
+        raise ShapeError(
+            "The processes recorded spaces of different widths, so their statistics have no sum; give all of them the "
+            "same networks."
+        )
+    mine = state if state.count else _nothing(state.grams, sources, targets)
+    device = _device(mine)
+    shared = _moved(mine, device)
+    origins = [
+        {name: Side(_broadcast(side.origin, root), side.total, side.square) for name, side in sides.items()}
+        for sides in (shared.sources, shared.targets)
+    ]
+    shared = shared.about(replace(shared, sources=origins[0], targets=origins[1]))
+    for tensor in _sums(shared):
+        dist.all_reduce(tensor)
+    counted = replace(
+        shared,
+        count=sum(outline[0] for outline in outlines),
+        batches=sum(outline[1] for outline in outlines),
+        precision=max(outline[2] for outline in outlines),
+    )
+    return _moved(counted, next(_sums(mine)).device)
+
+
+def _nothing(grams: bool, sources: dict[str, int], targets: dict[str, int]) -> Accumulator:
+    def side(width: int) -> Side:
+        zeros = torch.zeros(width, dtype=torch.float64)
+        return Side(zeros, zeros.clone(), torch.zeros(width, width, dtype=torch.float64) if grams else zeros.clone())
+
+    return Accumulator(
+        grams=grams,
+        sources={name: side(width) for name, width in sources.items()},
+        targets={name: side(width) for name, width in targets.items()},
+        crosses={
+            (source, target): torch.zeros(targets[target], sources[source], dtype=torch.float64)
+            for source in sources
+            for target in targets
+        },
+    )
+
+
+def _device(state: Accumulator) -> torch.device:
+    """Where the processes can talk about these tensors: on the accelerator for NCCL, else in memory."""
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _broadcast(tensor: Tensor, root: int) -> Tensor:
+    tensor = tensor.clone()
+    dist.broadcast(tensor, src=root)
+    return tensor
+
+
+def _sums(state: Accumulator) -> Iterator[Tensor]:
+    for side in (*state.sources.values(), *state.targets.values()):
+        yield side.total
+        yield side.square
+    yield from state.crosses.values()
+
+
+def _moved(state: Accumulator, device: torch.device) -> Accumulator:
+    """A copy on another device, whose tensors can be added to in place."""
+
+    def side(one: Side) -> Side:
+        return Side(
+            one.origin.to(device), *(tensor.to(device, copy=True).contiguous() for tensor in (one.total, one.square))
+        )
+
+    return replace(
+        state,
+        sources={name: side(one) for name, one in state.sources.items()},
+        targets={name: side(one) for name, one in state.targets.items()},
+        crosses={pair: cross.to(device, copy=True).contiguous() for pair, cross in state.crosses.items()},
+    )

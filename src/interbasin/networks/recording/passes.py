@@ -1,0 +1,126 @@
+"""Batches led through the networks: what each is called with, and in which order they run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.networks.recording.batches import arguments, device_of, each_inputs, leading
+from interbasin.networks.recording.characters import OFFSETS
+from interbasin.networks.recording.hooks import Listener
+from interbasin.networks.recording.lockstep import Beside
+from interbasin.networks.recording.masks import MaskOf, masks_of
+from interbasin.networks.recording.pairing import Manner, Pairing, Sums
+from interbasin.networks.recording.plan import Plan
+from interbasin.networks.recording.readings import Reading
+
+__all__ = ["Call", "Caller", "passes"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One network's share of a batch."""
+
+    inputs: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def example(self) -> Any:
+        """The arguments as one batch again, without what is not for the network."""
+        return self.args if self.args else self.kwargs
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The networks, and how batches are meant."""
+
+    networks: Sequence[nn.Module]
+    mask: MaskOf
+    labelled: bool
+    own_inputs: bool
+    device: torch.device | None
+
+    def calls(self, batch: Any, index: int) -> list[Call]:
+        """What each network is called with."""
+        each = each_inputs(batch, len(self.networks), index, labelled=self.labelled, own_inputs=self.own_inputs)
+        return [
+            Call(inputs, *arguments(model, inputs, self.mask, self._device(model)))
+            for model, inputs in zip(self.networks, each, strict=True)
+        ]
+
+    def pairing(self, calls: Sequence[Call], plan: Plan, sums: Sums, manner: Manner, index: int) -> Pairing:
+        """A batch that is about to be seen."""
+        each = list(zip(self.networks, calls, strict=True))
+        return Pairing(
+            plan,
+            sums,
+            manner,
+            index,
+            masks=[masks_of(call.inputs, self.mask, self._device(model)) for model, call in each],
+            sizes=[leading(call.args, call.kwargs) for call in calls],
+            offsets=[_offsets(call.inputs) for call in calls],
+        )
+
+    def _device(self, model: nn.Module) -> torch.device | None:
+        return device_of(model) if self.device is None else self.device
+
+
+def _offsets(inputs: Any) -> Tensor | None:
+    offsets = inputs.get(OFFSETS) if isinstance(inputs, Mapping) else None
+    return None if offsets is None else torch.as_tensor(offsets)
+
+
+@contextlib.contextmanager
+def passes(networks: Sequence[nn.Module], plan: Plan) -> Iterator[Callable[[Sequence[Call], Pairing], None]]:
+    """Hooks on the networks, and a function that leads one batch through them.
+
+    Two networks run in lockstep, so that activations need not wait in memory for their partners. Not where statistics
+    need all layers at once, and not where a module serves both networks: what it may keep from call to call must not be
+    disturbed in the middle of one.
+    """
+    lockstep = len(networks) == 2 and plan.layers is None and not _share_modules(networks)
+    under_way: Pairing
+    source: Beside
+
+    def taking(network: int) -> Callable[[Reading, Tensor], None]:
+        def take(reading: Reading, rows: Tensor) -> None:
+            under_way.put(network, reading, rows)
+            if lockstep and network == 0:
+                source.rest()
+            else:
+                under_way.pair(network, reading)
+            under_way.keep(network, reading)
+
+        return take
+
+    with contextlib.ExitStack() as stack:
+        listeners = [
+            stack.enter_context(Listener(model, plan.readings(network), taking(network)))
+            for network, model in enumerate(networks)
+        ]
+
+        def run(calls: Sequence[Call], pairing: Pairing) -> None:
+            nonlocal under_way, source
+            under_way = pairing
+            if lockstep:
+                with Beside(lambda: listeners[0].forward(calls[0].args, calls[0].kwargs)) as source:
+                    pairing.fetch = source.until
+                    listeners[1].forward(calls[1].args, calls[1].kwargs)
+                    source.until(lambda: False)
+            else:
+                for listener, call in zip(listeners, calls, strict=True):
+                    listener.forward(call.args, call.kwargs)
+            pairing.close()
+
+        yield run
+
+
+def _share_modules(networks: Sequence[nn.Module]) -> bool:
+    one, other = ({id(module) for module in model.modules()} for model in networks)
+    return bool(one & other)

@@ -1,0 +1,157 @@
+"""What was recorded, and how it is kept in files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from interbasin.errors import FileError
+from interbasin.networks.recording.plan import Plan
+from interbasin.statistics import LayerwiseMoments, PairedMoments
+from interbasin.statistics.accumulation import Accumulator, Side, named_sides
+from interbasin.storage import new_folder, read_record, write_record
+
+__all__ = ["HOLDS", "Recording", "load_sums", "save_sums"]
+
+FORMAT, VERSION, NAME = "recording", 1, "recording"
+HOLDS = (NAME,)
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The statistics of a recording.
+
+    Attributes:
+        moments: ``(source, target)`` -> the paired moments of two spaces. For one network, of a space with itself, or
+            of two of its spaces.
+        places: ``(source, target)`` -> where the two were taken.
+        batches: How many batches went in, over all processes.
+        layerwise: The moments of all pairs of layers at once, if those were asked for.
+    """
+
+    moments: Mapping[Pair, PairedMoments]
+    places: Mapping[Pair, Pair]
+    batches: int
+    layerwise: LayerwiseMoments | None = field(default=None)
+
+    @classmethod
+    def of(cls, plan: Plan, states: Sequence[Accumulator], batches: int) -> Recording:
+        """The finished sums under the names they were asked for."""
+        if plan.layers is not None:
+            whole = LayerwiseMoments._of_state(states[0])
+            pairs = {
+                (source, target): whole.pair(source, target) for source in whole.sources for target in whole.targets
+            }
+            return cls(pairs, plan.places(), batches, whole)
+        moments = [PairedMoments._of_state(state) for state in states]
+        return cls({names: moments[at] for names, at in plan.names.items()}, plan.places(), batches)
+
+    @property
+    def count(self) -> int:
+        """The number of rows, of the pair that had most."""
+        return max(moments.count for moments in self.moments.values())
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write it, exactly, to a folder from which `load` reads it."""
+        distinct: dict[int, PairedMoments] = {id(moments): moments for moments in self.moments.values()}
+        positions = {key: position for position, key in enumerate(distinct)}
+        names = {names: positions[id(moments)] for names, moments in self.moments.items()}
+        states = [moments._state for moments in distinct.values()]
+        if self.layerwise is not None:
+            states, names = [self.layerwise._state], dict.fromkeys(self.moments, 0)
+        notes = {
+            "pairs": [[*pair, position, *self.places[pair]] for pair, position in names.items()],
+            "batches": self.batches,
+            "layerwise": self.layerwise is not None,
+        }
+        save_sums(folder, states, notes, force=force)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Recording:
+        """The recording that was saved to ``folder``."""
+        states, notes = load_sums(folder)
+        try:
+            pairs = {(row[0], row[1]): int(row[2]) for row in notes["pairs"]}
+            places = {(row[0], row[1]): (row[3], row[4]) for row in notes["pairs"]}
+            layerwise = LayerwiseMoments._of_state(states[0]) if notes["layerwise"] else None
+            made = [PairedMoments._of_state(state) for state in states]
+            moments = {names: layerwise.pair(*names) if layerwise else made[at] for names, at in pairs.items()}
+            return cls(moments, places, int(notes["batches"]), layerwise)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise FileError(
+                f"The recording in {folder} is damaged, or the state of one that was not finished ({error}); copy the "
+                "folder again or record anew."
+            ) from error
+
+    def __repr__(self) -> str:
+        kind = "all pairs of layers" if self.layerwise is not None else f"{len(self.moments)} pairs"
+        return f"Recording({kind}, {self.batches} batches)"
+
+
+def save_sums(
+    folder: str | os.PathLike[str], states: list[Accumulator], notes: Mapping[str, Any], *, force: bool
+) -> None:
+    """Write several sums as one record, whole or not at all."""
+    documents, tensors = [], {}
+    for position, state in enumerate(states):
+        documents.append(
+            {
+                "count": state.count,
+                "batches": state.batches,
+                "precision": state.precision,
+                "grams": state.grams,
+                "sources": list(state.sources),
+                "targets": list(state.targets),
+            }
+        )
+        named = dict(named_sides(state.sources, "source")) | dict(named_sides(state.targets, "target"))
+        for i, source in enumerate(state.sources):
+            for j, target in enumerate(state.targets):
+                named[f"cross.{i}.{j}"] = state.crosses[source, target]
+        tensors.update({f"{position}.{name}": tensor for name, tensor in named.items()})
+    with new_folder(folder, HOLDS, force=force) as temporary:
+        write_record(temporary, NAME, FORMAT, VERSION, {"sums": documents, "notes": dict(notes)}, tensors)
+
+
+def load_sums(folder: str | os.PathLike[str]) -> tuple[list[Accumulator], dict[str, Any]]:
+    """The sums that were saved, exactly, and the notes beside them."""
+    document, tensors = read_record(folder, NAME, FORMAT, VERSION)
+    try:
+        states = [_restored(one, tensors, f"{position}.") for position, one in enumerate(document["sums"])]
+        return states, dict(document["notes"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise FileError(
+            f"The recording in {folder} is damaged ({error}); copy the folder again or record anew."
+        ) from error
+
+
+def _restored(document: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str) -> Accumulator:
+    def side(kind: str, position: int) -> Side:
+        name = f"{prefix}{kind}.{position}"
+        return Side(tensors[f"{name}.origin"], tensors[f"{name}.total"], tensors[f"{name}.square"])
+
+    sources = {name: side("source", i) for i, name in enumerate(document["sources"])}
+    targets = {name: side("target", j) for j, name in enumerate(document["targets"])}
+    crosses = {
+        (source, target): tensors[f"{prefix}cross.{i}.{j}"]
+        for i, source in enumerate(sources)
+        for j, target in enumerate(targets)
+    }
+    for (source, target), cross in crosses.items():
+        if cross.shape != (targets[target].width, sources[source].width):
+            raise ValueError(f"the products of {source!r} and {target!r} have shape {tuple(cross.shape)}")
+    return Accumulator(
+        grams=bool(document["grams"]),
+        count=int(document["count"]),
+        batches=int(document["batches"]),
+        precision=float(document["precision"]),
+        sources=sources,
+        targets=targets,
+        crosses=crosses,
+    )

@@ -1,0 +1,86 @@
+"""The state of a recording that is under way, so that a run that was killed goes on where it stopped.
+
+It holds the sums, exactly, how many batches are in them, a hash over those batches, and what was asked for. A run that
+goes on reads the same batches again without calling the networks, and refuses to if they are others.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from interbasin.errors import DataError, FileError
+from interbasin.networks.recording.batches import digest_of
+from interbasin.networks.recording.distributed import rank, world_size
+from interbasin.networks.recording.recording import HOLDS, load_sums, save_sums
+from interbasin.networks.wiring.admission import named_tensors
+from interbasin.statistics.accumulation import Accumulator
+from interbasin.storage import refuse_what_is_in_the_way
+
+__all__ = ["Kept", "State", "weights_of"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a state holds."""
+
+    sums: list[Accumulator]
+    batches: int
+    digest: str
+
+
+def weights_of(model: nn.Module) -> dict[str, str]:
+    """A network's class, and a cheap hash of its tensors: their names, shapes, and a sample of each."""
+    return {"class": type(model).__name__, "tensors": digest_of(named_tensors(model))}
+
+
+class State:
+    """A folder that is written every so often; each process has its own inside it."""
+
+    def __init__(self, folder: str | os.PathLike[str], request: dict[str, Any], every: int) -> None:
+        if every < 1:
+            raise DataError(f"The state is saved every so many batches, found every={every}; give at least one.")
+        self.folder = Path(folder)
+        if world_size() > 1:
+            self.folder = self.folder / f"process-{rank()}-of-{world_size()}"
+        self.request = request
+        self.every = every
+
+    def load(self) -> Kept | None:
+        """What there is to go on from, or None.
+
+        Raises:
+            DataError: if it is the state of another request.
+            FileError: if something else is in the way.
+        """
+        if not (self.folder / "recording.json").exists():
+            if self.folder.is_dir() and any(self.folder.iterdir()):
+                raise FileError(
+                    f"Asked to keep the state of a recording in {self.folder}, but that folder holds other things; "
+                    "choose another."
+                )
+            refuse_what_is_in_the_way(self.folder, HOLDS, force=True)
+            return None
+        sums, notes = load_sums(self.folder)
+        asked = notes.get("request")
+        if asked != self.request:
+            parts = asked if isinstance(asked, dict) else {}
+            differing = [name for name, value in self.request.items() if parts.get(name) != value]
+            raise DataError(
+                f"The state in {self.folder} belongs to another recording: it differs in {', '.join(differing)}; "
+                "choose another folder, or remove it to start anew."
+            )
+        refuse_what_is_in_the_way(self.folder, HOLDS, force=True)
+        try:
+            return Kept(sums, int(notes["batches"]), str(notes["digest"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileError(f"The state in {self.folder} is damaged ({error}); remove it to start anew.") from error
+
+    def save(self, kept: Kept) -> None:
+        """Write the state in place of the last one."""
+        notes = {"request": self.request, "batches": kept.batches, "digest": kept.digest}
+        save_sums(self.folder, kept.sums, notes, force=True)

@@ -1,0 +1,219 @@
+"""Where a space is recorded when nobody said, and what is taken there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.networks.recording.examples import cnn, llama, mlp, numbers, texts, vit
+from torch import nn
+
+from interbasin.errors import ShapeError, UnknownNameError, WiringError
+from interbasin.networks.recording.choosing import choose, standing
+from interbasin.networks.recording.places import Place
+from interbasin.networks.recording.readings import readings_at
+from interbasin.networks.wiring.finding import wire
+from interbasin.networks.wiring.groups import Group
+from interbasin.networks.wiring.spaces import Each, Grid, In, Reason, Role, Row, Space, Still
+from interbasin.networks.wiring.wiring import TensorWiring, Wiring
+
+WHY = Reason("input", "it is given")
+
+
+def space(name, size, *, within=(), blocks=1, group=Group.PERMUTATION, writes=(), reads=(), scales=()):
+    return Space(name, size, tuple(within), blocks, group, tuple(writes), tuple(reads), tuple(scales))
+
+
+def place_of(wiring, name, at="post"):
+    return str(choose(wiring, name, at).place)
+
+
+def reader(wiring, axis):
+    """The name of the space that an axis of a tensor reads."""
+    return next(name for name, one in wiring.spaces.items() if axis in one.reads)
+
+
+def test_a_hidden_layer_is_taken_before_its_reader_or_behind_its_writer():
+    wiring = wire(mlp(), numbers(2, 5))
+    name = reader(wiring, "2.weight[1]")
+    assert place_of(wiring, name) == "2:input:0"
+    assert place_of(wiring, name, "pre") == "0:output:0"
+
+
+def test_channels_are_taken_before_the_convolution_that_reads_them_and_before_a_flattened_layer():
+    wiring = wire(cnn(), numbers(2, 3, 8, 8))
+    assert place_of(wiring, reader(wiring, "4.weight[1]")) == "4:input:0"
+    assert place_of(wiring, reader(wiring, "4.weight[1]"), "pre") == "0:output:0"
+    flattened = choose(wiring, reader(wiring, "7.weight[1]"))
+    assert (str(flattened.place), flattened.width) == ("7:input:0", 16)
+    x = numbers(5, 16, 2, 2)
+    torch.testing.assert_close(flattened.rows(x.flatten(1), nn.Linear(64, 10)), x.flatten(2).mT)
+
+
+def test_the_residual_stream_is_taken_where_the_last_norm_sees_all_of_it():
+    wiring = wire(vit(), numbers(2, 3, 32, 32))
+    stream = reader(wiring, "blocks.0.mlp.fc1.weight[1]")
+    for at in ("post", "pre"):
+        assert place_of(wiring, stream, at) == "norm:input:0"
+    batch = texts(1)[0]
+    wiring = wire(llama(), batch)
+    assert place_of(wiring, reader(wiring, "lm_head.weight[1]")) == "model.norm:input:0"
+
+
+def test_the_stream_of_a_network_whose_norms_stand_in_its_branches_is_taken_before_a_reader():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.GroupNorm(4, 4)
+
+        def forward(self, x):
+            return torch.relu(x + self.norm(self.conv(x)))
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), Block(), Block(), nn.Conv2d(4, 2, 1))
+    wiring = wire(net, torch.randn(2, 3, 6, 6))
+    assert place_of(wiring, reader(wiring, "3.weight[1]")) == "3:input:0"
+
+
+def test_gates_and_heads_are_taken_where_their_reader_reads_them():
+    wiring = wire(llama(), texts(1)[0])
+    assert place_of(wiring, reader(wiring, "model.layers.0.mlp.down_proj.weight[1]")).endswith("down_proj:input:0")
+    wiring = wire(vit(), numbers(2, 3, 32, 32))
+    values = next(n for n, s in wiring.spaces.items() if s.within and "blocks.1.attn.proj.weight[1]" in s.reads)
+    reading = choose(wiring, values)
+    assert (str(reading.place), reading.width) == ("blocks.1.attn.proj:input:0", 24)
+    fused = choose(wiring, values, "pre")
+    assert (str(fused.place), fused.is_cut) == ("blocks.1.attn.qkv:output:0", True)
+    x = numbers(2, 17, 72)
+    torch.testing.assert_close(fused.rows(x, nn.Linear(1, 1)), x[..., 48:])
+
+
+def test_every_space_that_moves_and_stands_alone_has_a_place():
+    wiring = wire(vit(), numbers(2, 3, 32, 32))
+    found = standing(wiring)
+    assert len(found) == 1 + 2 * 3
+    assert all(choose(wiring, name).width == wiring.spaces[name].width for name in found)
+
+
+def test_a_space_that_stands_nowhere_alone_says_where_it_is_nearest_and_can_be_had_there():
+    wiring = wire(llama(), texts(1)[0])
+    shared = next(name for name, one in wiring.spaces.items() if not one.is_fixed and name not in standing(wiring))
+    with pytest.raises(WiringError, match=r"stands nowhere alone and whole.*name a place.*\(beside "):
+        choose(wiring, shared)
+    place = next(place for place in wiring.activations if _reads_at(wiring, shared, place))
+    reading = choose(wiring, shared, place=place)
+    assert reading.beside and reading.width == wiring.spaces[shared].width
+
+
+def _reads_at(wiring, name, place):
+    return readings_at(Place.of(place), wiring.activations[place], wiring.spaces[name], wiring.spaces) is not None
+
+
+def test_unknown_names_and_places_are_refused_with_the_nearest():
+    wiring = wire(mlp(), numbers(2, 5))
+    with pytest.raises(UnknownNameError, match="no space named 'hiden'"):
+        choose(wiring, "hiden")
+    with pytest.raises(UnknownNameError, match="no place with something that moves named '5:input:0'; try one of"):
+        choose(wiring, reader(wiring, "2.weight[1]"), place="5:input")
+    with pytest.raises(WiringError, match=r"does not stand whole at 4:input:0; it does at: 0:output:0"):
+        choose(wiring, reader(wiring, "2.weight[1]"), place="4:input")
+    with pytest.raises(WiringError, match="at='post' or at='pre', found 'middle'"):
+        choose(wiring, reader(wiring, "2.weight[1]"), "middle")
+
+
+def test_a_space_that_no_activation_holds_says_so():
+    lonely = space("w", 3)
+    with pytest.raises(WiringError, match="no activation at the boundary of a module holds it"):
+        choose(Wiring({"w": lonely}, {}, {}), "w")
+    partly = Wiring({"w": lonely}, {}, {"fc:output:0": (Still(2, WHY), In("w", Role.READ, 3))})
+    with pytest.raises(WiringError, match=r"record one of these places itself.*fc:output:0"):
+        choose(partly, "w")
+
+
+# ---------------------------------------------------------------------- what is taken
+
+
+HEADS, CHANNELS = space("h", 2), space("c", 3, within=["h"], blocks=2)
+SPACES = {"h": HEADS, "c": CHANNELS, "f": space("f", 2, group=Group.FIXED), "o": space("o", 4)}
+BATCH, TOKENS = Still(5, WHY), Still(7, WHY)
+
+
+def reading_of(*axes, one=CHANNELS):
+    return readings_at(Place.of("m"), axes, one, SPACES)
+
+
+def test_heads_by_channels_come_side_by_side_however_they_stand():
+    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
+    x = numbers(4, 9, 2, 3)
+    wanted = x.flatten(2)
+    for axes, given in (
+        ((BATCH, TOKENS, Grid((h, c))), x.flatten(2)),
+        ((BATCH, h, TOKENS, c), x.transpose(1, 2)),
+        ((BATCH, TOKENS, c, h), x.transpose(2, 3)),
+        ((BATCH, TOKENS, Grid((c, h))), x.transpose(2, 3).flatten(2)),
+    ):
+        torch.testing.assert_close(reading_of(*axes).rows(given, nn.Identity()), wanted)
+
+
+def test_positions_and_fixed_spaces_become_rows_and_movable_ones_stand_beside():
+    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
+    assert reading_of(BATCH, Grid((h, In("f", Role.WRITE, 2), c))).beside == ()
+    assert reading_of(BATCH, Grid((h, In("o", Role.WRITE, 4), c))).beside == ("o",)
+    reading = reading_of(BATCH, Grid((h, c, Still(4, WHY))))
+    assert reading.rows(numbers(6, 2 * 3 * 5), nn.Identity()).shape == (6, 5, 6)
+
+
+def test_a_stretch_of_a_fused_axis_is_cut_out():
+    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
+    fused = Row((Grid((h, In("c", Role.READ, 3))), Grid((h, c)), In("o", Role.WRITE, 4)))
+    reading = reading_of(BATCH, fused)
+    x = numbers(5, 16)
+    torch.testing.assert_close(reading.rows(x, nn.Identity()), x[:, 6:12])
+    assert reading.is_cut
+
+
+def test_tokens_that_could_change_places_are_left_out_where_others_cannot():
+    c, registers = In("o", Role.WRITE, 4), In("c", Role.WRITE, 3)
+    x = numbers(5, 11, 4)
+    for row, kept in (
+        (Row((Still(1, WHY), registers, Still(6, WHY))), [0, *range(4, 11)]),
+        (Row((Still(1, WHY), Still(6, WHY), registers)), range(8)),
+        (Row((registers, Still(6, WHY), registers)), range(3, 8)),
+    ):
+        reading = reading_of(BATCH, row, c, one=SPACES["o"])
+        assert reading.beside == ()
+        torch.testing.assert_close(reading.rows(x, nn.Identity()), x[:, list(kept)])
+    assert reading_of(BATCH, registers, c, one=SPACES["o"]).beside == ("c",)
+
+
+def test_duals_parts_and_families_are_not_taken():
+    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
+    assert reading_of(BATCH, Grid((h, In("c", Role.READ, 3)))) is None
+    assert reading_of(BATCH, c) is None  # the heads are missing
+    assert reading_of(BATCH, c, Grid((h, c))) is None  # twice
+    assert reading_of(BATCH, h, Each(0, (c, In("o", Role.WRITE, 3)))) is None
+    assert reading_of(BATCH, Grid((h, Row((c, TOKENS))))) is None
+
+
+def test_activations_of_another_rank_than_the_example_are_refused():
+    reading = reading_of(BATCH, In("h", Role.WRITE, 2), In("c", Role.WRITE, 3))
+    with pytest.raises(ShapeError, match=r"activation of 3 axes, and now it has 2"):
+        reading.rows(numbers(4, 6), nn.Identity())
+
+
+def test_norms_of_a_stream_without_gains_leave_the_last_reader():
+    stream = space(
+        "s", 4, writes=["a.weight[0]", "b.weight[0]"], reads=["p.weight[1]", "q.weight[1]", "head.weight[1]"]
+    )
+    seen = (BATCH, TOKENS, In("s", Role.WRITE, 4))
+    wiring = Wiring(
+        {"s": stream},
+        {name: TensorWiring((4, 4), ()) for name in ("a.weight", "b.weight")},
+        {
+            "a:output:0": seen,
+            "b:output:0": seen,
+            "n:input:0": seen,
+            "p:input:0": seen,
+            "q:input:0": seen,
+            "head:input:0": (BATCH, In("s", Role.WRITE, 4)),
+        },
+    )
+    assert place_of(wiring, "s") == "q:input:0"
