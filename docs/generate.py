@@ -114,6 +114,22 @@ def moments(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def recording(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            way,
+            str(found["products"][way]),
+            f"{found['times'][way]['best']:.2f}",
+            f"{found['times']['published']['best'] / found['times'][way]['best']:.2f}",
+            _megabytes(found["bytes"][way]),
+            f"{found['bytes']['published'] / found['bytes'][way]:.1f}",
+        )
+        for way in ("spaces", "boundaries", "published")
+    ]
+    columns = ("what is recorded", "products a batch", "seconds", "times as fast", "peak MB", "times less memory")
+    return table(columns, rows) + f"\n\n{environment(found)}"
+
+
 def architectures(found: dict[str, Any]) -> str:
     cases = sorted(found["architectures"], key=lambda case: (case["traced"], case.get("coverage", 0.0)))
     short = [(*wired(case), "; ".join(case["reasons"]).replace("|", "\\|")) for case in cases if case["reasons"]]
@@ -167,6 +183,7 @@ MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "polar-summary": ("polar", polar_summary),
     "polar": ("polar", polar),
     "moments": ("moments", moments),
+    "recording": ("recording", recording),
     "architectures": ("wiring", architectures),
     "wiring-depth": ("wiring", wiring_depth),
 }
