@@ -14,7 +14,7 @@ from interbasin.errors import ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Map
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.networks.wiring.carry import Mover
-from interbasin.networks.wiring.spaces import Axis, Reason, Still
+from interbasin.networks.wiring.spaces import Axis, In, Reason, Role, Still, leaves
 from interbasin.networks.wiring.wiring import Alignment, Wiring
 
 __all__ = ["carry"]
@@ -125,15 +125,15 @@ def _axes_of(name: str, tensor: Tensor, wiring: Wiring) -> tuple[Axis, ...] | No
         listed = _listed(f"{factor['layer']}.weight", wiring)
         if listed is not None and listed in wiring.tensors:
             return _factor_axes(name, factor, tensor, wiring.tensors[listed].axes)
-    raise UnknownNameError.of("tensor in the wiring", name, [*wiring.tensors, *wiring.unused])
+    raise UnknownNameError.of("tensor in the wiring", name, [*wiring.tensors, *wiring.unused, *wiring.constants])
 
 
 def _factor_axes(name: str, factor: re.Match[str], tensor: Tensor, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     if len(axes) < 2 or tensor.ndim < 2:
         raise ShapeError(f"{name} is a factor of a low-rank update of a tensor with {len(axes)} axes; two are needed.")
     first, second, *rest = axes
-    if factor["embedding"]:
-        # The table is (rows, width); its update is (B A)^T with A (rank, rows) and B (width, rank).
+    if factor["embedding"] or _stands_upside_down(first, second, factor["factor"], tensor):
+        # The weight is (in, out), as a table is (rows, width): its update is (B A)^T, A (rank, in) and B (out, rank).
         first, second = second, first
     own = first if factor["factor"] == "B" else second
     rank = tensor.shape[0 if factor["factor"] == "A" else 1]
@@ -148,10 +148,23 @@ def _factor_axes(name: str, factor: re.Match[str], tensor: Tensor, axes: tuple[A
     return (*laid, *kernel)[: tensor.ndim]
 
 
+def _stands_upside_down(first: Axis, second: Axis, factor: str, tensor: Tensor) -> bool:
+    """Whether a weight reads along its first axis: by the sizes if they tell, else by what its axes are made of."""
+    own = tensor.shape[1 if factor == "A" else 0]
+    upright, turned = (second, first) if factor == "A" else (first, second)
+    if first.size != second.size:
+        return own == turned.size and own != upright.size
+    return _share_read(first) > _share_read(second)
+
+
+def _share_read(axis: Axis) -> float:
+    return sum(share for leaf, share in leaves(axis) if isinstance(leaf, In) and leaf.role is Role.READ)
+
+
 def _listed(name: str, wiring: Wiring) -> str | None:
     for wish in (name, name.removeprefix(_PREFIX)):
         wish = wiring.tied.get(wish, wish)
-        if wish in wiring.tensors or wish in wiring.unused:
+        if wish in wiring.tensors or wish in wiring.unused or wish in wiring.constants:
             return wish
     return None
 

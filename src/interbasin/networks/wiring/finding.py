@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -45,7 +46,9 @@ def wire(model: nn.Module, inputs: Inputs) -> Wiring:
         'permutation of 8'
     """
     tensors, tied = admit(model)
-    return _follow(trace(model, inputs), tensors, tied)
+    found = _follow(trace(model, inputs), tensors, tied)
+    known = {*found.tensors, *found.unused, *found.tied}
+    return replace(found, constants=tuple(name for name in model.state_dict() if name not in known))
 
 
 def wire_around(model: nn.Module, inputs: Inputs, modules: Collection[str]) -> Wiring:

@@ -146,7 +146,9 @@ def _call(axes: Axes, found: Mapping[Atom, _Found], terms: Mapping[str, Sequence
         module = name.rpartition(".")[0] if name.rpartition(".")[2] in ("weight", "bias") else name
         suffix = _part(axes, entry.atom, terms[name][place])
         if entry.atom in carriers:
-            suffix += ".blocks"
+            # Convolutions have groups, and whatever else is cut into blocks calls them heads.
+            convolved = any(len(terms[tensor]) > 2 for tensor, _, _ in entry.places)
+            suffix += ".groups" if convolved else ".heads"
         wish = (module or name) + suffix
         if entry.atom.group is Group.FIXED and entry.atom.because is not None and entry.atom.because.kind in ENDS:
             wish = entry.atom.because.kind

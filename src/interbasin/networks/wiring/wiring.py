@@ -46,6 +46,7 @@ class Wiring:
             number counting the calls of a module that is used more than once).
         tied: Name -> the name under which the same tensor is listed.
         unused: Tensors that the traced call did not touch.
+        constants: Tensors of the state dict that belong to the architecture: counts, indices, tables of angles.
         unknown: Operators without a rule that met something that could have moved, and how often.
     """
 
@@ -54,6 +55,7 @@ class Wiring:
     activations: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
     unknown: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -138,6 +140,7 @@ class Wiring:
             "activations": {place: [axis_to_json(axis) for axis in axes] for place, axes in self.activations.items()},
             "tied": dict(self.tied),
             "unused": list(self.unused),
+            "constants": list(self.constants),
             "unknown": dict(self.unknown),
         }
 
@@ -155,6 +158,7 @@ class Wiring:
             },
             tied=dict(document["tied"]),
             unused=tuple(document["unused"]),
+            constants=tuple(document["constants"]),
             unknown=dict(document["unknown"]),
         )
 
