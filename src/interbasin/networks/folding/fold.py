@@ -12,7 +12,6 @@ own, and only if nothing but weights reads that space (its group is all invertib
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,6 +26,7 @@ from interbasin.networks.folding.unit import SpelledNorm, UnitNorm
 from interbasin.networks.wiring.admission import admit, named_tensors, refuse_numbers_that_are_none
 from interbasin.networks.wiring.carry import Mover
 from interbasin.networks.wiring.checking import difference
+from interbasin.networks.wiring.copying import copied
 from interbasin.networks.wiring.finding import wire_around
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.spaces import Axis, In, Role, Space, leaves
@@ -70,7 +70,7 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
     """
     admit(model)
     refuse_numbers_that_are_none(model)
-    folded = copy.deepcopy(model)
+    folded = copied(model)
     ties = _untie(folded)
     elementary = {name: found for name, module in folded.named_modules() if (found := recognise(module)) is not None}
     if not any(one.kind != "scale" for one in elementary.values()):

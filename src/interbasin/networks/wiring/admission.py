@@ -29,6 +29,11 @@ def admit(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     if not isinstance(model, nn.Module):
         raise WiringError(f"Asked to wire a {type(model).__name__}; give a torch.nn.Module.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise WiringError(
+            f"Asked to wire a TorchScript module ({type(model).__name__}), whose code cannot be traced again; wire the "
+            "module that it was made from."
+        )
     _refuse_training(model)
     everything = named_tensors(model)
     for name, tensor in everything.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
@@ -14,6 +13,7 @@ from interbasin.errors import ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Map
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.networks.wiring.carry import Mover
+from interbasin.networks.wiring.copying import copied
 from interbasin.networks.wiring.spaces import Axis, In, Reason, Role, Still, leaves
 from interbasin.networks.wiring.wiring import Alignment, Wiring
 
@@ -76,7 +76,7 @@ def carry(subject: Any, alignment: Alignment | Wiring, maps: Mapping[str, Map] |
 def _carried_network(model: nn.Module, alignment: Alignment) -> nn.Module:
     wiring = alignment.wiring
     mover = Mover(wiring.spaces, alignment.maps)
-    moved = copy.deepcopy(model)
+    moved = copied(model)
     _forget_what_was_derived(moved)
     named = named_tensors(moved)
     with torch.no_grad():

@@ -9,7 +9,6 @@ dispatch sees attention and linear layers in pieces.
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import itertools
 import logging
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from interbasin.errors import WiringError
+from interbasin.networks.wiring.copying import copied
 
 __all__ = ["MARK", "Inputs", "Trace", "bound_inputs", "output_tensors", "trace"]
 
@@ -58,7 +58,8 @@ def bound_inputs(model: nn.Module, inputs: Inputs) -> tuple[tuple[Any, ...], dic
             f"The example inputs must be a tensor, a tuple of arguments or a mapping of keyword arguments, found "
             f"{type(inputs).__name__}; give one batch as the network's forward takes it."
         )
-    code = getattr(type(model).forward, "__code__", None)
+    forward = next((vars(kind)["forward"] for kind in type(model).__mro__ if "forward" in vars(kind)), None)
+    code = getattr(forward, "__code__", None)
     if code is not None and "use_cache" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
         kwargs.setdefault("use_cache", False)
     return args, kwargs
@@ -103,10 +104,11 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         WiringError: if the network cannot be traced; says where in its code, and what can be done.
     """
     args, kwargs = bound_inputs(model, inputs)
+    shell = _shell(model)
     try:
         with warnings.catch_warnings(), _hushed():
             warnings.simplefilter("ignore")
-            program = torch.export.export(_FlatOutputs(_shell(model)), args, kwargs, strict=False)
+            program = torch.export.export(_FlatOutputs(shell), args, kwargs, strict=False)
             if _writes_into_views(program.graph):
                 program = program.run_decompositions({})
     except Exception as error:
@@ -137,8 +139,7 @@ def _shell(model: nn.Module) -> nn.Module:
 
     Its modules that own tensors mark what goes in and comes out of them; all others would double the work of tracing.
     """
-    held = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
-    shell = copy.deepcopy(model, dict(held))
+    shell = copied(model, sharing=True)
     for name, module in shell.named_modules():
         if not any(True for _ in itertools.chain(module.parameters(False), module.buffers(False))):
             continue

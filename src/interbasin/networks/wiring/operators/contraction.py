@@ -117,6 +117,20 @@ def einsum(run: Run, equation: str, tensors: list[Value], path: Any = None) -> V
     return run.made([held[letter] for letter in result], *tensors)
 
 
+@rule("cosine_similarity")
+def cosine_similarity(run: Run, x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8) -> Value:
+    """A product of two vectors over their lengths: both turn alike."""
+    lead = _letters(len(x1.dims))
+    axis = dim % len(x1.dims)
+    if len(x2.dims) != len(x1.dims):
+        return run.not_known("aten.cosine_similarity of different ranks", [x1, x2])  # type: ignore[no-any-return]
+    for value in (x1, x2):
+        for place, term in enumerate(value.dims):
+            group = Group.ORTHOGONAL if place == axis else Group.PERMUTATION
+            run.axes.restrict(term, group, run.why("its length is taken"))
+    return contract(run, x1, lead, x2, lead, lead.replace(lead[axis], ""))
+
+
 @rule("outer", "ger")
 def outer(run: Run, self: Value, vec2: Value) -> Value:
     return run.made([*self.dims, *vec2.dims], self, vec2)

@@ -197,6 +197,11 @@ def addcmul(run: Run, self: Value, tensor1: Value, tensor2: Value, value: Any = 
     return add_like(run, self, multiply(run, tensor1, tensor2))
 
 
+@rule("addcdiv")
+def addcdiv(run: Run, self: Value, tensor1: Value, tensor2: Value, value: Any = 1) -> Value:
+    return add_like(run, self, multiply(run, tensor1, tensor2))
+
+
 @rule("mul", "multiply", lazy=True)
 def mul(run: Run, self: Any, other: Any) -> Value:
     if isinstance(self, Value) and self is other:

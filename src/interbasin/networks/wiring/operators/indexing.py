@@ -71,3 +71,25 @@ def gather(run: Run, self: Value, dim: int, index: Value, **_: Any) -> Value:
 
 def _looked_up(size: int) -> Term:
     return Plain(size, POSITION) if size > 1 else Same(1)
+
+
+@rule("embedding_bag")
+def embedding_bag(
+    run: Run, weight: Value, indices: Value, offsets: Value, mode: int = 0, per_sample_weights: Value | None = None,
+    **_: Any,
+) -> list[Value]:  # fmt: skip
+    """Sums and means of rows are linear; a maximum goes entry by entry."""
+    run.axes.restrict(weight.dims[0], Group.FIXED, LOOKED_UP)
+    for found in (indices, offsets, per_sample_weights):
+        if found is not None:
+            run.fix(found, run.why("it says where to look"))
+    if mode == 2:
+        run.axes.restrict(weight.dims[1], Group.PERMUTATION, run.why("a maximum over rows bends it"))
+    bags = run.made([_looked_up(run.shapes[0][0]), weight.dims[1]])
+    others = [Value([_looked_up(size) for size in shape]) for shape in run.shapes[1:]]
+    if mode == 2:
+        # Beside the sums stands which row was the largest, for each unit.
+        others[-1] = (
+            run.made([_looked_up(run.shapes[-1][0]), weight.dims[1]]) if len(run.shapes[-1]) == 2 else others[-1]
+        )
+    return [bags, *others]

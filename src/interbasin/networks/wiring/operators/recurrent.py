@@ -96,3 +96,62 @@ def _direction(run: Run, input: Value, own: Sequence[Value], gates: int, group: 
 def _side_by_side(run: Run, sides: Sequence[Value]) -> Value:
     joined = run.axes.resolve(Sum(tuple(side.dims[-1] for side in sides)))
     return run.made([*sides[0].dims[:-1], joined], *sides)
+
+
+@rule("gru_cell")
+def gru_cell(
+    run: Run, input: Value, hx: Value, w_ih: Value, w_hh: Value, b_ih: Value | None = None, b_hh: Value | None = None
+) -> Value:
+    return _cell(run, input, hx, w_ih, w_hh, b_ih, b_hh, 3, Group.PERMUTATION)
+
+
+@rule("rnn_tanh_cell")
+def rnn_tanh_cell(
+    run: Run, input: Value, hx: Value, w_ih: Value, w_hh: Value, b_ih: Value | None = None, b_hh: Value | None = None
+) -> Value:
+    return _cell(run, input, hx, w_ih, w_hh, b_ih, b_hh, 1, Group.SIGNED)
+
+
+@rule("rnn_relu_cell")
+def rnn_relu_cell(
+    run: Run, input: Value, hx: Value, w_ih: Value, w_hh: Value, b_ih: Value | None = None, b_hh: Value | None = None
+) -> Value:
+    return _cell(run, input, hx, w_ih, w_hh, b_ih, b_hh, 1, Group.PERMUTATION)
+
+
+@rule("lstm_cell")
+def lstm_cell(
+    run: Run, input: Value, hx: Sequence[Value], w_ih: Value, w_hh: Value, b_ih: Value | None = None,
+    b_hh: Value | None = None,
+) -> list[Value]:  # fmt: skip
+    hidden = _cell(run, input, hx[0], w_ih, w_hh, b_ih, b_hh, 4, Group.PERMUTATION)
+    cell = add_like(run, hidden, hx[1])
+    return [run.made(cell.dims), run.made(cell.dims)]
+
+
+def _cell(
+    run: Run,
+    input: Value,
+    state: Value,
+    inward: Value,
+    recurrent: Value,
+    b_ih: Value | None,
+    b_hh: Value | None,
+    gates: int,
+    group: Group,
+) -> Value:
+    """One step: what is read from the input and from the last state, cut into gates that meet entry by entry."""
+    batch = "ab"[: len(input.dims) - 1]
+    summed = contract(run, input, batch + "y", inward, "zy", batch + "z")
+    summed = add_like(run, summed, contract(run, state, batch + "y", recurrent, "zy", batch + "z"))
+    for bias in (b_ih, b_hh):
+        if bias is not None:
+            summed = add_like(run, summed, bias)
+    size = state.shape[-1]
+    last = len(summed.dims) - 1
+    hidden = state
+    for gate in range(gates):
+        stretch = bend(run, Value(run.taken(summed, last, gate * size, size)), group, "a gate bends it")
+        why = run.why("the gates of a recurrent layer meet entry by entry")
+        hidden = run.made(combined(run, hidden, stretch, why=why, pair=group, same=group), hidden, stretch)
+    return run.made(hidden.dims)

@@ -1,0 +1,132 @@
+"""Networks made of operators that few networks have: what moves, moves exactly."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import prune
+
+from interbasin.errors import WiringError
+from interbasin.networks.wiring import carry, wire
+
+
+class Written(nn.Module):
+    """Parts and a function of them."""
+
+    def __init__(self, run: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *args: Any) -> Any:
+        return self.run(self, *args)
+
+
+def weight(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))))
+
+
+def steps(cell: nn.Module, x: Tensor) -> Tensor:
+    state = torch.zeros(len(x), 6, dtype=x.dtype)
+    for time in range(x.shape[1]):
+        state = cell(x[:, time], state)
+    return state
+
+
+def long_short_steps(cell: nn.Module, x: Tensor) -> Tensor:
+    hidden = memory = torch.zeros(len(x), 6, dtype=x.dtype)
+    for time in range(x.shape[1]):
+        hidden, memory = cell(x[:, time], (hidden, memory))
+    return hidden + memory
+
+
+ROWS, SERIES, WORDS = (5, 4), (3, 5, 4), "words"
+ACROSS, OUT = nn.Linear(4, 6), nn.Linear(6, 2)
+CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
+    "gru cell": (lambda s, x: s.out(steps(s.cell, x)), {"cell": nn.GRUCell(4, 6), "out": OUT}, SERIES),
+    "rnn cell": (lambda s, x: s.out(steps(s.cell, x)), {"cell": nn.RNNCell(4, 6), "out": OUT}, SERIES),
+    "relu cell": (
+        lambda s, x: s.out(steps(s.cell, x)), {"cell": nn.RNNCell(4, 6, nonlinearity="relu"), "out": OUT}, SERIES,
+    ),
+    "lstm cell": (lambda s, x: s.out(long_short_steps(s.cell, x)), {"cell": nn.LSTMCell(4, 6), "out": OUT}, SERIES),
+    "lstm state": (
+        lambda s, x: s.out(s.net(x)[1][0][-1]), {"net": nn.LSTM(4, 6, 2, batch_first=True), "out": OUT}, SERIES,
+    ),
+    "all states": (
+        lambda s, x: s.out(s.net(x)[1][1].transpose(0, 1).flatten(1)),
+        {"net": nn.LSTM(4, 6, 2, bidirectional=True, batch_first=True), "out": nn.Linear(24, 2)}, SERIES,
+    ),
+    "bag of words": (lambda s, x: s.out(s.bag(x)), {"bag": nn.EmbeddingBag(7, 6), "out": OUT}, WORDS),
+    "largest of words": (lambda s, x: s.out(s.bag(x)), {"bag": nn.EmbeddingBag(7, 6, mode="max"), "out": OUT}, WORDS),
+    "cosine": (
+        lambda s, x: functional.cosine_similarity(s.a(x), s.b(x)), {"a": ACROSS, "b": nn.Linear(4, 6)}, ROWS,
+    ),
+    "cosine by head": (
+        lambda s, x: functional.cosine_similarity(s.a(x).view(5, 2, 3), s.b(x).view(5, 2, 3), dim=-1),
+        {"a": ACROSS, "b": nn.Linear(4, 6)}, ROWS,
+    ),
+    "addcdiv": (
+        lambda s, x: s.out(torch.addcdiv(s.a(x), s.b(x), s.b(x).exp())),
+        {"a": ACROSS, "b": nn.Linear(4, 6), "out": OUT}, ROWS,
+    ),
+    "outer product": (
+        lambda s, x: functional.linear(torch.tanh(s.a(x)), torch.outer(s.u, s.v)),
+        {"a": ACROSS, "u": weight(2), "v": weight(6)}, ROWS,
+    ),
+    "joined weights": (
+        lambda s, x: s.out(functional.linear(x, torch.cat([s.u, s.v])).relu()),
+        {"u": weight(2, 4), "v": weight(4, 4), "out": OUT}, ROWS,
+    ),
+    "tied upside down": (
+        lambda s, x: functional.linear(functional.linear(x, s.w).relu(), s.w.t()), {"w": weight(6, 4)}, ROWS,
+    ),
+}  # fmt: skip
+
+
+def inputs_of(kind: Any) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    if kind == WORDS:
+        return torch.randint(0, 7, (5, 4), generator=generator)
+    return torch.randn(*kind, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_wired_in_full_and_exactly(name: str) -> None:
+    run, parts, kind = CASES[name]
+    network, inputs = Written(run, **parts).double().eval(), inputs_of(kind)
+    wiring = wire(network, inputs)
+    assert wiring.coverage == 1
+    assert any(not space.is_fixed for space in wiring.spaces.values())
+    assert max(wiring.check(network, inputs, seed=seed) for seed in range(3)) < 1e-10
+
+
+def test_a_pruned_layer_is_wired_and_carried() -> None:
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).double().eval()
+    prune.random_unstructured(network[0], "weight", 0.3)
+    x = inputs_of(ROWS)
+    network(x)
+    wiring = wire(network, x)
+    assert {"0.weight_orig", "0.weight_mask"} <= set(wiring.tensors)
+    other = carry(network, wiring.sample(seed=1))
+    torch.testing.assert_close(other(x), network(x))
+
+
+def test_a_scripted_module_is_refused() -> None:
+    with pytest.warns(DeprecationWarning):
+        network = torch.jit.script(nn.Sequential(nn.Linear(4, 6), nn.ReLU()).eval())
+    with pytest.raises(WiringError, match=r"TorchScript module.*wire the module that it was made from"):
+        wire(network, torch.randn(3, 4))
+
+
+def test_a_network_that_cannot_be_copied_is_refused() -> None:
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU()).eval()
+    network.lock = threading.Lock()  # type: ignore[assignment]
+    with pytest.raises(WiringError, match=r"Sequential cannot be copied .*lock.*remove what it holds"):
+        wire(network, torch.randn(3, 4))
