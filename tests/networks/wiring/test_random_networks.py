@@ -25,7 +25,7 @@ from interbasin.networks.wiring import Wiring, carry, wire
 EXACT = 1e-9
 # Wiring takes about a tenth of a second. Structures that double with every step would not end at all.
 SECONDS = 20
-DRAWN = int(os.environ.get("INTERBASIN_RANDOM_NETWORKS", "110"))
+DRAWN = int(os.environ.get("INTERBASIN_RANDOM_NETWORKS", "40"))
 
 
 @st.composite
