@@ -86,6 +86,16 @@ def test_a_folded_network_computes_the_same_and_its_stream_is_orthogonal(name: s
     assert wiring.check(folded, inputs) < 1e-10
 
 
+@pytest.mark.parametrize("name", ["timm/vit", "transformers/llama", "transformers/gemma", "transformers/t5"])
+def test_in_float32_where_casts_change_nothing_all_norms_of_the_stream_fold_as_well(name: str) -> None:
+    network, inputs = ARCHITECTURES[name](0)
+    randomise(network, 0, inputs)
+    folded = fold_norms(network, inputs)
+    assert difference(network, folded, inputs) < 1e-4
+    groups = [space.group for space in wire(folded, inputs).spaces.values()]
+    assert groups.count(Group.ORTHOGONAL) >= 1
+
+
 @pytest.mark.parametrize(
     "name", ["torch/encoder-post-norm", "transformers/bert", "transformers/roberta", "transformers/bart"]
 )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.errors import MapError, ShapeError, UnknownNameError, WiringError
-from interbasin.maps import Orthogonal, Permutation
+from interbasin.maps import Affine, Orthogonal, Permutation
 from interbasin.networks.wiring import Alignment, carry, wire
 
 
@@ -166,6 +166,12 @@ def test_an_alignment_refuses_unknown_spaces_and_other_widths() -> None:
         Alignment(wiring, {"0": Permutation([0, 1])})
     with pytest.raises(MapError, match="must be a map"):
         Alignment(wiring, {"0": torch.eye(8)})  # type: ignore[dict-item]
+
+
+def test_an_affine_map_is_refused_because_weights_have_no_place_for_its_offset() -> None:
+    wiring = wire(mlp(), batch())
+    with pytest.raises(MapError, match=r"space '0' is affine.*map\.linear"):
+        Alignment(wiring, {"0": Affine(torch.eye(8), torch.ones(8))})
 
 
 def test_carry_refuses_what_is_neither_network_nor_tensors() -> None:

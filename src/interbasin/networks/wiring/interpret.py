@@ -23,6 +23,11 @@ from interbasin.networks.wiring.tracing import MARK
 __all__ = ["RULES", "Run", "Value", "rule"]
 
 INPUT = Reason("input", "it meets the network's input")
+HIDDEN = Reason("unknown", "it comes from inside a module that was walked around")
+# Operators that hand a tensor on as it is.
+PASSING = frozenset(
+    {"to", "_to_copy", "alias", "detach", "contiguous", "clone", "type_as", "float", "double", "dropout"}
+)
 
 
 @dataclass(eq=False)
@@ -184,7 +189,12 @@ class Run:
         waiting = iter(inputs)
 
         def value_of(argument: Any) -> Any:
-            return fx.map_arg(argument, lambda node: held[node])
+            return fx.map_arg(argument, known)
+
+        def known(node: fx.Node) -> Any:
+            if held[node] is None and isinstance(node.meta.get("val"), torch.Tensor):
+                return constant(node.meta["val"].shape, HIDDEN)
+            return held[node]
 
         for node in graph.graph.nodes:
             if node.op == "placeholder":
@@ -217,7 +227,7 @@ class Run:
             self._mark(node, held)
             return None
         if self.inside is not None:
-            return None
+            return self._passed_through(node, held)
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._higher_order(node, name, value_of)
         if name.startswith("aten._assert") or name.startswith("aten.sym_"):
@@ -233,6 +243,15 @@ class Run:
         if isinstance(result, Value) and isinstance(node.meta.get("val"), list | tuple):
             return [result]
         return result
+
+    def _passed_through(self, node: fx.Node, held: dict[fx.Node, Any]) -> Any:
+        """Inside a module that is walked around only what hands a tensor on unchanged counts.
+
+        A cast that changes nothing gives the tensor itself, so what comes after the module may go on with it.
+        """
+        packet = str(node.target).split(".")[1] if str(node.target).startswith("aten.") else ""
+        source = node.args[0] if node.args else None
+        return held.get(source) if packet in PASSING and isinstance(source, fx.Node) else None
 
     def _mark(self, node: fx.Node, held: dict[fx.Node, Any]) -> None:
         marked, place = node.args

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from interbasin.errors import FileError, InterbasinError, ShapeError, UnknownNameError
-from interbasin.maps import Map
+from interbasin.errors import FileError, InterbasinError, MapError, ShapeError, UnknownNameError
+from interbasin.maps import Affine, Map
 from interbasin.maps.base import require_map
 from interbasin.maps.files import restore
 from interbasin.networks.wiring.groups import belongs, sample
@@ -187,6 +187,11 @@ class Alignment:
                 raise UnknownNameError.of("space", name, self.wiring.spaces)
             space = self.wiring.spaces[name]
             require_map(one, f"The map of space {name!r}")
+            if isinstance(one, Affine):
+                raise MapError(
+                    f"The map of space {name!r} is affine, and tensors are carried by linear maps; give its linear "
+                    "part (map.linear), or fit without affine=True."
+                )
             if one.source_width != space.width:
                 raise ShapeError(
                     f"Space {name!r} is {space.width} wide and its map reads width {one.source_width}; fit the map on "
