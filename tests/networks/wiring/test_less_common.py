@@ -107,6 +107,26 @@ def test_it_is_wired_in_full_and_exactly(name: str) -> None:
     assert max(wiring.check(network, inputs, seed=seed) for seed in range(3)) < 1e-10
 
 
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_a_first_state_that_tells_the_units_apart_fixes_them(kind: type[nn.Module]) -> None:
+    def run(self: Written, x: Tensor, state: Tensor) -> Tensor:
+        states = (state, state) if kind is nn.LSTM else state
+        return self.out(self.net(x, states)[0])
+
+    network = Written(run, net=kind(4, 6, batch_first=True), out=nn.Linear(6, 2)).double().eval()
+    inputs = (inputs_of(SERIES), torch.randn(1, 3, 6, dtype=torch.float64))
+    assert wire(network, inputs).check(network, inputs) < 1e-10
+
+
+def test_a_difference_with_something_before_it_is_not_followed() -> None:
+    def run(self: Written, x: Tensor) -> Tensor:
+        return self.out(torch.diff(self.a(x), dim=1, prepend=self.b(x)[:, :1]))
+
+    network = Written(run, a=nn.Linear(4, 6), b=nn.Linear(4, 6), out=nn.Linear(6, 2)).double().eval()
+    inputs = inputs_of(SERIES)
+    assert wire(network, inputs).check(network, inputs) < 1e-10
+
+
 def test_a_pruned_layer_is_wired_and_carried() -> None:
     network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).double().eval()
     prune.random_unstructured(network[0], "weight", 0.3)

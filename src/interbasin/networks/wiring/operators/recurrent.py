@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interbasin.networks.wiring.axes import Sum, Term
+from interbasin.networks.wiring.axes import Same, Sum, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.contraction import contract
@@ -37,7 +37,7 @@ def rnn_tanh(
     run: Run, input: Value, hx: Value, params: Sequence[Value], has_biases: bool, num_layers: int, dropout: float,
     train: bool, bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
-    return _layers(run, input, [hx], params, has_biases, num_layers, bidirectional, 1, Group.SIGNED)
+    return _layers(run, input, [hx], params, has_biases, num_layers, bidirectional, 1, Group.PERMUTATION)
 
 
 @rule("rnn_relu")
@@ -62,7 +62,7 @@ def _layers(
     """Each direction of each layer reads its input and its own last state; the directions are joined side by side."""
     directions = 2 if bidirectional else 1
     count = len(params) // (num_layers * directions)
-    if count != 2 + 2 * has_biases or any(run.moves(state) for state in states) or len(input.dims) != 3:
+    if count != 2 + 2 * has_biases or any(_given(run, state) for state in states) or len(input.dims) != 3:
         return run.not_known(f"{run.operator} with projections or learned states", run.operands)
     for term in input.dims[:2]:
         run.axes.restrict(term, Group.FIXED, run.why("time and batch lie along it", "position"))
@@ -75,6 +75,11 @@ def _layers(
         last.extend(side.dims[-1] for side in sides)
     layers, hidden = run.axes.side_by_side(last)
     return [value, *(run.made([layers, *positions(run, shape[1:-1]), hidden]) for shape in run.shapes[1:])]
+
+
+def _given(run: Run, state: Value) -> bool:
+    """Whether a first state tells the units apart: one that is the same for all of them does not."""
+    return run.moves(state) or not isinstance(run.axes.resolve(state.dims[-1]), Same)
 
 
 def _direction(run: Run, input: Value, own: Sequence[Value], gates: int, group: Group) -> Value:

@@ -59,7 +59,9 @@ def taken_together(run: Run, self: Value, dim: Any = None, keepdim: bool = False
 
 
 @rule("cumsum", "cumprod", "logcumsumexp", "diff")
-def running(run: Run, self: Value, dim: int = -1, **_: Any) -> Any:
+def running(run: Run, self: Value, dim: int = -1, **others: Any) -> Any:
+    if any(isinstance(other, Value) for other in others.values()):
+        return run.not_known(f"{run.operator} with something before or after it", run.operands)
     linear = run.operator.startswith(("aten.cumsum", "aten.diff"))
     for axis, term in enumerate(self.dims):
         if axis == dim % len(self.dims):
