@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from interbasin.errors import WiringError
 from interbasin.maps import Linear
 from interbasin.networks.folding.recognise import Elementary, recognise
+from interbasin.networks.folding.ties import tie_again, untie
 from interbasin.networks.folding.unit import SpelledNorm, UnitNorm
 from interbasin.networks.wiring.admission import admit, named_tensors, refuse_numbers_that_are_none
 from interbasin.networks.wiring.carry import Mover
@@ -71,7 +72,7 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
     admit(model)
     refuse_numbers_that_are_none(model)
     folded = copied(model)
-    ties = _untie(folded)
+    ties = untie(folded)
     elementary = {name: found for name, module in folded.named_modules() if (found := recognise(module)) is not None}
     if not any(one.kind != "scale" for one in elementary.values()):
         raise WiringError(
@@ -82,7 +83,7 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
     plan.require_something(type(model).__name__)
     with torch.no_grad():
         _act(folded, plan)
-    _tie_again(folded, ties)
+    tie_again(folded, ties)
     gap = difference(model, folded, inputs)
     dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
     if not gap <= EQUAL.get(dtype, 1e-3):
@@ -382,37 +383,3 @@ def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
         for label, child in list(parent._modules.items()):
             if child is old:
                 parent._modules[label] = module
-
-
-# ---------------------------------------------------------------------- tied tensors
-
-
-def _untie(model: nn.Module) -> list[tuple[str, ...]]:
-    """Give tensors that several modules share a copy each, so that one can be folded into and the other not."""
-    groups: dict[int, list[str]] = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(tensor), []).append(name)
-    ties = []
-    for names in groups.values():
-        owners: dict[int, str] = {}
-        for name in names:
-            owners.setdefault(id(model.get_submodule(name.rpartition(".")[0])), name)
-        if len(owners) > 1:
-            ties.append(tuple(owners.values()))
-            for name in list(owners.values())[1:]:
-                path, _, local = name.rpartition(".")
-                owner = model.get_submodule(path)
-                old = getattr(owner, local)
-                setattr(owner, local, nn.Parameter(old.detach().clone(), requires_grad=old.requires_grad))
-    return ties
-
-
-def _tie_again(model: nn.Module, ties: list[tuple[str, ...]]) -> None:
-    """Share again what came out equal; where a head and a table parted, the configuration is told so."""
-    for first, *others in ties:
-        for name in others:
-            path, _, local = name.rpartition(".")
-            if torch.equal(model.get_parameter(first), model.get_parameter(name)):
-                setattr(model.get_submodule(path), local, model.get_parameter(first))
-            elif getattr(getattr(model, "config", None), "tie_word_embeddings", False):
-                model.config.tie_word_embeddings = False  # type: ignore[union-attr]
