@@ -1,0 +1,117 @@
+r"""Between two networks: the straight path and the arc, a tensor at a time.
+
+``lerp`` is :math:`(1 - t) a + t b`. ``slerp`` keeps to the arc between the directions of the two tensors, seen as
+vectors: :math:`\frac{\sin((1 - t)\theta)}{\sin\theta} a + \frac{\sin(t\theta)}{\sin\theta} b`, so that lengths go
+evenly from one to the other instead of shrinking half-way. Where the tensors are all but parallel or opposite, or one
+is zero, there is no arc to tell from the line, or no single one, and the line is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.arrays import working_dtype
+from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.networks.wiring.copying import copied
+
+__all__ = ["PATHS", "interpolate", "interpolate_tensors", "lerp", "slerp"]
+
+# Cosines beyond this count as parallel or opposite: there sin(theta) has lost its digits in half precision.
+PARALLEL = 0.9995
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def lerp(a: Tensor, b: Tensor, t: float) -> Tensor:
+    """The point at ``t`` of the line from ``a`` to ``b``; in the working precision of their dtype, then rounded once.
+
+    Example:
+        >>> lerp(torch.tensor([0.0, 2.0]), torch.tensor([4.0, 2.0]), 0.25)
+        tensor([1., 2.])
+    """
+    dtype = working_dtype(a.dtype, torch.float32)
+    return (a.to(dtype) * (1 - t)).add_(b.to(dtype), alpha=t).to(a.dtype)
+
+
+def slerp(a: Tensor, b: Tensor, t: float) -> Tensor:
+    """The point at ``t`` of the arc from ``a`` to ``b``, each tensor taken as one vector.
+
+    Example:
+        >>> slerp(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 0.5)
+        tensor([0.7071, 0.7071])
+    """
+    one, other = a.double().flatten(), b.double().flatten()
+    lengths = float(torch.linalg.vector_norm(one)) * float(torch.linalg.vector_norm(other))
+    cosine = float(one @ other) / lengths if lengths else 1.0
+    if not abs(cosine) <= PARALLEL:
+        return lerp(a, b, t)
+    angle = math.acos(cosine)
+    dtype = working_dtype(a.dtype, torch.float32)
+    from_a, from_b = (math.sin(share * angle) / math.sin(angle) for share in (1 - t, t))
+    return (a.to(dtype) * from_a).add_(b.to(dtype), alpha=from_b).to(a.dtype)
+
+
+PATHS: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {"lerp": lerp, "slerp": slerp}
+
+
+def interpolate_tensors(
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: float, path: str = "lerp"
+) -> dict[str, Tensor]:
+    """The point at ``t`` between two mappings of tensors. What holds no real numbers comes from the nearer end.
+
+    Raises:
+        UnknownNameError: for a path that is not known.
+        ShapeError: if a tensor has another shape at the other end.
+        WiringError: if a tensor is missing at one end.
+        DataError: if ``t`` is no number.
+    """
+    if path not in PATHS:
+        raise UnknownNameError.of("path", path, PATHS)
+    if not isinstance(t, int | float) or not math.isfinite(t):
+        raise DataError(
+            f"Asked for the point {t!r} between two networks; give a number, 0 for the first, 1 for the second."
+        )
+    lonely = sorted(a.keys() ^ b.keys())
+    if lonely:
+        raise WiringError(
+            f"Asked to go from one network to another, but {lonely[0]!r} is only in one of them ({len(lonely)} such "
+            "tensors); only networks of one architecture lie on a common path."
+        )
+    between = {}
+    for name, start in a.items():
+        end = b[name]
+        if start.shape != end.shape:
+            raise ShapeError(
+                f"{name} has shape {tuple(start.shape)} at one end and {tuple(end.shape)} at the other; only networks "
+                "of one shape lie on a common path."
+            )
+        if t in (0, 1) or not start.is_floating_point():
+            between[name] = (start if t < 0.5 else end).detach().clone()
+        else:
+            between[name] = PATHS[path](start.detach(), end.detach().to(start.device), t)
+    return between
+
+
+def interpolate(a: Model, b: nn.Module, t: float, path: str = "lerp") -> Model:
+    """A new network at ``t`` between ``a`` (``t=0``) and ``b`` (``t=1``), of the class of ``a``.
+
+    Running statistics of batch norms go the same way as weights, which is seldom what activations do: reset them
+    (`interbasin.rebasin` with data does, and `interbasin.evaluate.barrier` on request).
+
+    Args:
+        a, b: Networks of one architecture. Neither changes.
+        t: Where between them.
+        path: ``"lerp"`` or ``"slerp"``, a tensor at a time.
+    """
+    for network in (a, b):
+        if not isinstance(network, nn.Module):
+            raise WiringError(f"Asked to interpolate a {type(network).__name__}; give two torch.nn.Modules.")
+    between = interpolate_tensors(a.state_dict(), b.state_dict(), t, path)
+    made = copied(a)
+    made.load_state_dict(between)
+    return made
