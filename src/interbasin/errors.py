@@ -6,7 +6,7 @@ InterbasinError
 ├── MapError           (ValueError)   a matrix or an index that is not the kind of map it was said to be
 ├── FitError           (ValueError)   a fit that cannot be made, or that the caller asked to have converged
 ├── WiringError        (ValueError)   a network that cannot be traced, wired, carried or recorded as asked
-├── UnknownNameError   (LookupError)  a name that is not registered; lists the known ones, nearest first
+├── UnknownNameError   (LookupError)  a name that is not registered; lists the nearest known ones
 ├── FileError          (OSError)      a file that is missing, in the way, truncated or not what its name says
 │   └── CheckpointError               the same of a network's weights; names the file and the tensor
 └── MissingExtraError  (ImportError)  an optional dependency that is not installed; names the extra
@@ -31,6 +31,9 @@ __all__ = [
     "UnknownNameError",
     "WiringError",
 ]
+
+# So many known names are all listed; of more, the nearest ones.
+ALL, NEAREST = 12, 5
 
 
 class InterbasinError(Exception):
@@ -62,11 +65,14 @@ class UnknownNameError(InterbasinError, LookupError):
 
     @classmethod
     def of(cls, kind: str, asked: object, known: Iterable[str]) -> UnknownNameError:
-        """The error for ``asked``, with the known names sorted by likeness to it."""
+        """The error for ``asked``, with the known names sorted by likeness to it; of many, the nearest."""
         names = sorted(known)
         likeness = {name: difflib.SequenceMatcher(None, str(asked).lower(), name.lower()).ratio() for name in names}
         nearest = sorted(names, key=lambda name: -likeness[name])
-        return cls(f"There is no {kind} named {asked!r}; try one of: {', '.join(nearest) or '(none registered)'}.")
+        shown = nearest if len(nearest) <= ALL else nearest[:NEAREST]
+        more = f" (and {len(nearest) - len(shown)} more)" if len(nearest) > len(shown) else ""
+        told = ", ".join(shown) or "(none registered)"
+        return cls(f"There is no {kind} named {asked!r}; try one of: {told}{more}.")
 
 
 class FileError(InterbasinError, OSError):

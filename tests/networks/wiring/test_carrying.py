@@ -19,8 +19,8 @@ from tests.networks.wiring.known_networks import (
 )
 from torch import Tensor, nn
 
-from interbasin.errors import InterbasinError, MapError, ShapeError, UnknownNameError, WiringError
-from interbasin.maps import Identity, Linear, Permutation
+from interbasin.errors import DataError, InterbasinError, MapError, ShapeError, UnknownNameError, WiringError
+from interbasin.maps import Identity, Linear, Orthogonal, Permutation
 from interbasin.networks.wiring import Alignment, Wiring, carry, wire
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -333,3 +333,168 @@ def test_every_error_of_carrying_is_one_of_ours(alignment: Alignment) -> None:
     for subject in ({"first.weight": torch.zeros(1)}, {"x": torch.zeros(1)}, nn.ReLU(), 3):
         with pytest.raises(InterbasinError):
             carry(subject, alignment)
+
+
+# ---------------------------------------------------------------------- networks that are not the one that was wired
+
+
+def head_and_table(tied: bool) -> Written:
+    network = Written(
+        lambda self, ids: self.head(torch.relu(self.table(ids))),
+        table=nn.Embedding(10, 8),
+        head=nn.Linear(8, 10, bias=False),
+    )
+    if tied:
+        network.head.weight = network.table.weight
+    return network
+
+
+@pytest.mark.parametrize(
+    ("wired", "given", "words"),
+    [
+        (False, True, "are one tensor in this network, but two in the one that was wired"),
+        (True, False, "are two tensors in this network, but one in the one that was wired"),
+    ],
+)
+def test_a_network_whose_ties_are_not_those_of_the_wiring_is_refused(wired: bool, given: bool, words: str) -> None:
+    wiring = wire(head_and_table(wired), tokens())
+    with pytest.raises(WiringError, match=words):
+        carry(head_and_table(given), wiring.sample())
+
+
+def test_a_tensor_that_shares_the_memory_of_another_counts_as_tied() -> None:
+    wiring = wire(head_and_table(tied=False), tokens())
+    other = head_and_table(tied=False)
+    other.head.weight = nn.Parameter(other.table.weight.detach())
+    with pytest.raises(WiringError, match="are one tensor"):
+        carry(other, wiring.sample())
+    own = wire(other, tokens())
+    assert own.tied == {"head.weight": "table.weight"}
+    torch.testing.assert_close(carry(other, own.sample())(tokens()), other(tokens()), **CLOSE)
+
+
+def test_a_network_with_a_tensor_that_the_wiring_does_not_know_is_refused(alignment: Alignment) -> None:
+    network = between(torch.tanh)
+    network.third = nn.Linear(3, 3)
+    with pytest.raises(UnknownNameError, match=r"third\.weight"):
+        carry(network, alignment)
+
+
+class Merging(nn.Module):
+    """A linear layer with a low-rank update that evaluation merges into the weight, and training takes out again."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outside, inside, dtype=torch.float64))
+        self.a = nn.Parameter(torch.randn(2, inside, dtype=torch.float64))
+        self.b = nn.Parameter(torch.randn(outside, 2, dtype=torch.float64))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> Merging:
+        super().train(mode)
+        if mode == self.merged:
+            with torch.no_grad():
+                self.weight += (-1 if self.merged else 1) * self.b @ self.a
+            self.merged = not self.merged
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = x @ self.weight.t()
+        return whole if self.merged else whole + (x @ self.a.t()) @ self.b.t()
+
+
+def test_a_network_that_rewrites_its_weights_in_training_mode_is_carried_as_it_then_is() -> None:
+    network = nn.Sequential(Merging(4, 8), nn.Tanh(), Merging(8, 3)).eval()
+    unmerged = copy.deepcopy(network)
+    unmerged.train()
+    for module in unmerged.modules():
+        module.training = False
+    alignment = wire(unmerged, rows(4)).sample(seed=1)
+    assert not any(name in alignment.wiring.unused for name in ("0.a", "0.b"))
+    other = carry(network, alignment)
+    assert network[0].merged and not other.training
+    torch.testing.assert_close(other(rows(4)), network(rows(4)), **CLOSE)
+    torch.testing.assert_close(other.eval()(rows(4)), network(rows(4)), **CLOSE)
+
+
+def test_a_network_that_cannot_go_to_training_mode_says_so(alignment: Alignment) -> None:
+    class Frozen(nn.Module):
+        def train(self, mode: bool = True) -> Frozen:
+            if mode:
+                raise RuntimeError("frozen for good")
+            return self
+
+    network = between(torch.tanh)
+    network.extra = Frozen()
+    with pytest.raises(WiringError, match=r"training mode and back .frozen for good."):
+        carry(network, alignment)
+
+
+# ---------------------------------------------------------------------- maps and values that are refused
+
+
+def turned(width: int, seed: int = 0) -> Orthogonal:
+    return Orthogonal(torch.linalg.qr(gaussian((width, width), seed)).Q)
+
+
+def test_maps_beside_an_alignment_are_refused_and_so_is_what_is_no_mapping(alignment: Alignment) -> None:
+    with pytest.raises(WiringError, match="an alignment, which has its maps, and maps beside it"):
+        carry(CASES["between"][0], alignment, {"first": Identity(8)})
+    with pytest.raises(WiringError, match="mapping of spaces to maps, found list"):
+        carry(CASES["between"][0], alignment.wiring, [1])
+
+
+@pytest.mark.parametrize("space", ["input", "output"])
+def test_a_network_keeps_its_inputs_and_outputs_and_its_tensors_need_not(alignment: Alignment, space: str) -> None:
+    network, wiring = CASES["between"][0], alignment.wiring
+    maps = {space: turned(wiring.spaces[space].width)}
+    with pytest.raises(WiringError, match=f"Space '{space}' is fixed .*network's {space}.*leave its map out"):
+        carry(network, wiring, maps)
+    moved = carry(floats(network), wiring, maps)
+    tensor = {"input": "first.weight", "output": "second.weight"}[space]
+    assert not torch.equal(moved[tensor], network.state_dict()[tensor])
+
+
+def test_maps_beyond_the_group_of_a_space_are_allowed(alignment: Alignment) -> None:
+    network = CASES["between"][0]
+    other = carry(network, alignment.wiring, {"first": turned(8)})
+    assert not torch.allclose(other(rows(4)), network(rows(4)))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_whole_numbers_are_moved_and_never_mixed(alignment: Alignment, dtype: torch.dtype) -> None:
+    tensor = torch.arange(32).reshape(8, 4).to(dtype)
+    order = Permutation(torch.arange(7, -1, -1))
+    assert torch.equal(
+        carry({"first.weight": tensor}, alignment.wiring, {"first": order})["first.weight"], tensor.flip(0)
+    )
+    with pytest.raises(DataError, match="would be rounded"):
+        carry({"first.weight": tensor}, alignment.wiring, {"first": turned(8)})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, r"first\.weight is a NoneType; leave it out"),
+        (torch.zeros(8, 4).numpy(), r"first\.weight is a ndarray; give torch\.from_numpy"),
+        (torch.zeros(8, 4, device="meta"), "no numbers .device meta."),
+        (torch.eye(8)[:, :4].to_sparse(), r"quantised or sparse .*to_dense"),
+        (torch.zeros(8, 4).to(torch.float8_e4m3fn), "for storage and not to calculate with"),
+    ],
+)
+def test_values_that_cannot_be_mixed_are_refused_by_name(alignment: Alignment, value: object, words: str) -> None:
+    for one in (alignment, Alignment(alignment.wiring, {"first": turned(8)})):
+        with pytest.raises(DataError, match=words):
+            carry({"first.weight": value}, one)
+
+
+def test_keys_that_are_no_names_are_refused(alignment: Alignment) -> None:
+    with pytest.raises(DataError, match="found the key 3"):
+        carry({3: torch.zeros(8, 4)}, alignment)
+
+
+def test_of_many_names_only_the_nearest_are_told() -> None:
+    network = nn.Sequential(*(nn.Linear(3, 3) for _ in range(20)))
+    with pytest.raises(UnknownNameError, match=r"try one of: 7\.weight, .* \(and 35 more\)") as refused:
+        carry({"7.weigth": torch.zeros(3, 3)}, wire(network.double(), rows(3)).sample())
+    assert str(refused.value).count(".weight") <= 5

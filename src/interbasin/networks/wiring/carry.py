@@ -14,12 +14,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from interbasin.arrays import working_dtype
-from interbasin.errors import MapError, ShapeError, WiringError
+from interbasin.arrays import has_arithmetic, working_dtype
+from interbasin.errors import DataError, MapError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
-from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still
+from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, leaves
 
 __all__ = ["Mover"]
+
+_STAYS = Permutation([0])
 
 
 class Mover:
@@ -31,10 +33,11 @@ class Mover:
         self._sided: dict[tuple[str, Role], Map] = {}
         self._stacked: dict[tuple[str, Role], Tensor] = {}
 
-    def move(self, tensor: Tensor, axes: Sequence[Axis]) -> Tensor:
-        """The tensor in the new coordinates, in its own dtype."""
+    def move(self, tensor: Tensor, axes: Sequence[Axis], name: str = "A tensor") -> Tensor:
+        """The tensor in the new coordinates, in its own dtype; ``name`` is what messages call it."""
         if not self._touched(axes):
-            return tensor.clone()
+            return tensor.detach().clone()
+        self._refuse_what_cannot_be_mixed(tensor, axes, name)
         given = tensor.detach()
         if any(one.dtype is not None for one in self.maps.values()):
             given = given.to(working_dtype(tensor.dtype, torch.float64))  # entries that only move need no digits
@@ -42,6 +45,28 @@ class Mover:
 
     def _touched(self, axes: Sequence[Axis]) -> bool:
         return any(self._touches(axis) for axis in axes)
+
+    def _refuse_what_cannot_be_mixed(self, tensor: Tensor, axes: Sequence[Axis], name: str) -> None:
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise DataError(
+                f"{name} is quantised or sparse ({tensor.dtype}, {tensor.layout}), and only dense tensors are carried; "
+                "call .dequantize() or .to_dense() first."
+            )
+        if tensor.device.type == "meta":
+            raise DataError(f"{name} has a shape but no numbers (device meta); load its numbers first.")
+        if not has_arithmetic(tensor):
+            raise DataError(
+                f"{name} is of {tensor.dtype}, which is for storage and not to calculate with; convert it first, to "
+                "bfloat16 for example."
+            )
+        if not tensor.is_floating_point():
+            touching = {leaf.space for axis in axes for leaf, _ in leaves(axis) if isinstance(leaf, In)}
+            mixing = [space for space in touching if not isinstance(self.maps.get(space, _STAYS), Permutation)]
+            if mixing:
+                raise DataError(
+                    f"{name} is of {tensor.dtype}, and the map of space {min(mixing)!r} has coefficients, which would "
+                    "be rounded; convert the tensor with .float() first, or leave it out."
+                )
 
     def _touches(self, axis: Axis) -> bool:
         if isinstance(axis, In):

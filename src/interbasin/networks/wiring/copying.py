@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from interbasin.errors import WiringError
 
-__all__ = ["copied"]
+__all__ = ["copied", "forget_what_was_derived"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -36,3 +36,24 @@ def copied(model: Model, *, sharing: bool = False) -> Model:
             f"{type(model).__name__} cannot be copied ({reason}), and the given network must stay as it is; remove "
             "what it holds besides tensors and modules."
         ) from error
+
+
+def forget_what_was_derived(model: nn.Module) -> None:
+    """Have a copy drop what it computed from its weights, by way of training mode and back.
+
+    Networks that keep such things for evaluation (a cached product, a low-rank update that is merged into the weight)
+    drop them when they go back to training, and some rewrite their weights then: all that reads or traces the weights
+    of such a network has to take this step first, or it sees others. The copy must not share its tensors with a
+    network that is to stay as it is.
+    """
+    modes = {id(module): module.training for module in model.modules()}
+    try:
+        model.train()
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WiringError(
+            f"{type(model).__name__} cannot go to training mode and back ({reason}), which is how a copy drops what it "
+            "computed from its old weights; make its train() work first."
+        ) from error
+    for module in model.modules():
+        module.training = modes.get(id(module), False)
