@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from interbasin.arrays import working_dtype
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
-from interbasin.networks.wiring.copying import copied
 
-__all__ = ["PATHS", "interpolate", "interpolate_tensors", "lerp", "slerp"]
+__all__ = ["PARALLEL", "PATHS", "arc_shares", "cosine_between", "interpolate", "interpolate_tensors", "lerp", "slerp"]
 
 # Cosines beyond this count as parallel or opposite: there sin(theta) has lost its digits in half precision.
 PARALLEL = 0.9995
+STRETCH = 1 << 18  # numbers that are taken to float64 at a time; they fit in a cache
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -45,15 +45,41 @@ def slerp(a: Tensor, b: Tensor, t: float) -> Tensor:
         >>> slerp(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 0.5)
         tensor([0.7071, 0.7071])
     """
-    one, other = a.double().flatten(), b.double().flatten()
-    lengths = float(torch.linalg.vector_norm(one)) * float(torch.linalg.vector_norm(other))
-    cosine = float(one @ other) / lengths if lengths else 1.0
-    if not abs(cosine) <= PARALLEL:
-        return lerp(a, b, t)
-    angle = math.acos(cosine)
+    from_a, from_b = arc_shares(a, b, t)
     dtype = working_dtype(a.dtype, torch.float32)
-    from_a, from_b = (math.sin(share * angle) / math.sin(angle) for share in (1 - t, t))
     return (a.to(dtype) * from_a).add_(b.to(dtype), alpha=from_b).to(a.dtype)
+
+
+def arc_shares(a: Tensor, b: Tensor, t: float) -> tuple[float, float]:
+    """How much of ``a`` and of ``b`` the point at ``t`` of their arc holds; of their line, where there is no arc.
+
+    Example:
+        >>> shares = arc_shares(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 1 / 3)
+        >>> [round(share, 4) for share in shares]  # cosine and sine of 30 degrees
+        [0.866, 0.5]
+    """
+    cosine = cosine_between(a, b)
+    if not abs(cosine) <= PARALLEL:
+        return 1 - t, t
+    angle = math.acos(cosine)
+    return math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
+
+
+def cosine_between(a: Tensor, b: Tensor) -> float:
+    """The cosine of the angle between two tensors, each taken as one vector; 1 if one of them is zero.
+
+    Example:
+        >>> round(cosine_between(torch.tensor([[1.0, 1.0]]), torch.tensor([[-2.0, -2.0]])), 6)
+        -1.0
+    """
+    one, other = a.flatten(), b.flatten()
+    in_a = in_b = in_both = 0.0
+    # In stretches, because a whole tensor in float64 is four times as large as the same in half precision.
+    for start in range(0, one.numel(), STRETCH):
+        x, y = (part[start : start + STRETCH].double() for part in (one, other))
+        in_a, in_b, in_both = in_a + float(x @ x), in_b + float(y @ y), in_both + float(x @ y)
+    lengths = math.sqrt(in_a) * math.sqrt(in_b)
+    return in_both / lengths if lengths else 1.0
 
 
 PATHS: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {"lerp": lerp, "slerp": slerp}
@@ -111,6 +137,8 @@ def interpolate(a: Model, b: nn.Module, t: float, path: str = "lerp") -> Model:
     for network in (a, b):
         if not isinstance(network, nn.Module):
             raise WiringError(f"Asked to interpolate a {type(network).__name__}; give two torch.nn.Modules.")
+    from interbasin.networks.wiring.copying import copied  # with all that traces networks, which tensors do without
+
     between = interpolate_tensors(a.state_dict(), b.state_dict(), t, path)
     made = copied(a)
     made.load_state_dict(between)
