@@ -29,6 +29,7 @@ __all__ = [
     "is_ours",
     "new_file",
     "new_folder",
+    "read_document",
     "read_record",
     "refuse_file_in_the_way",
     "refuse_what_is_in_the_way",
@@ -164,8 +165,7 @@ def read_record(
             raise FileError(
                 f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to."
             )
-        document = _read_document(folder / f"{name}.json", format)
-        _check_version(document, folder / f"{name}.json", format, version)
+        document = read_document(folder / f"{name}.json", format, version)
         mark, tensors = _read_tensors(folder / f"{name}.safetensors")
         if mark == document.get("mark"):
             return document, tensors
@@ -173,6 +173,17 @@ def read_record(
     raise FileError(
         f"{name}.json and {name}.safetensors in {folder} do not belong together; copy the whole folder again."
     )
+
+
+def read_document(path: Path, format: str, version: int) -> dict[str, Any]:
+    """What one JSON file of ours holds, after checking that it is of this format and version.
+
+    Raises:
+        FileError: if it is missing, damaged, of another format or of a later version.
+    """
+    document = _read_document(path, format)
+    _check_version(document, path, format, version)
+    return document
 
 
 def _check_version(document: Mapping[str, Any], path: Path, format: str, version: int) -> None:

@@ -1,0 +1,115 @@
+"""What the inputs of a job were: the files behind a path or a MODEL, by size and SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from interbasin.errors import FileError, InterbasinError
+
+__all__ = ["Digest", "InputFiles", "digest_of", "files_of"]
+
+LISTED = 32  # files of a folder that are listed one by one; beyond, one hash stands for all
+
+
+@dataclass(frozen=True)
+class Digest:
+    """One file: how long it is, and its SHA-256 in hexadecimal."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """What an input was.
+
+    Attributes:
+        given: The text that named it.
+        path: The file or folder behind it, as far as it was told; None if it is only a name (``digits``).
+        bytes: Of all its files together.
+        sha256: Of the file; of a folder, that of the lines ``HASH  NAME``, sorted by name, as sha256sum prints them.
+        files: Name to `Digest`, for a folder of a few files.
+    """
+
+    given: str
+    path: str | None = None
+    bytes: int | None = None
+    sha256: str | None = None
+    files: dict[str, Digest] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "files": {name: vars(one) for name, one in self.files.items()}}
+
+
+def files_of(given: str | os.PathLike[str]) -> InputFiles:
+    """The files that ``given`` names, hashed: a path, a MODEL with ``@weights``, or a name without files.
+
+    Raises:
+        FileError: if they cannot be read.
+    """
+    text = os.fspath(given)
+    path = _behind(text)
+    if path is None:
+        return InputFiles(text)
+    if path.is_file():
+        one = digest_of(path)
+        return InputFiles(text, str(path), one.bytes, one.sha256)
+    files = {file.relative_to(path).as_posix(): digest_of(file) for file in _inside(path)}
+    lines = "".join(f"{one.sha256}  {name}\n" for name, one in sorted(files.items()))
+    return InputFiles(
+        text,
+        str(path),
+        sum(one.bytes for one in files.values()),
+        hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(),
+        files if len(files) <= LISTED else {},
+    )
+
+
+def digest_of(path: Path) -> Digest:
+    """Size and hash of one file, read in pieces.
+
+    Raises:
+        FileError: if it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return Digest(file.tell(), digest)
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}; is it still there, and yours?") from error
+
+
+def _behind(text: str) -> Path | None:
+    """The file or folder that a path or a MODEL string stands for."""
+    from interbasin.networks.models import parse_model
+
+    if not text:  # which Path takes for the current folder
+        return None
+    for found in (Path(text).expanduser(), _weights(text, parse_model)):
+        try:
+            if found is not None and (found.is_file() or found.is_dir()):
+                return found
+        except (OSError, ValueError):  # a name that no file can have is a name of something else
+            continue
+    return None
+
+
+def _weights(text: str, parse: Any) -> Path | None:
+    try:
+        name = parse(text)
+    except InterbasinError:
+        return None
+    weights: Path | None = name.weights
+    return weights
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of those below it; hidden ones (.git, .cache) are not part of a model or of data."""
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(root) / name for name in sorted(files) if not name.startswith("."))

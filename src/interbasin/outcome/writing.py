@@ -1,0 +1,308 @@
+"""How a job leaves its folder: filled under a temporary name, and in place when all of it is there."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import math
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from interbasin._version import __version__
+from interbasin.errors import DataError, FileError
+from interbasin.networks import Alignment, Checkpoint
+from interbasin.networks.checkpoints.writing import Tensors, write_into
+from interbasin.outcome.abandoned import claimed, sweep
+from interbasin.outcome.hashes import Digest, InputFiles, digest_of, files_of
+from interbasin.outcome.numbers import checked_number, plain, to_json
+from interbasin.outcome.outcome import (
+    DOCUMENT,
+    FORMAT,
+    KINDS,
+    REPORT,
+    VERSION,
+    Artefact,
+    Cell,
+    Kind,
+    Outcome,
+    is_our_outcome,
+)
+from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
+
+__all__ = ["Draft", "new_outcome", "refuse_outcome_in_the_way"]
+
+NAME = re.compile(r"[A-Za-z0-9_][\w.+ -]{0,119}")
+
+
+def refuse_outcome_in_the_way(folder: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Raise the `FileError` that `new_outcome` would, so that a long job can fail before it starts."""
+    refuse_what_is_in_the_way(folder, force=force, ours=is_our_outcome)
+
+
+@contextlib.contextmanager
+def new_outcome(
+    folder: str | os.PathLike[str],
+    *,
+    job: str,
+    request: Mapping[str, Any],
+    inputs: Mapping[str, str | os.PathLike[str]] | None = None,
+    seed: int | None = None,
+    force: bool = False,
+) -> Iterator[Draft]:
+    """An outcome to fill; if the block ends well it is in ``folder``, and if it does not nothing is.
+
+    Args:
+        folder: The destination. Missing parents are made.
+        job: Which job it is.
+        request: What was asked, defaults filled in; text, numbers, lists and mappings.
+        inputs: Name to path, MODEL or DATA; the files behind them are hashed now.
+        seed: Of what is drawn at random.
+        force: Replace an earlier outcome. A folder that holds anything else is never replaced.
+
+    Raises:
+        FileError: if the folder is in the way or cannot be written.
+        DataError: if the request, a metric or a name cannot be stored.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp() + "/out"
+        >>> with new_outcome(folder, job="evaluate", request={"points": 25}, seed=0) as out:
+        ...     out.metrics["barrier"] = 0.017
+        ...     out.table("curve", {"t": [0.0, 1.0], "loss": [0.1, 0.2]})
+        >>> Outcome.load(folder).metrics["barrier"], out.outcome.table("curve")["loss"]
+        (0.017, [0.1, 0.2])
+    """
+    asked = plain(request, "The request")
+    if not isinstance(asked, dict):
+        raise DataError(f"The request of a job is a mapping, found {request!r:.80}; give names to what was asked.")
+    if not job or not isinstance(job, str):
+        raise DataError(f"A job has a name, found {job!r}; give one such as 'rebasin'.")
+    refuse_outcome_in_the_way(folder, force=force)
+    sweep(Path(os.path.realpath(folder)).parent)
+    with new_folder(folder, force=force, ours=is_our_outcome) as temporary, claimed(temporary):
+        draft = Draft(temporary, Path(folder), job, asked, seed)
+        for name, given in (inputs or {}).items():
+            draft.add_input(name, given)
+        yield draft
+        draft._finish()
+    draft._outcome = Outcome.load(folder)
+
+
+class Draft:
+    """An outcome that is being filled. Made by `new_outcome`.
+
+    Attributes:
+        folder: Where files go for now; use it only with `add`.
+        metrics: Name to number; the flat mapping that every job leaves.
+        timings: Seconds by what they were spent on; see `timed`.
+        warnings: Sentences that a reader of the metrics should know.
+    """
+
+    def __init__(self, folder: Path, destination: Path, job: str, request: dict[str, Any], seed: int | None) -> None:
+        self.folder = folder
+        self.metrics: dict[str, Any] = {}
+        self.timings: dict[str, float] = {}
+        self.warnings: list[str] = []
+        self._destination = destination
+        self._job, self._request, self._seed = job, request, seed
+        self._inputs: dict[str, InputFiles] = {}
+        self._artefacts: dict[str, Artefact] = {}
+        self._outcome: Outcome | None = None
+        self._started, self._clock = datetime.now(UTC), time.perf_counter()
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome as it was written, once the block has ended.
+
+        Raises:
+            FileError: if it has not ended yet.
+        """
+        if self._outcome is None:
+            raise FileError(f"The outcome in {self._destination} is not written yet; leave the with block first.")
+        return self._outcome
+
+    @contextlib.contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Add the seconds that the block takes to ``timings[what]``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.timings[what] = self.timings.get(what, 0.0) + time.perf_counter() - start
+
+    def add_input(self, name: str, given: str | os.PathLike[str]) -> None:
+        """Note what an input was, and hash the files behind it."""
+        with self.timed("hash inputs"):
+            self._inputs[name] = files_of(given)
+
+    def write_checkpoint(
+        self,
+        tensors: nn.Module | Tensors,
+        *,
+        name: str = "model",
+        place: str = ".",
+        like: Checkpoint | str | os.PathLike[str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write weights: beside ``outcome.json``, so that the outcome's folder is itself a MODEL, or below ``place``.
+
+        Args:
+            tensors: A network, or what `interbasin.networks.write_checkpoint` takes.
+            name: What the artefact is called.
+            place: A folder inside the outcome; ``.`` is the outcome's own.
+            like: Whose configuration and tokenizer to copy along.
+            metadata: Notes for the headers, text to text.
+        """
+        before = self._begin(name, place if place != "." else None)
+        target = self.folder if place == "." else self.folder / place
+        target.mkdir(exist_ok=True)
+        write_into(
+            target,
+            tensors.state_dict() if isinstance(tensors, nn.Module) else tensors,
+            like=like,
+            metadata=metadata,
+            destination=self._destination / place,
+        )
+        self._register(name, "checkpoint", place, sorted(self._present() - before))
+
+    def add_alignment(self, alignment: Alignment, *, name: str = "alignment") -> None:
+        """Save an alignment in a folder of its own."""
+        before = self._begin(name, name)
+        alignment.save(self.folder / name)
+        self._register(name, "alignment", name, sorted(self._present() - before))
+
+    def plot(self, name: str, svg: str) -> None:
+        """Save a plot as ``NAME.svg``."""
+        if not svg.lstrip().startswith("<svg"):
+            raise DataError(
+                f"The plot {name!r} is to be SVG, found {svg[:40]!r}; make it with interbasin.outcome.plots."
+            )
+        self._write(name, "plot", f"{name}.svg", svg)
+
+    def text(self, name: str, text: str) -> None:
+        """Save text under the file name ``name``: a model card, notes."""
+        self._write(name, "text", name, text)
+
+    def table(self, name: str, columns: Mapping[str, Sequence[Cell]]) -> None:
+        """Save columns of numbers or text as ``NAME.csv``, so that `Outcome.table` gives them back exactly."""
+        values = {column: list(cells) for column, cells in columns.items()}
+        lengths = {len(cells) for cells in values.values()}
+        if len(lengths) != 1:
+            counted = ", ".join(f"{column} has {len(cells)}" for column, cells in values.items()) or "there are none"
+            raise DataError(f"The columns of the table {name!r} are equally long, but {counted}; give a value a row.")
+        kinds = {}
+        for column, cells in values.items():
+            words = [cell for cell in cells if isinstance(cell, str)]
+            if words and len(words) < len(cells):
+                raise DataError(
+                    f"The column {column!r} of the table {name!r} mixes text and numbers; give one of them."
+                )
+            # A lone carriage return would come back as the end of a row.
+            if any("\r" in word or "\0" in word for word in [*words, column]):
+                raise DataError(f"The table {name!r} has text with control characters in {column!r}; take them out.")
+            kinds[column] = "text" if words else "number"
+            if not words:
+                values[column] = [checked_number(cell, f"{column!r} in the table {name!r}") for cell in cells]
+        self._begin(name, f"{name}.csv")
+        with (self.folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
+            writer.writerow(values)
+            # repr of a float is the shortest text that is read back as the same float.
+            writer.writerows([cell if isinstance(cell, str) else repr(cell) for cell in row] for row in _rows(values))
+        self._register(name, "table", f"{name}.csv", [f"{name}.csv"], kinds)
+
+    def add(self, name: str, kind: Kind, path: str) -> None:
+        """Register a file or folder that the caller put into ``folder`` at ``path``."""
+        if kind not in KINDS:
+            raise DataError(f"An artefact is one of {', '.join(KINDS)}, found {kind!r}; try 'file'.")
+        if name in self._artefacts:
+            raise DataError(f"Two artefacts of the outcome are called {name!r}; give each a name of its own.")
+        here = self.folder / path
+        inside = os.path.realpath(here).startswith(os.path.realpath(self.folder) + os.sep)
+        files = [here] if here.is_file() else sorted(one for one in here.rglob("*") if one.is_file())
+        if not inside or not files:
+            raise FileError(
+                f"The artefact {name!r} was to be at {path} in the outcome, but there is nothing; write it into "
+                "draft.folder first."
+            )
+        self._register(name, kind, path, [one.relative_to(self.folder).as_posix() for one in files])
+
+    # ---------------------------------------------------------------------- inside
+
+    def _write(self, name: str, kind: Kind, path: str, text: str) -> None:
+        self._begin(name, path)
+        (self.folder / path).write_text(text, encoding="utf-8")
+        self._register(name, kind, path, [path])
+
+    def _begin(self, name: str, path: str | None) -> set[str]:
+        """Refuse a name that is taken or no name of a file; all files that are there already."""
+        for one in (name, path):
+            if one is not None and not NAME.fullmatch(one):
+                raise DataError(
+                    f"An artefact is named by letters, digits and . _ + - (a folder too), found {one!r}; choose such a "
+                    "name of at most 120."
+                )
+        taken = path is not None and (self.folder / path).exists()
+        if name in self._artefacts or taken or path in (DOCUMENT, REPORT):
+            raise DataError(f"Two artefacts of the outcome are called {name!r}; give each a name of its own.")
+        return self._present()
+
+    def _present(self) -> set[str]:
+        return {one.relative_to(self.folder).as_posix() for one in self.folder.rglob("*") if one.is_file()}
+
+    def _register(
+        self, name: str, kind: Kind, path: str, files: list[str], columns: dict[str, str] | None = None
+    ) -> None:
+        with self.timed("hash artefacts"):
+            digests: dict[str, Digest] = {file: digest_of(self.folder / file) for file in files}
+        self._artefacts[name] = Artefact(name, kind, path, digests, columns)
+
+    def _finish(self) -> None:
+        metrics = {}
+        for name, value in self.metrics.items():
+            if not isinstance(name, str) or not name:
+                raise DataError(f"A metric has a name, found {name!r}; name it in words.")
+            metrics[name] = checked_number(value, f"The metric {name!r}")
+        odd = [f"{name} ({to_json(value)})" for name, value in metrics.items() if not math.isfinite(value)]
+        warnings = [str(one) for one in self.warnings]
+        if odd:
+            warnings.append(f"These metrics are not finite: {', '.join(odd)}.")
+        outcome = Outcome(
+            folder=self.folder,
+            job=self._job,
+            request=self._request,
+            seed=self._seed,
+            versions=_versions(),
+            inputs=self._inputs,
+            metrics=metrics,
+            timings=dict(self.timings),
+            warnings=tuple(warnings),
+            artefacts=tuple(self._artefacts.values()),
+            started=self._started.isoformat(timespec="seconds"),
+            seconds=time.perf_counter() - self._clock,
+        )
+        head = {"format": FORMAT_PREFIX + FORMAT, "version": VERSION}
+        write_document(self.folder / DOCUMENT, {**head, **outcome.summary()})
+
+
+def _rows(columns: Mapping[str, list[Cell]]) -> Iterator[tuple[Cell, ...]]:
+    return zip(*columns.values(), strict=True)
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "interbasin": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }

@@ -1,0 +1,558 @@
+"""The folder a job leaves: whole or not at all, exact when read again, and suspicious of what others did to it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.test_storage import TOO_LONG, case, full_disk, interrupt, left_in, refused
+
+import interbasin as ib
+from interbasin import storage
+from interbasin.errors import DataError, FileError, UnknownNameError
+from interbasin.networks import load_model
+from interbasin.outcome import Outcome, new_outcome, outcome, refuse_outcome_in_the_way
+from interbasin.outcome.abandoned import LOCK, claimed, sweep
+from interbasin.outcome.hashes import files_of
+
+SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
+
+
+def save(folder: Path, barrier: float = 1.0, force: bool = False) -> Outcome:
+    with new_outcome(folder, job="evaluate", request={"points": 25}, seed=3, force=force) as out:
+        out.metrics["barrier"] = barrier
+        out.table("curve", {"t": [0.0, 0.5, 1.0], "method": ["a", "b", 'a, "b"\n']})
+        out.plot("curve plot", SVG)
+        out.text("README.md", "What this is.\n")
+    return out.outcome
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    return save(tmp_path / "out").folder
+
+
+FILES = ["README.md", "curve plot.svg", "curve.csv", "outcome.json"]
+
+
+# ---------------------------------------------------------------------- what is written is what is read
+
+
+def test_an_outcome_comes_back_as_it_was(saved):
+    found = Outcome.load(saved)
+    assert left_in(saved) == FILES
+    assert (found.job, found.seed, dict(found.request), dict(found.metrics)) == (
+        "evaluate",
+        3,
+        {"points": 25},
+        {"barrier": 1.0},
+    )
+    assert found.table("curve") == {"t": [0.0, 0.5, 1.0], "method": ["a", "b", 'a, "b"\n']}
+    assert found.path("README.md").read_text("utf-8") == "What this is.\n"
+    assert found.versions["interbasin"] == ib.__version__ and found.versions["torch"] == torch.__version__
+    assert set(found.versions) == {"interbasin", "python", "torch", "numpy"}
+    assert found.seconds >= 0 and found.started.endswith("+00:00") and not found.warnings
+    found.verify()
+
+
+def test_the_json_is_json_for_everyone(tmp_path):
+    save(tmp_path / "out", math.nan)
+    text = (tmp_path / "out" / "outcome.json").read_text("utf-8")
+    document = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert document["format"] == "interbasin.outcome" and document["version"] == 1
+    assert document["metrics"] == {"barrier": "NaN"}
+    assert document == document | Outcome.load(tmp_path / "out").summary()
+
+
+@given(
+    metrics=st.dictionaries(st.text(min_size=1), st.floats() | st.integers(-(2**53), 2**53)),
+    column=st.lists(st.floats()),
+    request_=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+)
+def test_numbers_and_requests_are_saved_exactly(tmp_path_factory, metrics, column, request_):
+    folder = tmp_path_factory.mktemp("law") / "out"
+    with new_outcome(folder, job="law", request={"asked": request_}) as out:
+        out.metrics.update(metrics)
+        out.table("column", {"value": column})
+    found = Outcome.load(folder)
+    assert list(found.metrics) == list(metrics)
+    # repr tells -0.0 from 0.0 and takes NaN for NaN
+    assert repr(list(found.metrics.values())) == repr([float(value) for value in metrics.values()])
+    assert repr(found.table("column")["value"]) == repr(column)
+    assert repr(found.request["asked"]) == repr(request_)
+    odd = [name for name, value in metrics.items() if not math.isfinite(value)]
+    assert len(found.warnings) == bool(odd)
+
+
+@given(st.lists(st.text(st.characters(blacklist_characters="\r\0", blacklist_categories=["Cs"]))))
+def test_text_in_tables_is_saved_exactly(tmp_path_factory, words):
+    with new_outcome(tmp_path_factory.mktemp("law") / "out", job="law", request={}) as out:
+        out.table("words", {"word": words, 'more, "or\n less': words})
+    assert out.outcome.table("words") == {"word": words, 'more, "or\n less': words}
+
+
+def test_numbers_of_any_library_are_metrics(tmp_path):
+    with new_outcome(tmp_path / "out", job="a", request={"lr": np.float32(0.5), "path": Path("x")}) as out:
+        out.metrics |= {"a": torch.tensor(0.5), "b": np.float32(0.25), "c": 3, "d": torch.tensor([2.0])}
+    assert dict(out.outcome.metrics) == {"a": 0.5, "b": 0.25, "c": 3.0, "d": 2.0}
+    assert dict(out.outcome.request) == {"lr": 0.5, "path": "x"}
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+
+
+def test_a_network_and_an_alignment_come_back_exactly(tmp_path):
+    model = network()
+    alignment = ib.wire(model, torch.randn(4, 3)).sample(seed=0)
+    with new_outcome(tmp_path / "out", job="rebasin", request={}) as out:
+        out.write_checkpoint(model)
+        out.write_checkpoint({"w": torch.ones(2)}, name="second", place="second")
+        out.add_alignment(alignment)
+        with out.timed("align"):
+            pass
+    found = out.outcome
+    assert found.timings["align"] >= 0
+    assert {one.name: one.kind for one in found.artefacts} == {
+        "model": "checkpoint",
+        "second": "checkpoint",
+        "alignment": "alignment",
+    }
+    assert left_in(tmp_path / "out") == [
+        "alignment",
+        "alignment/alignment.json",
+        "alignment/alignment.safetensors",
+        "model.safetensors",
+        "outcome.json",
+        "second",
+        "second/model.safetensors",
+    ]
+    assert all(torch.equal(found.checkpoint()[name], value) for name, value in model.state_dict().items())
+    assert found.checkpoint("second")["w"].tolist() == [1.0, 1.0]
+    assert found.alignment().maps == alignment.maps
+    found.verify()
+
+
+def test_the_folder_of_an_outcome_is_a_model_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine_for_outcomes.py").write_text(
+        "from torch import nn\ndef small():\n    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))\n",
+        "utf-8",
+    )
+    model = network()
+    with new_outcome("out", job="rebasin", request={}) as out:
+        out.write_checkpoint(model)
+        out.text("README.md", "A card.")
+    again = load_model("mine_for_outcomes:small@out").model
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+def test_files_of_the_caller_can_be_registered(tmp_path):
+    with new_outcome(tmp_path / "out", job="a", request={}) as out:
+        (out.folder / "kept").mkdir()
+        (out.folder / "kept" / "one.bin").write_bytes(b"1")
+        out.add("kept", "file", "kept")
+        refused(lambda: out.add("kept", "file", "kept"), DataError, ("Two artefacts", "'kept'"))
+        refused(lambda: out.add("other", "file", "nowhere"), FileError, ("nowhere", "there is nothing"))
+        refused(lambda: out.add("other", "file", ".."), FileError, ("there is nothing",))
+        refused(lambda: out.add("other", "song", "kept"), DataError, ("'song'", "try 'file'"))
+    assert list(out.outcome.artefact("kept").files) == ["kept/one.bin"]
+
+
+# ---------------------------------------------------------------------- hashes of the inputs
+
+
+def test_inputs_are_hashed_where_they_are_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("x.npy").write_bytes(b"abc")
+    Path("folder/below").mkdir(parents=True)
+    Path("folder/b.txt").write_bytes(b"b")
+    Path("folder/below/a.txt").write_bytes(b"a")
+    Path("folder/.hidden").write_bytes(b"h")
+    inputs = {
+        "file": "x.npy",
+        "folder": Path("folder"),
+        "model": "some.module:make@x.npy",
+        "name": "digits",
+        "odd": "a\0b",
+        "empty": "",
+    }
+    with new_outcome("out", job="a", request={}, inputs=inputs) as out:
+        pass
+    found = Outcome.load("out").inputs
+    abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert (found["file"].sha256, found["file"].bytes) == (abc, 3)
+    assert (found["model"].sha256, found["model"].path) == (abc, "x.npy")
+    assert set(found["folder"].files) == {"b.txt", "below/a.txt"} and found["folder"].bytes == 2
+    # As a shell tells: cd folder; sha256sum b.txt below/a.txt | sha256sum
+    command = ["sh", "-c", "sha256sum b.txt below/a.txt | sha256sum"]
+    shell = subprocess.run(command, cwd="folder", capture_output=True, text=True, check=True).stdout
+    assert found["folder"].sha256 == shell.split()[0]
+    for name in ("name", "odd", "empty"):
+        assert found[name].sha256 is None and found[name].given == inputs[name]
+    assert out.outcome.timings["hash inputs"] >= 0
+
+
+def test_a_folder_of_many_files_has_one_hash(tmp_path):
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(str(number), "utf-8")
+    found = files_of(tmp_path)
+    assert found.files == {} and len(found.sha256 or "") == 64
+    (tmp_path / "7.txt").write_text("other", "utf-8")
+    assert files_of(tmp_path).sha256 != found.sha256
+
+
+def test_an_input_that_cannot_be_read_is_named_and_nothing_is_left(tmp_path, monkeypatch):
+    (tmp_path / "x.npy").write_bytes(b"abc")
+
+    def unreadable(*arguments: object, **keywords: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("hashlib.file_digest", unreadable)
+
+    def write() -> None:
+        with new_outcome(tmp_path / "out", job="a", request={}, inputs={"x": tmp_path / "x.npy"}):
+            pass
+
+    refused(write, FileError, ("x.npy", "Permission denied"))
+    assert left_in(tmp_path) == ["x.npy"]
+
+
+# ---------------------------------------------------------------------- what cannot be stored
+
+
+def in_a_draft(action: Callable[..., object]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        with new_outcome(folder, job="a", request={}) as out:
+            action(out)
+
+    return write
+
+
+def begin(**keywords: object) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        with new_outcome(folder, **({"job": "a", "request": {}} | keywords)):  # type: ignore[arg-type]
+            pass
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "error", "words"),
+    [
+        case("a metric in words", in_a_draft(lambda o: o.metrics.update(x="1")), DataError, "metric 'x'", "'1'"),
+        case("no metric", in_a_draft(lambda o: o.metrics.update(x=None)), DataError, "None", "was not measured"),
+        case("a truth", in_a_draft(lambda o: o.metrics.update(x=True)), DataError, "True"),
+        case("many numbers", in_a_draft(lambda o: o.metrics.update(x=torch.ones(3))), DataError, "one real number"),
+        case("too large", in_a_draft(lambda o: o.metrics.update(x=10**400)), DataError, "one real number"),
+        case("a metric without a name", in_a_draft(lambda o: o.metrics.update({"": 1})), DataError, "has a name"),
+        case("a request of objects", begin(request={"a": {"b": object()}}), DataError, "The request.a.b", "object"),
+        case("a request of NaN", begin(request={"a": [math.nan]}), DataError, "The request.a[0]", "nan"),
+        case("a request with odd keys", begin(request={1: 2}), DataError, "the key 1"),
+        case("no request", begin(request=[1]), DataError, "is a mapping"),
+        case("no job", begin(job=""), DataError, "A job has a name"),
+        case("a plot that is none", in_a_draft(lambda o: o.plot("p", "<html>")), DataError, "SVG", "<html>"),
+        case("a name that leads out", in_a_draft(lambda o: o.text("../x", "")), DataError, "'../x'"),
+        case("a name too long", in_a_draft(lambda o: o.text(TOO_LONG, "")), DataError, "at most 120"),
+        case("outcome.json itself", in_a_draft(lambda o: o.text("outcome.json", "")), DataError, "outcome.json"),
+        case(
+            "two of a name",
+            in_a_draft(lambda o: (o.text("a", ""), o.text("a", ""))),
+            DataError,
+            "Two artefacts",
+            "'a'",
+        ),
+        case(
+            "columns of two lengths",
+            in_a_draft(lambda o: o.table("t", {"a": [1.0], "b": []})),
+            DataError,
+            "a has 1, b has 0",
+        ),
+        case("no columns", in_a_draft(lambda o: o.table("t", {})), DataError, "there are none"),
+        case("a mixed column", in_a_draft(lambda o: o.table("t", {"a": [1.0, "x"]})), DataError, "mixes text"),
+        case("control characters", in_a_draft(lambda o: o.table("t", {"a": ["\r"]})), DataError, "control"),
+        case("no number", in_a_draft(lambda o: o.table("t", {"a": [None]})), DataError, "'a' in the table 't'"),
+        case("no tensors", in_a_draft(lambda o: o.write_checkpoint({"a": 1})), DataError, "a is a int"),
+        case("an outcome too early", in_a_draft(lambda o: o.outcome), FileError, "not written yet"),
+    ],
+)
+def test_what_cannot_be_stored_is_named_and_nothing_is_left(write, error, words, tmp_path):
+    refused(lambda: write(tmp_path / "out"), error, words)
+    assert left_in(tmp_path) == []
+
+
+# ---------------------------------------------------------------------- what is in the way
+
+
+def test_nothing_is_overwritten_without_force(saved, tmp_path):
+    refused(lambda: save(saved, 2.0), FileError, (str(saved), "--force"))
+    refused(lambda: refuse_outcome_in_the_way(saved), FileError, ("--force",))
+    refuse_outcome_in_the_way(saved, force=True)
+    assert Outcome.load(saved).metrics["barrier"] == 1.0
+    save(saved, 2.0, force=True)
+    assert Outcome.load(saved).metrics["barrier"] == 2.0
+    assert left_in(tmp_path) == ["out", *(f"out/{name}" for name in FILES)]
+
+
+def test_a_report_beside_it_may_be_replaced(saved):
+    (saved / "report.html").write_text("<html>", "utf-8")
+    save(saved, 2.0, force=True)
+    assert left_in(saved) == FILES
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "thesis.tex").write_text("years", "utf-8"),
+        lambda folder: (folder / "outcome.json").write_text("{}", "utf-8"),
+        lambda folder: (folder / "outcome.json").unlink(),
+        lambda folder: (folder / "link").symlink_to("/"),
+        lambda folder: ((folder / "below").mkdir(), (folder / "below" / "x").write_text("x", "utf-8")),
+    ],
+    ids=["another's file", "another's document", "no document", "a link", "another's folder"],
+)
+def test_force_never_takes_what_is_not_an_outcome(spoil, saved):
+    spoil(saved)
+    before = left_in(saved)
+    refused(lambda: save(saved, 2.0, force=True), FileError, ("did not write",))
+    assert left_in(saved) == before
+
+
+# ---------------------------------------------------------------------- nothing half-written
+
+FAULTS = {
+    "a table": lambda patch, fault: patch.setattr("csv.writer", fault),
+    "a text": lambda patch, fault: patch.setattr(Path, "write_text", fault),
+    "a hash": lambda patch, fault: patch.setattr("hashlib.file_digest", fault),
+    "the flush": lambda patch, fault: patch.setattr(os, "fsync", fault),
+    "the exchange": lambda patch, fault: patch.setattr(storage, "_exchanged", fault),
+    "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
+}
+
+
+# Where nothing is replaced, nothing is exchanged.
+@pytest.mark.parametrize(
+    ("step", "there"), [(step, there) for step in FAULTS for there in (True, False) if there or step != "the exchange"]
+)
+def test_a_full_disk_leaves_what_was_there_before(step, there, tmp_path, monkeypatch):
+    if there:
+        save(tmp_path / "out")
+    before = left_in(tmp_path)
+    with monkeypatch.context() as patch:
+        FAULTS[step](patch, full_disk)
+        refused(lambda: save(tmp_path / "out", 2.0, force=True), FileError, ("No space left on device",))
+    assert left_in(tmp_path) == before
+    assert not there or Outcome.load(tmp_path / "out").metrics["barrier"] == 1.0
+
+
+@pytest.mark.parametrize("step", FAULTS)
+def test_an_interrupt_leaves_what_was_there_before(step, saved, tmp_path, monkeypatch):
+    before = left_in(tmp_path)
+    with monkeypatch.context() as patch:
+        FAULTS[step](patch, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            save(saved, 2.0, force=True)
+    assert left_in(tmp_path) == before and Outcome.load(saved).metrics["barrier"] == 1.0
+
+
+def test_an_error_of_the_job_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError), new_outcome(tmp_path / "out", job="a", request={}) as out:
+        out.write_checkpoint(network())
+        raise ZeroDivisionError
+    assert left_in(tmp_path) == []
+
+
+SLOW = """
+import sys, time, torch
+from interbasin.outcome import new_outcome
+
+with new_outcome(sys.argv[1], job="slow", request={}, force=True) as out:
+    out.metrics["barrier"] = 2.0
+    out.write_checkpoint({"w": torch.ones(1000)})
+    print("half", flush=True)
+    time.sleep(60)
+"""
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", textwrap.dedent(SLOW), str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "half\n"
+    return process
+
+
+def stop(process: subprocess.Popen[str], how: signal.Signals) -> None:
+    process.send_signal(how)
+    process.communicate(timeout=60)
+
+
+def test_a_process_that_is_interrupted_leaves_what_was_there_before(saved, tmp_path):
+    stop(start(saved), signal.SIGINT)
+    assert left_in(tmp_path) == ["out", *(f"out/{name}" for name in FILES)]
+    assert Outcome.load(saved).metrics["barrier"] == 1.0
+
+
+def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_tidies_up(saved, tmp_path):
+    stop(start(saved), signal.SIGKILL)
+    assert Outcome.load(saved).metrics["barrier"] == 1.0
+    save(tmp_path / "other")
+    assert [name for name in left_in(tmp_path) if name.startswith(".")] == []
+
+
+def test_what_is_being_filled_is_not_tidied_away(saved, tmp_path):
+    process = start(tmp_path / "slow")
+    try:
+        assert sweep(tmp_path) == 0
+        save(tmp_path / "other")
+        (temporary,) = tmp_path.glob(".interbasin-*")
+        assert (temporary / LOCK).exists() and (temporary / "model.safetensors").exists()
+    finally:
+        stop(process, signal.SIGKILL)
+    assert sweep(tmp_path) == 1 and sweep(tmp_path / "nowhere") == 0
+
+
+def test_a_file_system_without_locks_is_never_swept(tmp_path, monkeypatch):
+    folder = tmp_path / ".interbasin-x"
+    folder.mkdir()
+    monkeypatch.setattr("fcntl.flock", full_disk)
+    with claimed(folder):
+        assert sweep(tmp_path) == 0 and folder.exists()
+    assert left_in(folder) == []
+
+
+def test_a_disk_that_is_really_full_leaves_nothing(tmp_path):
+    """A limit on the size of files is as hard as a full disk, and needs no disk to fill."""
+    script = """
+        import resource, signal, sys, torch
+        from interbasin.errors import InterbasinError
+        from interbasin.outcome import new_outcome
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            with new_outcome(sys.argv[1], job="a", request={}) as out:
+                out.table("t", {"x": [0.1] * 1000})
+                out.write_checkpoint({"w": torch.ones(100_000)})
+        except InterbasinError as error:
+            print(type(error).__name__, error)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(("FileError", "CheckpointError")) and "room on the disk" in done.stdout
+    assert left_in(tmp_path) == []
+
+
+def test_two_writers_leave_one_whole_outcome(tmp_path):
+    with new_outcome(tmp_path / "out", job="first", request={}) as out:
+        out.metrics["a"] = 1.0
+        save(tmp_path / "out", 2.0, force=True)
+        time.sleep(0.01)
+        with pytest.raises(FileError):
+            refuse_outcome_in_the_way(tmp_path / "out")
+        (tmp_path / "out" / "outcome.json").unlink()
+        (tmp_path / "out" / "curve.csv").unlink()
+        (tmp_path / "out" / "curve plot.svg").unlink()
+        (tmp_path / "out" / "README.md").unlink()
+    assert Outcome.load(tmp_path / "out").job == "first"
+
+
+# ---------------------------------------------------------------------- damaged
+
+
+def edit(key: str, change: Callable[[dict], object]) -> Callable[[Path], object]:
+    def damage(folder: Path) -> None:
+        path = folder / "outcome.json"
+        document = json.loads(path.read_text("utf-8"))
+        change(document[key] if key else document)
+        path.write_text(json.dumps(document), "utf-8")
+
+    return damage
+
+
+def with_value(key: str, value: object) -> Callable[[Path], object]:
+    return edit("", lambda document: document.update({key: value}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "words"),
+    [
+        case("no document", lambda f: (f / "outcome.json").unlink(), FileError, "outcome.json is missing"),
+        case("cut off", lambda f: (f / "outcome.json").write_text('{"form', "utf-8"), FileError, "cut off"),
+        case("not an outcome", with_value("format", "interbasin.fit"), FileError, "'interbasin.fit'"),
+        case("a later version", with_value("version", 2), FileError, "format version 2", "update interbasin"),
+        *(
+            case(f"no {key}", edit("", lambda d, key=key: d.pop(key)), FileError, f"'{key}' is missing")
+            for key in ("job", "request", "seed", "versions", "inputs", "metrics", "timings", "warnings", "artefacts")
+        ),
+        case("metrics in words", edit("metrics", lambda m: m.update(x="many")), FileError, "'many' is no number"),
+        case("a true metric", edit("metrics", lambda m: m.update(x=True)), FileError, "True is no number"),
+        case("a list of metrics", with_value("metrics", []), FileError, "metrics should be a mapping"),
+        case("warnings in a word", with_value("warnings", "x"), FileError, "warnings should be a list"),
+        case("a job of 3", with_value("job", 3), FileError, "job should be text"),
+        case("a seed in words", with_value("seed", "3"), FileError, "seed should be a whole number"),
+        case("a strange kind", edit("artefacts", lambda a: a[0].update(kind="x")), FileError, "unknown kind 'x'"),
+        case(
+            "a path that leads out",
+            edit("artefacts", lambda a: a[0].update(path="../../etc")),
+            FileError,
+            "leads out of the folder",
+        ),
+        case(
+            "a file that leads out",
+            edit("artefacts", lambda a: a[0]["files"].update({"/etc/passwd": {"bytes": 1, "sha256": ""}})),
+            FileError,
+            "leads out of the folder",
+        ),
+        case("no table", lambda f: (f / "curve.csv").unlink(), FileError, "curve.csv is missing", "'curve'"),
+        case("half a table", lambda f: (f / "curve.csv").write_text("t", "utf-8"), FileError, "has 1 bytes"),
+        case("a digest of text", edit("artefacts", lambda a: a[0]["files"].update({"x": "y"})), FileError, "mapping"),
+    ],
+)
+def test_a_damaged_outcome_is_named(damage, error, words, saved):
+    damage(saved)
+    refused(lambda: Outcome.load(saved), error, (str(saved), *words))
+
+
+def test_nothing_and_a_file_are_no_outcomes(saved, tmp_path):
+    refused(lambda: Outcome.load(tmp_path / "nowhere"), FileError, ("there is nothing there",))
+    refused(lambda: Outcome.load(saved / "outcome.json"), FileError, ("it is a file",))
+
+
+def test_a_file_that_was_changed_in_place_is_found_by_its_hash(saved):
+    (saved / "README.md").write_text("What this was\n", "utf-8")
+    found = Outcome.load(saved)
+    refused(found.verify, FileError, ("README.md", "SHA-256"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["t,method\n0.0,a\n0.5,b\n1.0,c,d\n", "x,method\n0.0,a\n", "", "t,method\nzero,a\n", '"'],
+)
+def test_a_table_that_was_changed_is_named(text, saved):
+    found = Outcome.load(saved)
+    (saved / "curve.csv").write_text(text, "utf-8")
+    refused(lambda: found.table("curve"), FileError, ("curve.csv", "damaged"))
+
+
+def test_an_artefact_that_is_not_there_is_named(saved):
+    refused(lambda: Outcome.load(saved).path("curves"), UnknownNameError, ("'curves'", "curve"))
+
+
+def test_a_folder_without_a_document_is_not_ours(tmp_path):
+    assert not outcome.is_our_outcome(tmp_path)
