@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from interbasin.errors import FileError
 
 __all__ = [
+    "as_path",
     "is_ours",
     "new_file",
     "new_folder",
@@ -42,6 +43,20 @@ FORMAT_PREFIX = "interbasin."
 TEMPORARY = ".interbasin-"
 # A reader that meets a writer between its two files looks again this often.
 READS = 5
+
+
+def as_path(given: object) -> Path:
+    """``given`` as a path.
+
+    Raises:
+        FileError: if it cannot be one.
+    """
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise FileError(
+            f"A file or a folder is named by text or a pathlib.Path, found a {type(given).__name__}; give its name."
+        )
+    return Path(path)
 
 
 @contextlib.contextmanager
@@ -158,7 +173,7 @@ def read_record(
     Raises:
         FileError: if a file is missing, damaged, of another format or of a later version.
     """
-    folder = Path(folder)
+    folder = as_path(folder)
     for attempt in range(READS):
         if not os.path.isdir(folder):
             found = "it is a file" if os.path.lexists(folder) else "there is nothing there"
@@ -256,7 +271,7 @@ def refuse_what_is_in_the_way(
     ours: Callable[[Path], bool] | None = None,
 ) -> None:
     """Raise the `FileError` that writing a folder to ``path`` would, so that long work can fail before it starts."""
-    destination = Path(path)
+    destination = as_path(path)
     try:
         entries = sorted(destination.iterdir())
     except FileNotFoundError as error:
@@ -297,7 +312,7 @@ def refuse_file_in_the_way(
     path: str | os.PathLike[str], *, force: bool, ours: Callable[[Path], bool] | None = None
 ) -> None:
     """Raise the `FileError` that writing a file to ``path`` would, so that long work can fail before it starts."""
-    destination = Path(path)
+    destination = as_path(path)
     try:
         os.lstat(destination)
     except (FileNotFoundError, NotADirectoryError):

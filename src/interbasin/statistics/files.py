@@ -13,7 +13,7 @@ from interbasin.errors import FileError
 from interbasin.statistics.accumulation import Accumulator, Side, named_sides
 from interbasin.storage import new_folder, read_record, write_record
 
-__all__ = ["load_accumulator", "save_accumulator", "write_into"]
+__all__ = ["load_accumulator", "restored", "save_accumulator", "write_into"]
 
 FORMAT, VERSION, NAME = "moments", 1, "moments"
 HOLDS = ("moments",)
@@ -49,7 +49,7 @@ def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[
     """The sums that were saved to ``folder``, exactly, and the notes beside them."""
     document, tensors = read_record(folder, NAME, FORMAT, VERSION)
     try:
-        state = _restore(document, tensors)
+        state = restored(document, tensors)
         notes = dict(document["notes"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(
@@ -58,10 +58,18 @@ def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[
     return state, notes
 
 
-def _restore(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Accumulator:
+def restored(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Accumulator:
+    """The sums that a document and its tensors tell of.
+
+    Raises:
+        KeyError, TypeError, ValueError, OverflowError: if they do not fit together.
+    """
     grams, count, batches = bool(document["grams"]), int(document["count"]), int(document["batches"])
     if count < 0 or batches < 0 or (count == 0) != (not document["sources"]) or (count == 0) != (batches == 0):
         raise ValueError(f"{count} rows in {batches} batches of {len(document['sources'])} source layers")
+    odd = next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None)
+    if odd is not None or count >= 2**63:
+        raise ValueError(f"{count} rows" if odd is None else f"{odd} is of {tensors[odd].dtype}")
     sources = {name: _side(tensors, f"source.{i}", grams) for i, name in enumerate(document["sources"])}
     targets = {name: _side(tensors, f"target.{i}", grams) for i, name in enumerate(document["targets"])}
     crosses = {}
@@ -76,7 +84,7 @@ def _restore(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Accu
 def _side(tensors: Mapping[str, Tensor], prefix: str, gram: bool) -> Side:
     side = Side(tensors[f"{prefix}.origin"], tensors[f"{prefix}.total"], tensors[f"{prefix}.square"])
     expected = (side.width, side.width) if gram else (side.width,)
-    if side.total.shape != (side.width,) or side.square.shape != expected:
+    if side.origin.ndim != 1 or side.total.shape != (side.width,) or side.square.shape != expected:
         raise ValueError(
             f"{prefix} holds shapes {tuple(side.total.shape)} and {tuple(side.square.shape)} for width {side.width}"
         )

@@ -8,6 +8,7 @@ from tests.networks.recording.examples import cnn, llama, mlp, numbers, texts, v
 from torch import nn
 
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
+from interbasin.networks.recording import record
 from interbasin.networks.recording.choosing import choose, standing
 from interbasin.networks.recording.places import Place
 from interbasin.networks.recording.readings import readings_at
@@ -217,3 +218,61 @@ def test_norms_of_a_stream_without_gains_leave_the_last_reader():
         },
     )
     assert place_of(wiring, "s") == "q:input:0"
+
+
+@pytest.mark.parametrize(("name", "place"), [("input", "0:input"), ("output", "4:output")])
+def test_the_ends_of_a_network_are_refused_with_the_reason_and_can_be_had_by_their_place(name, place):
+    net, data = mlp(), [numbers(6, 5)]
+    wiring = wire(net, data[0])
+    with pytest.raises(WiringError, match=rf"{name!r} is fixed \(.*network's {name}.*instead: {place!r}\.$"):
+        choose(wiring, name)
+    wanted = record(net, data, [place]).moments[place, place]
+    found = record(net, data, {name: place}, wirings=wiring).moments[name, name]
+    assert torch.equal(found.cross(centered=False), wanted.cross(centered=False))
+
+
+def test_a_fixed_space_without_modules_says_so():
+    with pytest.raises(WiringError, match=r"is fixed .* record a place near what reads it"):
+        choose(Wiring({"w": space("w", 3, group=Group.FIXED)}, {}, {}), "w")
+
+
+def test_only_wirings_have_spaces_that_stand_somewhere():
+    with pytest.raises(WiringError, match="found a NoneType; find one with"):
+        standing(None)
+    with pytest.raises(WiringError, match="found 'mid'"):
+        standing(wire(mlp(), numbers(2, 5)), at="mid")
+
+
+def test_a_space_is_taken_behind_an_activation_function_that_was_named():
+    net, data = mlp(), [numbers(6, 5)]
+    wanted = record(net, data, ["2:input"]).moments["2:input", "2:input"]
+    for place in ("1", "1:output"):
+        found = record(net, data, {"0": place})
+        assert found.places["0", "0"] == ("1:output:0",) * 2
+        assert torch.equal(found.moments["0", "0"].cross(centered=False), wanted.cross(centered=False))
+
+
+def test_a_space_of_channels_is_taken_on_the_axis_that_is_as_wide():
+    net, data = cnn(), numbers(4, 3, 8, 8)
+    wiring = wire(net, data)
+    deep = reader(wiring, "7.weight[1]")
+    assert record(net, data, {deep: "5:output"}).moments[deep, deep].source_width == 16
+    # Eight channels of eight by eight: only the user knows.
+    wide = reader(wiring, "4.weight[1]")
+    with pytest.raises(ShapeError, match=r"In batch 0: Space .* is 8 wide.*\(4, 8, 8, 8\); name.*'2:output:0\[1\]'"):
+        record(net, data, {wide: "2:output"})
+    found = record(net, data, {wide: "2:output[1]"}).moments[wide, wide]
+    wanted = record(net, data, ["3:input[1]"]).moments["3:input[1]", "3:input[1]"]
+    assert torch.equal(found.cross(centered=False), wanted.cross(centered=False))
+
+
+def test_a_place_of_another_width_is_refused():
+    with pytest.raises(ShapeError, match=r"Space '0' is 8 wide and was to be taken at 3:output:0"):
+        record(mlp(), [numbers(4, 5)], {"0": "3:output"})
+    with pytest.raises(ShapeError, match="Space '0' is 8 wide"):
+        record(mlp(), [numbers(4, 5)], {"0": "3:output[1]"})
+    with pytest.raises(UnknownNameError, match="no module of Sequential named '9'"):
+        record(mlp(), [numbers(4, 5)], {"0": "9"})
+    # The wiring follows linear layers: what moves does not stand there.
+    with pytest.raises(UnknownNameError, match="no place with something that moves"):
+        record(mlp(), [numbers(4, 5)], {"0": "0:input"})

@@ -6,9 +6,10 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.networks.recording.examples import mlp, numbers
 
-from interbasin.errors import FileError
+from interbasin.errors import FileError, UnknownNameError
 from interbasin.networks.recording import Recording, record
 
 
@@ -52,7 +53,7 @@ def test_nothing_is_overwritten_unasked_and_damage_is_noticed(tmp_path):
     path = tmp_path / "r" / "recording.json"
     document = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps(document | {"sums": [{}]}), "utf-8")
-    with pytest.raises(FileError, match=r"The recording in .* is damaged \('sources'\)"):
+    with pytest.raises(FileError, match=r"The recording in .* is damaged \('grams'\)"):
         Recording.load(tmp_path / "r")
     broken = dict(document["sums"][0], sources=["source"], targets=["target"])
     path.write_text(json.dumps(document | {"sums": [broken], "notes": {}}), "utf-8")
@@ -64,3 +65,62 @@ def test_it_says_what_it_is():
     assert repr(record(mlp(), numbers(9, 5), ["0:output"])) == "Recording(1 pairs, 1 batches)"
     found = record(mlp(), numbers(9, 5), ["0:output"], statistics="layerwise")
     assert repr(found) == "Recording(all pairs of layers, 1 batches)"
+
+
+def test_a_pair_that_was_not_recorded_is_told_with_the_nearest(tmp_path):
+    found = record(mlp(), numbers(9, 5), ["0:output", "2:output"])
+    found.save(tmp_path / "r")
+    for one in (found, Recording.load(tmp_path / "r")):
+        for pairs in (one.moments, one.places):
+            with pytest.raises(UnknownNameError, match=r"named \('1:output', '0:output'\); try one of: \('0:output', "):
+                _ = pairs["1:output", "0:output"]
+            with pytest.raises(
+                UnknownNameError, match=r"found the one name '0:output'; ask for \('0:output', '0:output'"
+            ):
+                _ = pairs["0:output"]
+            with pytest.raises(UnknownNameError, match="no recorded pair"):
+                _ = pairs[None]
+            assert pairs.get("0:output") is None and ("a", "b") not in pairs
+
+
+def test_a_name_that_is_none_is_refused():
+    for folder in (None, 3, b"r"):
+        with pytest.raises(FileError, match="is named by text"):
+            Recording.load(folder)
+        with pytest.raises(FileError, match="is named by text"):
+            record(mlp(), numbers(9, 5), ["0:output"]).save(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("count", -1), ("count", 10**30), ("batches", 0), ("sources", ["a"]), ("sources", [])]
+)
+def test_sums_that_cannot_be_are_noticed(tmp_path, key, value):
+    record(mlp(), numbers(9, 5), ["0:output"]).save(tmp_path / "r")
+    path = tmp_path / "r" / "recording.json"
+    document = json.loads(path.read_text("utf-8"))
+    document["sums"][0][key] = value
+    path.write_text(json.dumps(document), "utf-8")
+    with pytest.raises(FileError, match="is damaged"):
+        Recording.load(tmp_path / "r")
+
+
+@pytest.mark.parametrize("made", [lambda t: t[:1], lambda t: t[None], lambda t: t.long()], ids=["cut", "axis", "whole"])
+@pytest.mark.parametrize("name", ["0.source.0.origin", "0.source.0.total", "0.target.0.square", "0.cross.0.0"])
+def test_tensors_that_do_not_fit_are_noticed(tmp_path, made, name):
+    record(mlp(), numbers(9, 5), ["0:output"], grams=True).save(tmp_path / "r")
+    path = tmp_path / "r" / "recording.safetensors"
+    mark = json.loads((tmp_path / "r" / "recording.json").read_text("utf-8"))["mark"]
+    tensors = load_file(path)
+    save_file(tensors | {name: made(tensors[name]).contiguous().clone()}, path, metadata={"mark": mark})
+    with pytest.raises(FileError, match="is damaged"):
+        Recording.load(tmp_path / "r")
+
+
+def test_a_recording_without_pairs_is_damaged(tmp_path):
+    record(mlp(), numbers(9, 5), ["0:output"]).save(tmp_path / "r")
+    path = tmp_path / "r" / "recording.json"
+    document = json.loads(path.read_text("utf-8"))
+    document["notes"]["pairs"] = []
+    path.write_text(json.dumps(document), "utf-8")
+    with pytest.raises(FileError, match="it names no pair"):
+        Recording.load(tmp_path / "r")

@@ -10,7 +10,7 @@ from tests.networks.recording.examples import cnn, llama, mlp, no_hooks, numbers
 from torch import nn
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
-from interbasin.networks.recording import record
+from interbasin.networks.recording import Tokens, record
 from interbasin.networks.wiring.finding import wire
 
 
@@ -48,15 +48,15 @@ def test_activations_that_are_not_numbers_name_the_batch_and_the_space(pair):
     data[1][2, 3] = torch.nan
     refused(
         DataError,
-        r"In batch 1, recording '0:output' \(source\) with '2:output' \(target\):.*NaN or infinity",
+        r"In batch 1: recording '0:output' \(source\) with '2:output' \(target\):.*NaN or infinity",
         pair,
         data,
         [("0:output", "2:output")],
     )
-    refused(DataError, "In batch 1, recording '0'.*holds NaN", pair[0], data, ["0"])
+    refused(DataError, "In batch 1: recording '0'.*holds NaN", pair[0], data, ["0"])
     refused(
         DataError,
-        "In batch 1, recording all layers:.*layer '0:output' holds NaN",
+        "In batch 1: recording all layers:.*layer '0:output' holds NaN",
         pair,
         data,
         ["0:output"],
@@ -104,7 +104,7 @@ def test_networks_that_answer_other_numbers_of_tokens():
     data = [numbers(2, 3, 32, 32)]
     refused(
         ShapeError,
-        r"In batch 0, recording 'norm:.*rows of shapes \(2, 17\) and \(2, 65\) do not pair.*tokens='interpolate2d'",
+        r"In batch 0: recording 'norm:.*rows of shapes \(2, 17\) and \(2, 65\) do not pair.*tokens='interpolate2d'",
         models,
         data,
         ["norm:input"],
@@ -246,9 +246,122 @@ def test_networks_that_fail_leave_nothing_behind(pair, broken):
 
     models = [pair[0], pair[0]]
     models[broken] = Broken()
-    with pytest.raises(RuntimeError, match="on purpose"):
+    role = ("source", "target")[broken]
+    words = (
+        rf"In batch 0: Broken \({role}\) was called with \(4, 5\) torch.float64 and failed \(RuntimeError: on purpose"
+    )
+    with pytest.raises(DataError, match=words) as caught:
         record(models, [numbers(4, 5)], [("0:output", "fc:output") if broken else ("fc:output", "0:output")])
+    assert isinstance(caught.value.__cause__.__cause__, RuntimeError)
     assert no_hooks(*models)
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_batch(pair):
+    class Large(nn.Linear):
+        def forward(self, x):
+            raise torch.OutOfMemoryError("too large")
+
+    with pytest.raises(torch.OutOfMemoryError, match="too large"):
+        record(Large(5, 3), [numbers(4, 5)], [":output"])
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 3).double()
+
+    def forward(self, x, scale=1.0):
+        return self.fc(x) * scale
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (numbers(4, 6), r"called with \(4, 6\) torch.float64 and failed \(RuntimeError: .*give batches as its forward"),
+        (numbers(4, 5).float(), r"\(4, 5\) torch.float32 and failed \(RuntimeError"),
+        (torch.tensor(1.0).double(), r"called with \(\) torch.float64 and failed \(RuntimeError"),
+        ({"y": numbers(4, 5)}, r"called with y=\(4, 5\) torch.float64 and failed \(TypeError: .*argument 'y'\)"),
+        ({}, r"called with nothing and failed \(TypeError"),
+        ((numbers(4, 5), 1, 2, 3, 4, 5, 6, 7), r"int, int, int, int, int, \.\.\. and failed"),
+    ],
+    ids=["width", "dtype", "no axes", "keyword", "nothing", "too many"],
+)
+@pytest.mark.parametrize("name", ["fc:output", "output"])
+def test_a_later_batch_that_the_network_does_not_take_is_named(batch, words, name):
+    net = Scaled()
+    spaces = [name] if ":" in name else {name: "fc:output"}
+    refused(
+        DataError,
+        f"In batch 1: Scaled was {words}" if "called" in words else words,
+        net,
+        [numbers(4, 5), batch],
+        spaces,
+    )
+    assert no_hooks(net)
+
+
+def test_labels_that_were_not_spoken_of():
+    labelled = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(numbers(8, 5), torch.arange(8)), batch_size=4)
+    words = r"If a batch is a pair \(inputs, labels\), pass labelled=True\."
+    for spaces in (["0:output"], ["0"]):
+        refused((DataError, WiringError), words, mlp(), labelled, spaces)
+        refused((DataError, WiringError), "or.*own_inputs=True", (mlp(0), mlp(1)), labelled, spaces)
+        assert record(mlp(), labelled, spaces, labelled=True).count == 8
+
+
+def test_wirings_of_other_networks(pair):
+    other = mlp(2, 9)
+    data = [numbers(4, 5)]
+    wirings = wire(pair[0], data[0]), wire(other, data[0])
+    words = (
+        r"network 0 \(source\) is not one of this Sequential: it knows '0.weight' in shape \(9, 5\), and the network"
+    )
+    refused(WiringError, words + ".*are the two swapped", (pair[0], other), data, ["0"], wirings=wirings[::-1])
+    refused(WiringError, "network 0 is not one.*find it with", other, data, ["0"], wirings=wirings[0])
+    refused(WiringError, "tensor '0.weight', which the network does not", Scaled(), data, ["0"], wirings=wirings[0])
+    for given in (True, "wiring", pair[0], [1]):
+        refused(WiringError, "those that interbasin.wire finds", pair[0], data, ["0"], wirings=given)
+
+
+@pytest.mark.parametrize("device", ["nonsense", 3.5, "mps" if not torch.backends.mps.is_available() else "vulkan"])
+def test_devices_that_are_not_there(device, pair):
+    refused(DataError, f"device {device!r}, which torch cannot use", pair, [numbers(4, 5)], ["0"], device=device)
+
+
+def test_the_device_without_numbers(pair):
+    refused(DataError, "'meta' hold no numbers", pair, [numbers(4, 5)], ["0"], device="meta")
+
+
+def test_options_of_another_kind(pair):
+    data = [numbers(4, 5)]
+    for size in (None, "3", 2.5, True):
+        refused(DataError, f"cut into batches of {size!r}", pair, data[0], ["0"], batch_size=size)
+    refused(DataError, "found an array.*torch.from_numpy", pair, data[0].numpy(), ["0"])
+    refused(WiringError, "at='post' or at='pre', found 'mid'", pair, data, ["0:output"], at="mid")
+    refused(DataError, "found a int; masks differ from batch to batch", pair, data, ["0"], mask=3)
+    refused(DataError, "found a Tensor; masks differ", pair, data, ["0"], mask=torch.ones(4, 5))
+    refused(UnknownNameError, "no token mode named 3", pair, data, ["0"], tokens=3)
+    refused(WiringError, "found 'NoneType'", pair, data, [None, None], statistics="layerwise")
+    refused(DataError, "all batches are empty, or their masks leave nothing", pair, [numbers(0, 5)], ["0"])
+
+
+def test_offsets_that_are_no_numbers():
+    batch = texts(1)[0] | {"offset_mapping": [[(0, 1)], [(0, 1), (1, 2)]]}
+    refused(DataError, r"In batch 0: offset_mapping should be numbers", llama(), [batch], ["model.norm:input"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"prefix": 3}, "prefix is a number of tokens for the source and one"),
+        ({"prefix": (1, -1)}, "prefix is a number"),
+        ({"grid": (3, 3)}, "grid is height and width for the source and"),
+        ({"grid": ((3, 3), (2,))}, "grid is height and width"),
+    ],
+)
+def test_tokens_that_are_none(options, words):
+    with pytest.raises(DataError, match=words):
+        Tokens("interpolate2d", **options)
 
 
 def test_activations_of_another_kind_than_the_first_batch():

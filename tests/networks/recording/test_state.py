@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import signal
 import subprocess
@@ -15,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.networks.recording.examples import mlp, numbers, vit
 from tests.networks.recording.test_recording import same
+from torch import nn
 
 from interbasin.errors import DataError, FileError, InterbasinError
 from interbasin.networks.recording import Recording, record
+from interbasin.networks.recording.batches import digest_of
 
 SPACES = ["2:input", "2:output"]
 ROOT = Path(__file__).parents[3]
@@ -171,3 +174,109 @@ def test_a_batch_that_fails_leaves_the_last_state(tmp_path):
         record(mlp(), bad, ["0:output"], state=tmp_path / "s", every=1)
     same(record(mlp(), data, ["0:output"]), record(mlp(), data, ["0:output"], state=tmp_path / "s"))
     assert time.monotonic() - started < 60
+
+
+def test_one_changed_entry_of_weights_or_data_is_noticed(tmp_path):
+    net = nn.Linear(100, 90).double()
+    data = [numbers(50, 100), numbers(50, 100, seed=1)]
+    record(net, data, [":output"], state=tmp_path / "s")
+    changed = copy.deepcopy(net)
+    changed.weight.data[1, 7] += 1e-9
+    with pytest.raises(DataError, match="differs in networks"):
+        record(changed, data, [":output"], state=tmp_path / "s")
+    other = [data[0].clone(), data[1]]
+    other[0][3, 3] += 1e-9
+    with pytest.raises(DataError, match="the data do not begin with those"):
+        record(net, other, [":output"], state=tmp_path / "s")
+    assert record(net, data, [":output"], state=tmp_path / "s").batches == 2
+
+
+def test_other_modules_with_the_same_weights_are_noticed(tmp_path):
+    net, data = mlp(), numbers(4, 5)
+    record(net, data, ["2:output"], state=tmp_path / "s")
+    net[1] = nn.GELU()
+    with pytest.raises(DataError, match="differs in networks"):
+        record(net, data, ["2:output"], state=tmp_path / "s")
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(5, 3).double()
+
+    def forward(self, x, scale):
+        return self.fc(x * scale)
+
+
+def test_plain_values_in_a_batch_are_part_of_it(tmp_path):
+    torch.manual_seed(0)
+    net, x = Scaled(), numbers(4, 5)
+    record(net, [{"x": x, "scale": 2.0}], ["fc:output"], state=tmp_path / "s")
+    with pytest.raises(DataError, match="the data do not begin with those"):
+        record(net, [{"x": x, "scale": 3.0}], ["fc:output"], state=tmp_path / "s")
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float8_e4m3fn, torch.complex64])
+def test_batches_of_every_kind_have_a_digest(dtype):
+    numbers = torch.arange(12).reshape(3, 4).mT
+    values = numbers.to(dtype)
+    assert digest_of([values]) == digest_of([values.clone()]) != digest_of([numbers.flip(0).to(dtype)])
+    assert digest_of(values[:0]) != digest_of(values[:0].to(torch.float64))
+
+
+@pytest.mark.parametrize("every", [None, 1.5, "2", True])
+def test_between_two_states_lies_a_whole_number_of_batches(tmp_path, every):
+    with pytest.raises(DataError, match=f"found every={every!r}"):
+        record(mlp(), numbers(4, 5), ["0:output"], state=tmp_path / "s", every=every)
+    with pytest.raises(FileError, match="is named by text"):
+        record(mlp(), numbers(4, 5), ["0:output"], state=3)
+
+
+@pytest.mark.parametrize("sums", ["fewer", "others"])
+def test_a_state_with_other_sums_is_refused(tmp_path, sums):
+    record(mlp(), numbers(4, 5), SPACES, state=tmp_path / "s")
+    path = tmp_path / "s" / "recording.json"
+    document = json.loads(path.read_text("utf-8"))
+    if sums == "fewer":
+        del document["sums"][1]
+    else:
+        document["sums"][0]["sources"] = ["another"]
+    path.write_text(json.dumps(document), "utf-8")
+    with pytest.raises(FileError, match=r"is damaged: it holds . sums, which are not those of its 2 pairs"):
+        record(mlp(), numbers(4, 5), SPACES, state=tmp_path / "s")
+
+
+TOGETHER = """
+import sys
+from tests import torchvision_operators
+from tests.networks.recording.examples import mlp, numbers
+from interbasin.networks.recording import record
+
+data = list(numbers(150, 2, 5))
+for _ in range(3):
+    print(record(mlp(), data, ["2:input", "2:output"], state=sys.argv[1], every=1).count, flush=True)
+"""
+
+
+def test_runs_that_share_a_state_do_not_disturb_one_another(tmp_path):
+    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "s")]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
+    assert [run.communicate()[0].split() for run in runs] == [["300"] * 3] * 2
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+    same(
+        record(mlp(), list(numbers(150, 2, 5)), SPACES),
+        record(mlp(), list(numbers(150, 2, 5)), SPACES, state=tmp_path / "s"),
+    )
+
+
+def test_what_is_in_the_way_for_good_is_an_error(tmp_path, monkeypatch):
+    tried = []
+
+    def refuse(*args, **options):
+        tried.append(1)
+        raise FileError("in the way")
+
+    monkeypatch.setattr("interbasin.networks.recording.state.save_sums", refuse)
+    with pytest.raises(FileError, match="in the way"):
+        record(mlp(), numbers(4, 5), ["0:output"], state=tmp_path / "s")
+    assert len(tried) == 5

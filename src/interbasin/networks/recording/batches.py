@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,25 +18,50 @@ from interbasin.networks.recording.characters import OFFSETS
 from interbasin.networks.recording.masks import MaskOf
 from interbasin.networks.wiring.tracing import bound_inputs
 
-__all__ = ["arguments", "batches_of", "device_of", "digest_of", "each_inputs", "leading", "once_only"]
+__all__ = [
+    "arguments",
+    "batches_of",
+    "described",
+    "device_of",
+    "digest_of",
+    "each_inputs",
+    "leading",
+    "once_only",
+    "whole_number",
+]
 
 SAMPLES = 256
+SHOWN = 6  # arguments that a message describes
 
 
 def batches_of(data: object, batch_size: int) -> Iterable[Any]:
     """The batches of ``data``: a tensor is cut, anything else is iterated over."""
     if isinstance(data, Tensor):
-        if data.ndim == 0 or batch_size < 1:
+        size = whole_number(batch_size)
+        if data.ndim == 0 or size < 1:
             raise DataError(
-                f"A tensor of shape {tuple(data.shape)} cannot be cut into batches of {batch_size}; give one whose "
+                f"A tensor of shape {tuple(data.shape)} cannot be cut into batches of {batch_size!r}; give one whose "
                 "first axis counts the inputs, and a batch size of at least one."
             )
-        return torch.split(data, batch_size) if len(data) else ()
+        return torch.split(data, size) if len(data) else ()
+    if isinstance(data, np.ndarray):
+        raise DataError(
+            f"The data are a tensor or batches of tensors, found an array of shape {data.shape}; give "
+            "torch.from_numpy(array), in the dtype of the network."
+        )
     if isinstance(data, Mapping) or not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise DataError(
             f"The data are batches to iterate over, found one {type(data).__name__}; put a single batch into a list."
         )
     return data
+
+
+def whole_number(given: object) -> int:
+    """``given`` if it is a whole number, else -1, which no count is."""
+    try:
+        return -1 if isinstance(given, bool) else operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        return -1
 
 
 def once_only(data: object) -> bool:
@@ -92,6 +119,17 @@ def _moved(value: Any, device: torch.device | None) -> Any:
     return value
 
 
+def described(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The arguments of a call in a few words: shapes and dtypes."""
+    named = [(None, value) for value in args] + list(kwargs.items())
+    shown = [
+        ("" if name is None else f"{name}=")
+        + (f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__)
+        for name, value in named
+    ]
+    return (", ".join(shown[:SHOWN]) or "nothing") + (", ..." if len(shown) > SHOWN else "")
+
+
 def leading(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     """How many inputs a batch holds: the length of its first tensor."""
     tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor) and value.ndim)
@@ -105,24 +143,39 @@ def device_of(model: nn.Module) -> torch.device | None:
 
 
 def digest_of(value: Any, before: str = "") -> str:
-    """A hash of what tensors hold, by shape and a sample: enough to tell other batches or weights from the same."""
+    """A hash of a batch, or of weights: of each tensor the shape, a sample, and the sum of all its bits.
+
+    Hashing every byte would take longer than many a forward pass. The sum notices any one entry that has changed, the
+    sample that entries have changed places.
+    """
     digest = hashlib.sha256(before.encode())
-    for name, tensor in _named_tensors(value, ""):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        if tensor.layout == torch.strided and not tensor.is_quantized:
-            flat = tensor.detach().flatten()
+    for name, part in _parts(value, ""):
+        if not isinstance(part, Tensor):
+            digest.update(f"{name} {part!r};".encode(errors="backslashreplace"))
+            continue
+        digest.update(f"{name} {part.dtype} {tuple(part.shape)};".encode())
+        if part.layout == torch.strided and not part.is_quantized and part.device.type != "meta":
+            flat = part.detach().resolve_conj().resolve_neg().flatten()
             sample = flat[:: max(1, flat.numel() // SAMPLES)].cpu()
             digest.update(sample.contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(f"{_sum_of_bits(flat)};".encode())
     return digest.hexdigest()
 
 
-def _named_tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        if value.device.type != "meta":
-            yield name, value
+def _sum_of_bits(flat: Tensor) -> int:
+    """The sum of all entries, read as whole numbers of the same size."""
+    whole = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return int(whole.contiguous().view(kinds[whole.element_size()]).sum())
+
+
+def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The tensors of a batch and the plain values beside them, by name; nothing of other objects is compared."""
+    if isinstance(value, Tensor) or value is None or isinstance(value, str | bool | int | float):
+        yield name, value
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _named_tensors(part, f"{name}.{key}")
+            yield from _parts(part, f"{name}.{key}")
     elif isinstance(value, list | tuple):
         for position, part in enumerate(value):
-            yield from _named_tensors(part, f"{name}.{position}")
+            yield from _parts(part, f"{name}.{position}")

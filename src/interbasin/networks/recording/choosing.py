@@ -11,7 +11,7 @@ from interbasin.networks.recording.readings import SpaceReading, readings_at
 from interbasin.networks.wiring.spaces import In, Space, leaves
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["At", "choose", "standing"]
+__all__ = ["At", "choose", "refuse_other_moment", "standing"]
 
 At = Literal["post", "pre"]
 SHOWN = 6
@@ -19,11 +19,22 @@ SHOWN = 6
 
 def standing(wiring: Wiring, at: At = "post") -> dict[str, str]:
     """Where each space that moves would be recorded: space -> place. Spaces that stand nowhere whole are left out."""
+    if not isinstance(wiring, Wiring):
+        raise WiringError(f"Spaces stand in a wiring, found a {type(wiring).__name__}; find one with interbasin.wire.")
+    refuse_other_moment(at)
     found = {}
     for name, space in wiring.spaces.items():
         if not space.is_fixed and (readings := _whole(wiring, space)):
             found[name] = str(_best(wiring, space, readings, at).place)
     return found
+
+
+def refuse_other_moment(at: object) -> None:
+    """Refuse anything but before and behind the non-linearity."""
+    if at not in ("post", "pre"):
+        raise WiringError(
+            f"Spaces are recorded at='post' or at='pre', found {at!r}; give one of them, or the place itself."
+        )
 
 
 def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None) -> SpaceReading:
@@ -45,12 +56,16 @@ def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None)
     """
     if name not in wiring.spaces:
         raise UnknownNameError.of("space", name, wiring.spaces)
-    if at not in ("post", "pre"):
-        raise WiringError(f"Spaces are recorded at='post' or at='pre', found {at!r}.")
+    refuse_other_moment(at)
     space = wiring.spaces[name]
     if place is not None:
         return _named(wiring, space, place)
     readings = _whole(wiring, space)
+    if not readings and space.is_fixed:
+        raise WiringError(
+            f"Space {name!r} is fixed ({space.because or 'no reason was noted'}), and wirings follow only spaces that "
+            f"move; {_beside_its_tensors(space)}"
+        )
     if not readings:
         raise WiringError(
             f"Space {name!r} ({space.describe()}) stands nowhere alone and whole, so it has no rows of its own; "
@@ -121,6 +136,15 @@ def _is_one_branch(wiring: Wiring, space: Space, place: Place) -> bool:
     before = Place.of(places[position - 1])
     beside = before.module.rpartition(".")[0] == place.module.rpartition(".")[0]
     return beside and before.side == "output" and before.module in _writers(wiring, space)
+
+
+def _beside_its_tensors(space: Space) -> str:
+    """Where a space that is not followed can be had all the same: at the modules that read or write it."""
+    read, written = (_owners(axes) for axes in ((*space.reads, *space.scales), space.writes))
+    places = [f"{owner}:input" for owner in read if owner] + [f"{owner}:output" for owner in written if owner]
+    if not places:
+        return "record a place near what reads it instead."
+    return f"record a place where it is read or written instead: {_listed(map(repr, places))}."
 
 
 def _nearest(wiring: Wiring, space: Space) -> str:

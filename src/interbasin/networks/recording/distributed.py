@@ -33,19 +33,23 @@ def world_size() -> int:
     return dist.get_world_size() if is_distributed() else 1
 
 
-def agreed(error: InterbasinError | None) -> None:
+def agreed(error: Exception | None) -> None:
     """Raise in every process if one of them failed, rather than let the others wait for it."""
     if not is_distributed():
         if error is not None:
             raise error
         return
     messages: list[str | None] = [None] * world_size()
-    dist.all_gather_object(messages, None if error is None else str(error))
+    dist.all_gather_object(messages, None if error is None else _told(error))
     if error is not None:
         raise error
     for process, message in enumerate(messages):
         if message is not None:
             raise DataError(f"Process {process} of {world_size()} could not record its share, so none can: {message}")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, InterbasinError) else f"{type(error).__name__}: {error}"
 
 
 def summed(states: list[Accumulator], batches: int) -> tuple[list[Accumulator], int]:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from interbasin.errors import WiringError
+from interbasin.errors import DataError, InterbasinError, WiringError
+from interbasin.networks.recording.batches import described
 from interbasin.networks.recording.places import Place, module_at
 from interbasin.networks.recording.readings import Reading
 from interbasin.networks.wiring.tracing import output_tensors
@@ -25,8 +26,11 @@ class Listener:
     A module may serve two networks that run in turn: only what `forward` itself sets off is heard.
     """
 
-    def __init__(self, model: nn.Module, readings: Iterable[Reading], take: Callable[[Reading, Tensor], None]) -> None:
+    def __init__(
+        self, model: nn.Module, readings: Iterable[Reading], take: Callable[[Reading, Tensor], None], called: str
+    ) -> None:
         self._model = model
+        self._called = called
         self._take = take
         self._wanted: dict[tuple[str, str], dict[int, list[Reading]]] = {}
         for reading in readings:
@@ -52,10 +56,15 @@ class Listener:
         while self._handles:
             self._handles.pop().remove()
 
-    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any], hint: str = "") -> None:
         """One pass, without gradients.
 
+        Args:
+            args, kwargs: What the network is called with.
+            hint: What else may be wrong, if the network cannot be called so.
+
         Raises:
+            DataError: if the network raises something.
             WiringError: if a place was not come by.
         """
         self._calls = dict.fromkeys(self._wanted, 0)
@@ -63,6 +72,14 @@ class Listener:
         try:
             with torch.inference_mode():
                 self._model(*args, **kwargs)
+        # Whoever has fewer inputs at a time to offer will want to know memory from the rest.
+        except (InterbasinError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise DataError(
+                f"{self._called} was called with {described(args, kwargs)} and failed ({type(error).__name__}: "
+                f"{_first_line(error)}); give batches as its forward takes them.{hint}"
+            ) from error
         finally:
             self._thread = None
         for (name, side), calls in self._wanted.items():
@@ -101,6 +118,10 @@ class Listener:
             )
         for reading in readings:
             self._take(reading, reading.rows(tensors[0], module))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
 
 
 def refuse_randomness(model: nn.Module) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 
-__all__ = ["AUTOMATIC", "MaskOf", "Masks", "masks_of"]
+__all__ = ["AUTOMATIC", "MaskOf", "Masks", "known_mask", "masks_of"]
 
 # None: the automatic ones; False: none; a name in mapping batches; or a function of the network's inputs, which answers
 # with a mask, or with a mapping from the path of a module to the mask of all that lies below it.
@@ -54,6 +54,20 @@ class Masks:
                 "mask=False."
             )
         return None
+
+
+def known_mask(given: Any) -> MaskOf:
+    """``given`` if it is something that a mask can be had from.
+
+    Raises:
+        DataError: if it is not.
+    """
+    if given is None or isinstance(given, bool | str) or (callable(given) and not isinstance(given, type)):
+        return given
+    raise DataError(
+        f"The mask is the name of one in the batch, a function of a network's inputs, None or False, found a "
+        f"{type(given).__name__}; masks differ from batch to batch, so give a function that has the right one."
+    )
 
 
 def masks_of(inputs: Any, given: MaskOf, device: torch.device | None) -> Masks:

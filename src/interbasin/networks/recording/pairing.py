@@ -6,11 +6,12 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from interbasin.errors import DataError, InterbasinError, ShapeError
+from interbasin.errors import DataError, FileError, InterbasinError, ShapeError
 from interbasin.networks.recording.characters import pieces, pooled_pieces
 from interbasin.networks.recording.masks import Masks
 from interbasin.networks.recording.plan import Key, Plan
@@ -19,6 +20,7 @@ from interbasin.networks.recording.surroundings import ordinary_arithmetic
 from interbasin.networks.recording.tokens import Tokens, matched, pooled
 from interbasin.statistics import LayerwiseMoments, PairedMoments
 from interbasin.statistics.accumulation import Accumulator
+from interbasin.statistics.moments import SOURCE, TARGET
 
 __all__ = ["Manner", "Pairing", "Seen", "Sums"]
 
@@ -58,8 +60,21 @@ class Sums:
         """As values, to be kept or summed."""
         return [moments._state for moments in self._all]
 
-    def go_on(self, states: Sequence[Accumulator]) -> None:
-        """Start from what was kept."""
+    def go_on(self, states: Sequence[Accumulator], kept: Path) -> None:
+        """Start from the sums that were kept in a folder.
+
+        Raises:
+            FileError: if they are not such as these.
+        """
+        alike = len(states) == len(self._all) and (
+            self.layers is not None
+            or all((*one.sources, *one.targets) == (SOURCE, TARGET) for one in states if one.count)
+        )
+        if not alike:
+            raise FileError(
+                f"The state in {kept} is damaged: it holds {len(states)} sums, which are not those of its "
+                f"{len(self._all)} pairs; remove it to start anew."
+            )
         for moments, state in zip(self._all, states, strict=True):
             moments._state = state
 
@@ -76,7 +91,6 @@ class Pairing:
         plan: What is paired with what.
         sums: What the rows are added to.
         manner: How rows are made.
-        index: The number of the batch, for messages.
         masks, sizes, offsets: Of each network's inputs.
         fetch: Makes the other network run until something of it is there.
     """
@@ -84,7 +98,6 @@ class Pairing:
     plan: Plan
     sums: Sums
     manner: Manner
-    index: int
     masks: Sequence[Masks]
     sizes: Sequence[int | None]
     offsets: Sequence[Tensor | None]
@@ -134,7 +147,7 @@ class Pairing:
         if self.plan.layers is None or self.sums.layers is None:
             return
         sides = [{name: self.present[key] for name, key in side.items()} for side in self.plan.layers]
-        with _told(f"In batch {self.index}, recording all layers"):
+        with _told("recording all layers"):
             rows = self._all_rows(sides)
             if all(len(one) for side in rows for one in side.values()):
                 self.sums.layers.update(*rows)
@@ -143,7 +156,7 @@ class Pairing:
 
     def _add(self, position: int, x: Seen, y: Seen) -> None:
         names = next(names for names, at in self.plan.names.items() if at == position)
-        with _told(f"In batch {self.index}, recording {names[0]!r} (source) with {names[1]!r} (target)"):
+        with _told(f"recording {names[0]!r} (source) with {names[1]!r} (target)"):
             source, target = self._rows(x, y)
             if len(source):
                 self.sums.pairs[position].update(source, target)
@@ -198,7 +211,7 @@ class Pairing:
 
 @contextlib.contextmanager
 def _told(where: str) -> Iterator[None]:
-    """Sums are formed in here; an error says where in the data it arose, and of which spaces it speaks."""
+    """Sums are formed in here; an error says of which spaces it speaks."""
     with ordinary_arithmetic():
         try:
             yield

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interbasin.errors import DataError
 from interbasin.networks.recording.batches import arguments, device_of, each_inputs, leading
 from interbasin.networks.recording.characters import OFFSETS
 from interbasin.networks.recording.hooks import Listener
@@ -24,11 +25,12 @@ __all__ = ["Call", "Caller", "passes"]
 
 @dataclass(frozen=True)
 class Call:
-    """One network's share of a batch."""
+    """One network's share of a batch; ``hint`` is what else may be wrong if it cannot be called so."""
 
     inputs: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    hint: str = ""
 
     @property
     def example(self) -> Any:
@@ -50,18 +52,24 @@ class Caller:
         """What each network is called with."""
         each = each_inputs(batch, len(self.networks), index, labelled=self.labelled, own_inputs=self.own_inputs)
         return [
-            Call(inputs, *arguments(model, inputs, self.mask, self._device(model)))
+            Call(inputs, *arguments(model, inputs, self.mask, self._device(model)), self._hint(inputs))
             for model, inputs in zip(self.networks, each, strict=True)
         ]
 
-    def pairing(self, calls: Sequence[Call], plan: Plan, sums: Sums, manner: Manner, index: int) -> Pairing:
+    def _hint(self, inputs: Any) -> str:
+        """What a pair may have been meant as, where it was taken for two arguments."""
+        if self.labelled or self.own_inputs or not isinstance(inputs, list | tuple) or len(inputs) != 2:
+            return ""
+        other = " or, if it holds the source's inputs and the target's, own_inputs=True"
+        return f" If a batch is a pair (inputs, labels), pass labelled=True{other if len(self.networks) == 2 else ''}."
+
+    def pairing(self, calls: Sequence[Call], plan: Plan, sums: Sums, manner: Manner) -> Pairing:
         """A batch that is about to be seen."""
         each = list(zip(self.networks, calls, strict=True))
         return Pairing(
             plan,
             sums,
             manner,
-            index,
             masks=[masks_of(call.inputs, self.mask, self._device(model)) for model, call in each],
             sizes=[leading(call.args, call.kwargs) for call in calls],
             offsets=[_offsets(call.inputs) for call in calls],
@@ -73,7 +81,13 @@ class Caller:
 
 def _offsets(inputs: Any) -> Tensor | None:
     offsets = inputs.get(OFFSETS) if isinstance(inputs, Mapping) else None
-    return None if offsets is None else torch.as_tensor(offsets)
+    try:
+        return None if offsets is None else torch.as_tensor(offsets)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"{OFFSETS} should be numbers of shape (batch, tokens, 2), found a {type(offsets).__name__} that is no "
+            f"tensor ({error}); have the tokenizer pad it, with return_tensors='pt'."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -99,9 +113,12 @@ def passes(networks: Sequence[nn.Module], plan: Plan) -> Iterator[Callable[[Sequ
 
         return take
 
+    names = [type(model).__name__ for model in networks]
+    if len(networks) == 2:
+        names = [f"{name} ({role})" for name, role in zip(names, ("source", "target"), strict=True)]
     with contextlib.ExitStack() as stack:
         listeners = [
-            stack.enter_context(Listener(model, plan.readings(network), taking(network)))
+            stack.enter_context(Listener(model, plan.readings(network), taking(network), names[network]))
             for network, model in enumerate(networks)
         ]
 
@@ -109,13 +126,14 @@ def passes(networks: Sequence[nn.Module], plan: Plan) -> Iterator[Callable[[Sequ
             nonlocal under_way, source
             under_way = pairing
             if lockstep:
-                with Beside(lambda: listeners[0].forward(calls[0].args, calls[0].kwargs)) as source:
+                one, other = calls
+                with Beside(lambda: listeners[0].forward(one.args, one.kwargs, one.hint)) as source:
                     pairing.fetch = source.until
-                    listeners[1].forward(calls[1].args, calls[1].kwargs)
+                    listeners[1].forward(other.args, other.kwargs, other.hint)
                     source.until(lambda: False)
             else:
                 for listener, call in zip(listeners, calls, strict=True):
-                    listener.forward(call.args, call.kwargs)
+                    listener.forward(call.args, call.kwargs, call.hint)
             pairing.close()
 
         yield run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -121,6 +122,10 @@ class _Resolver:
                 f"{type(model).__name__} has a module but no space named {name!r}; ask for {name + ':output'!r} (or "
                 f"{name + ':input'!r}) to record the module. Spaces are: {', '.join(wiring.spaces)}."
             )
+        if place is not None and name in wiring.spaces:
+            taken = _taken_at_word(model, wiring, name, Place.of(place))
+            if taken is not None:
+                return taken
         reading: SpaceReading = choose(wiring, name, self.at, place)
         return reading
 
@@ -128,6 +133,20 @@ class _Resolver:
         place = Place.of(text)
         module_at(model, place)
         return ModuleReading(place)
+
+
+def _taken_at_word(model: nn.Module, wiring: Wiring, name: str, place: Place) -> ModuleReading | None:
+    """A space at a place that the wiring does not follow, such as behind an activation function, if it may be there.
+
+    Modules that hold tensors are followed: what moves is known not to stand there. Heads and other parts of spaces that
+    lie in several axes cannot be told by a width.
+    """
+    space = wiring.spaces[name]
+    if str(place) in wiring.activations or space.within:
+        return None
+    module = module_at(model, place)
+    followed = any(True for _ in itertools.chain(module.parameters(False), module.buffers(False)))
+    return None if followed and not space.is_fixed else ModuleReading(place, name, space.width)
 
 
 def _pairs(spaces: Spaces) -> list[tuple[_Wish, _Wish]]:
@@ -151,6 +170,7 @@ def _layers(spaces: Spaces) -> tuple[list[_Wish], list[_Wish]]:
         sides = (spaces, spaces)
     found = []
     for side in sides:
+        _refuse_text(side)
         wishes = side.items() if isinstance(side, Mapping) else ((name, None) for name in side)
         found.append(
             [(_text(name, "space"), None if place is None else _text(place, "place")) for name, place in wishes]

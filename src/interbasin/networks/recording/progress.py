@@ -1,4 +1,4 @@
-"""How far a recording is: a bar on stderr, or a function that is told."""
+"""How far a recording, or a measurement, is: a bar on stderr, or a function that is told."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ Progress = Callable[[int], object] | bool | None
 
 
 @contextlib.contextmanager
-def telling(progress: Progress, batches: object, silent: bool) -> Iterator[Callable[[int], object]]:
-    """A function to be called with the number of batches that are done."""
+def telling(
+    progress: Progress, batches: object, silent: bool, what: str = "recording"
+) -> Iterator[Callable[[int], object]]:
+    """A function to be called with the number of batches that are done; ``what`` stands beside the bar."""
     if callable(progress):
         yield progress
     elif not progress or silent:
@@ -22,7 +24,7 @@ def telling(progress: Progress, batches: object, silent: bool) -> Iterator[Calla
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
-        columns = (TextColumn("recording"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=_length(batches))
             yield lambda done: bar.update(task, completed=done)

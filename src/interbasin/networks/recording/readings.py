@@ -101,21 +101,44 @@ def _left_out(activation: Tensor, axis: int, stretches: tuple[tuple[int, int], .
 
 @dataclass(frozen=True)
 class ModuleReading:
-    """What a module takes or gives back, whole."""
+    """What a module takes or gives back, whole.
+
+    Attributes:
+        place: Where.
+        space: The space that was said to stand there, if one was.
+        width: The width of that space, which what is seen has to have.
+    """
 
     place: Place
+    space: str | None = None
+    width: int | None = None
 
     def rows(self, activation: Tensor, module: nn.Module) -> Tensor:
         """``(batch, positions..., width)``, a view."""
         axis = self.place.axis
         if axis is None:
-            axis = width_axis(module, activation.ndim)
+            axis = width_axis(module, activation.ndim) if self.width is None else self._fitting_axis(activation)
         if activation.ndim < 2 or not -activation.ndim <= axis < activation.ndim:
             raise ShapeError(
                 f"Asked to record axis {axis} at {self.place}, found an activation of shape {tuple(activation.shape)}; "
                 "name an axis that it has, or another place."
             )
+        if self.width is not None and activation.shape[axis] != self.width:
+            raise self._misfit(activation)
         return activation.movedim(axis, -1)
+
+    def _fitting_axis(self, activation: Tensor) -> int:
+        """The one axis behind the batch that is as wide as the space."""
+        fitting = [axis for axis in range(1, activation.ndim) if activation.shape[axis] == self.width]
+        if len(fitting) != 1:
+            raise self._misfit(activation)
+        return fitting[0]
+
+    def _misfit(self, activation: Tensor) -> ShapeError:
+        return ShapeError(
+            f"Space {self.space!r} is {self.width} wide and was to be taken at {self.place}, where the activation has "
+            f"shape {tuple(activation.shape)}; name another place, or the axis that it stands on: '{self.place}[1]'."
+        )
 
 
 Reading = SpaceReading | ModuleReading

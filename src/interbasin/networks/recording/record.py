@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -12,10 +13,10 @@ from torch import nn
 
 from interbasin.errors import DataError, InterbasinError, UnknownNameError, WiringError
 from interbasin.networks.recording.batches import batches_of, digest_of, once_only
-from interbasin.networks.recording.choosing import At
+from interbasin.networks.recording.choosing import At, refuse_other_moment
 from interbasin.networks.recording.distributed import agreed, rank, summed, world_size
 from interbasin.networks.recording.hooks import refuse_randomness
-from interbasin.networks.recording.masks import MaskOf
+from interbasin.networks.recording.masks import MaskOf, known_mask
 from interbasin.networks.recording.pairing import Manner, Sums
 from interbasin.networks.recording.passes import Caller, passes
 from interbasin.networks.recording.plan import Plan, Spaces, make_plan
@@ -23,8 +24,7 @@ from interbasin.networks.recording.progress import Progress, telling
 from interbasin.networks.recording.recording import Recording
 from interbasin.networks.recording.state import Kept, State, weights_of
 from interbasin.networks.recording.tokens import POOLS, Tokens, as_tokens
-from interbasin.networks.wiring.finding import wire
-from interbasin.networks.wiring.wiring import Wiring
+from interbasin.networks.recording.wirings import Wirings, no_batch, wirings_of
 from interbasin.statistics.accumulation import Accumulator
 
 __all__ = ["record"]
@@ -37,7 +37,7 @@ def record(
     data: Any,
     spaces: Spaces,
     *,
-    wirings: Wiring | Sequence[Wiring] | Literal[False] | None = None,
+    wirings: Wirings = None,
     at: At = "post",
     statistics: Literal["moments", "layerwise"] = "moments",
     grams: bool = False,
@@ -65,8 +65,10 @@ def record(
             arguments or a mapping of keyword arguments.
         spaces: What to record: a list of names (the same in both networks), a list of pairs (source, target), or a
             mapping from either to the place to take it at (or a pair of places). A name is that of a space of the
-            wiring; one with a colon, such as ``"head:input"``, is a module's input or output as it is. For
-            ``"layerwise"`` also a pair of lists, of the source's layers and of the target's.
+            wiring; one with a colon, such as ``"head:input"``, is a module's input or output as it is. The wiring
+            knows the places of modules that hold tensors; at others, such as activation functions, a space is taken
+            at your word where the width fits. For ``"layerwise"`` also a pair of lists, of the source's layers and of
+            the target's.
         wirings: Of the networks, where they are known; found by tracing the first batch where they are needed and not
             given. False: names are those of modules, and mean their outputs.
         at: ``"post"``: where a space is read, non-linearities and all; ``"pre"``: where it is written.
@@ -89,9 +91,11 @@ def record(
         device: Where batches are moved to; by default to each network's first parameter.
 
     Raises:
-        WiringError: if a space stands nowhere whole, a place is not come by, or a network is being trained.
+        WiringError: if a space stands nowhere whole, a place is not come by, a network is being trained, or a wiring
+            is of another network.
         UnknownNameError: if there is no such space or module.
-        DataError, ShapeError: if there are no data, they hold NaN, or rows do not pair; says in which batch.
+        DataError, ShapeError: if there are no data, a network fails on them, they hold NaN, or rows do not pair; says
+            in which batch.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -100,6 +104,7 @@ def record(
         PairedMoments(8 <- 8, 100 rows)
     """
     networks = _networks(models, own_inputs)
+    refuse_other_moment(at)
     manner = Manner(_one_of(pool, (None, *POOLS), "way to pool"), as_tokens(tokens))
     all_pairs = _one_of(statistics, STATISTICS, "kind of statistics") == "layerwise"
     if state is not None and once_only(data):
@@ -108,7 +113,7 @@ def record(
             "list, a DataLoader or a tensor, or leave state= out."
         )
     batches = batches_of(data, batch_size)
-    caller = Caller(networks, mask, labelled, own_inputs, None if device is None else torch.device(device))
+    caller = Caller(networks, known_mask(mask), labelled, own_inputs, None if device is None else _device(device))
     manners = {
         "statistics": statistics,
         "grams": grams,
@@ -118,15 +123,16 @@ def record(
         "labelled": labelled,
         "own_inputs": own_inputs,
     }
-    error: InterbasinError | None = None
+    error: Exception | None = None
     try:
         first, stream = _begun(iter(batches))
-        plan = make_plan(networks, spaces, _wirings(wirings, caller, first), at=at, all_pairs=all_pairs)
+        plan = make_plan(networks, spaces, wirings_of(wirings, caller, first), at=at, all_pairs=all_pairs)
         sums = Sums.empty(plan, grams)
         saved = None if state is None else State(state, _request(networks, plan) | manners, every)
         with telling(progress, batches, silent=rank() > 0) as tell:
             done = _stream(stream, caller, plan, sums, manner, saved, tell)
-    except InterbasinError as found:
+    # Whatever it is, other processes that wait for this one have to hear of it.
+    except Exception as found:
         error = found
     agreed(error)
     states, done = summed(sums.states, done)
@@ -154,8 +160,8 @@ def _stream(
 ) -> int:
     """Add all batches to the sums; how many there were."""
     kept = None if state is None else state.load()
-    if kept is not None:
-        sums.go_on(kept.sums)
+    if state is not None and kept is not None:
+        sums.go_on(kept.sums, state.folder)
     start = written = 0 if kept is None else kept.batches
     digest, done = "", 0
     with passes(caller.networks, plan) as run:
@@ -164,7 +170,8 @@ def _stream(
                 digest = digest_of(batch, digest)
             if index >= start:
                 calls = caller.calls(batch, index)
-                run(calls, caller.pairing(calls, plan, sums, manner, index))
+                with _in_batch(index):
+                    run(calls, caller.pairing(calls, plan, sums, manner))
             done = index + 1
             if kept is not None and done == start:
                 _refuse_other_data(digest, kept, state)
@@ -177,6 +184,15 @@ def _stream(
     if state is not None and done > written:
         state.save(Kept(sums.states, done, digest))
     return done
+
+
+@contextlib.contextmanager
+def _in_batch(index: int) -> Iterator[None]:
+    """An error says where in the data it arose."""
+    try:
+        yield
+    except InterbasinError as error:
+        raise type(error)(f"In batch {index}: {error}") from error
 
 
 # ---------------------------------------------------------------------- checks
@@ -207,32 +223,20 @@ def _begun(stream: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
     return None, iter(())
 
 
-def _wirings(given: Any, caller: Caller, first: Any) -> Callable[[int], Wiring | None]:
-    """The wiring of a network by its number: as given, or found when it is first needed."""
-    if given is False:
-        return lambda network: None
-    listed = [] if given is None else [given] if isinstance(given, Wiring) else list(given)
-    if given is not None and (
-        len(listed) != len(caller.networks) or not all(isinstance(one, Wiring) for one in listed)
-    ):
-        raise WiringError(
-            f"Recording {len(caller.networks)} network(s) needs as many wirings, found {len(listed)}; give one each, "
-            "or none to have them found."
-        )
-    found: dict[int, Wiring | None] = dict(enumerate(listed))
-
-    def wiring_of(network: int) -> Wiring | None:
-        if network not in found:
-            if first is None:
-                raise _no_batch()
-            found[network] = wire(caller.networks[network], caller.calls(first, 0)[network].example)
-        return found[network]
-
-    return wiring_of
-
-
-def _no_batch() -> DataError:
-    return DataError("The data hold no batch at all, so there is nothing to record; give some.")
+def _device(given: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(given)
+        torch.empty(0, device=device)
+    # torch has many ways to say that it does not know a device, or was built without it.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(
+            f"Batches were to be moved to device {given!r}, which torch cannot use here ({reason}); try 'cpu', or "
+            "leave device= out to have them where each network is."
+        ) from error
+    if device.type == "meta":
+        raise DataError("Tensors on device 'meta' hold no numbers to record; leave device= out, or try 'cpu'.")
+    return device
 
 
 def _refuse_other_data(digest: str, kept: Kept, state: State | None) -> None:
@@ -246,6 +250,9 @@ def _refuse_other_data(digest: str, kept: Kept, state: State | None) -> None:
 
 def _refuse_nothing(states: Sequence[Accumulator], batches: int) -> None:
     if not batches:
-        raise _no_batch()
+        raise no_batch()
     if not all(state.count for state in states):
-        raise DataError("No row was left to record: the masks leave none in any batch; check what they mark.")
+        raise DataError(
+            "No row was left to record: all batches are empty, or their masks leave nothing; check what they hold and "
+            "what they mark."
+        )

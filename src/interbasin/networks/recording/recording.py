@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from interbasin.errors import FileError
+from interbasin.errors import FileError, UnknownNameError
 from interbasin.networks.recording.plan import Plan
 from interbasin.statistics import LayerwiseMoments, PairedMoments
-from interbasin.statistics.accumulation import Accumulator, Side, named_sides
+from interbasin.statistics.accumulation import Accumulator, named_sides
+from interbasin.statistics.files import restored
+from interbasin.statistics.moments import SOURCE, TARGET
 from interbasin.storage import new_folder, read_record, write_record
 
 __all__ = ["HOLDS", "Recording", "load_sums", "save_sums"]
 
 FORMAT, VERSION, NAME = "recording", 1, "recording"
 HOLDS = (NAME,)
+SHOWN = 6  # pairs that are named where another was asked for
 
 Pair = tuple[str, str]
+Value = TypeVar("Value")
+
+
+class _ByPair(dict[Pair, Value]):
+    """What was recorded, by the names of source and target; another pair is an error that names the nearest."""
+
+    def __missing__(self, pair: object) -> Value:
+        known = [repr(one) for one in self]
+        if isinstance(pair, str) and (pair, pair) in self:
+            raise UnknownNameError(
+                f"Recorded are pairs (source, target), found the one name {pair!r}; ask for ({pair!r}, {pair!r})."
+            )
+        near = difflib.get_close_matches(repr(pair), known, SHOWN, cutoff=0.0)
+        raise UnknownNameError.of("recorded pair (source, target)", pair, near)
 
 
 @dataclass(frozen=True)
@@ -48,9 +66,10 @@ class Recording:
             pairs = {
                 (source, target): whole.pair(source, target) for source in whole.sources for target in whole.targets
             }
-            return cls(pairs, plan.places(), batches, whole)
+            return cls(_ByPair(pairs), _ByPair(plan.places()), batches, whole)
         moments = [PairedMoments._of_state(state) for state in states]
-        return cls({names: moments[at] for names, at in plan.names.items()}, plan.places(), batches)
+        found = {names: moments[at] for names, at in plan.names.items()}
+        return cls(_ByPair(found), _ByPair(plan.places()), batches)
 
     @property
     def count(self) -> int:
@@ -80,9 +99,13 @@ class Recording:
             pairs = {(row[0], row[1]): int(row[2]) for row in notes["pairs"]}
             places = {(row[0], row[1]): (row[3], row[4]) for row in notes["pairs"]}
             layerwise = LayerwiseMoments._of_state(states[0]) if notes["layerwise"] else None
+            if layerwise is None and any((*one.sources, *one.targets) != (SOURCE, TARGET) for one in states):
+                raise ValueError("its sums are not of pairs")
             made = [PairedMoments._of_state(state) for state in states]
+            if not pairs:
+                raise ValueError("it names no pair")
             moments = {names: layerwise.pair(*names) if layerwise else made[at] for names, at in pairs.items()}
-            return cls(moments, places, int(notes["batches"]), layerwise)
+            return cls(_ByPair(moments), _ByPair(places), int(notes["batches"]), layerwise)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise FileError(
                 f"The recording in {folder} is damaged, or the state of one that was not finished ({error}); copy the "
@@ -123,7 +146,7 @@ def load_sums(folder: str | os.PathLike[str]) -> tuple[list[Accumulator], dict[s
     """The sums that were saved, exactly, and the notes beside them."""
     document, tensors = read_record(folder, NAME, FORMAT, VERSION)
     try:
-        states = [_restored(one, tensors, f"{position}.") for position, one in enumerate(document["sums"])]
+        states = [restored(one, _below(tensors, f"{position}.")) for position, one in enumerate(document["sums"])]
         return states, dict(document["notes"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(
@@ -131,27 +154,5 @@ def load_sums(folder: str | os.PathLike[str]) -> tuple[list[Accumulator], dict[s
         ) from error
 
 
-def _restored(document: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str) -> Accumulator:
-    def side(kind: str, position: int) -> Side:
-        name = f"{prefix}{kind}.{position}"
-        return Side(tensors[f"{name}.origin"], tensors[f"{name}.total"], tensors[f"{name}.square"])
-
-    sources = {name: side("source", i) for i, name in enumerate(document["sources"])}
-    targets = {name: side("target", j) for j, name in enumerate(document["targets"])}
-    crosses = {
-        (source, target): tensors[f"{prefix}cross.{i}.{j}"]
-        for i, source in enumerate(sources)
-        for j, target in enumerate(targets)
-    }
-    for (source, target), cross in crosses.items():
-        if cross.shape != (targets[target].width, sources[source].width):
-            raise ValueError(f"the products of {source!r} and {target!r} have shape {tuple(cross.shape)}")
-    return Accumulator(
-        grams=bool(document["grams"]),
-        count=int(document["count"]),
-        batches=int(document["batches"]),
-        precision=float(document["precision"]),
-        sources=sources,
-        targets=targets,
-        crosses=crosses,
-    )
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -6,22 +6,27 @@ goes on reads the same batches again without calling the networks, and refuses t
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from interbasin.errors import DataError, FileError
-from interbasin.networks.recording.batches import digest_of
+from interbasin.networks.recording.batches import digest_of, whole_number
 from interbasin.networks.recording.distributed import rank, world_size
 from interbasin.networks.recording.recording import HOLDS, load_sums, save_sums
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.statistics.accumulation import Accumulator
-from interbasin.storage import refuse_what_is_in_the_way
+from interbasin.storage import as_path, refuse_what_is_in_the_way
 
 __all__ = ["Kept", "State", "weights_of"]
+
+Result = TypeVar("Result")
+ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -34,17 +39,22 @@ class Kept:
 
 
 def weights_of(model: nn.Module) -> dict[str, str]:
-    """A network's class, and a cheap hash of its tensors: their names, shapes, and a sample of each."""
-    return {"class": type(model).__name__, "tensors": digest_of(named_tensors(model))}
+    """What tells a network from another: the classes of its modules, and a cheap hash of its tensors."""
+    modules = "; ".join(f"{name} {type(one).__qualname__}" for name, one in model.named_modules())
+    return {
+        "class": type(model).__name__,
+        "modules": hashlib.sha256(modules.encode()).hexdigest(),
+        "tensors": digest_of(named_tensors(model)),
+    }
 
 
 class State:
     """A folder that is written every so often; each process has its own inside it."""
 
     def __init__(self, folder: str | os.PathLike[str], request: dict[str, Any], every: int) -> None:
-        if every < 1:
-            raise DataError(f"The state is saved every so many batches, found every={every}; give at least one.")
-        self.folder = Path(folder)
+        if whole_number(every) < 1:
+            raise DataError(f"The state is saved every so many batches, found every={every!r}; give at least one.")
+        self.folder = as_path(folder)
         if world_size() > 1:
             self.folder = self.folder / f"process-{rank()}-of-{world_size()}"
         self.request = request
@@ -57,6 +67,9 @@ class State:
             DataError: if it is the state of another request.
             FileError: if something else is in the way.
         """
+        return _patiently(self._load)
+
+    def _load(self) -> Kept | None:
         if not (self.folder / "recording.json").exists():
             if self.folder.is_dir() and any(self.folder.iterdir()):
                 raise FileError(
@@ -83,4 +96,17 @@ class State:
     def save(self, kept: Kept) -> None:
         """Write the state in place of the last one."""
         notes = {"request": self.request, "batches": kept.batches, "digest": kept.digest}
-        save_sums(self.folder, kept.sums, notes, force=True)
+        _patiently(lambda: save_sums(self.folder, kept.sums, notes, force=True))
+
+
+def _patiently(act: Callable[[], Result]) -> Result:
+    """The result of ``act``, which is tried again if another run put its state in place at the same moment.
+
+    Two runs of the same recording may share a folder: each state is whole, and any of them can be gone on from.
+    """
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            return act()
+        except FileError:
+            time.sleep(0.02 * 2**attempt)
+    return act()

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from interbasin.arrays import working_dtype
-from interbasin.errors import ShapeError, UnknownNameError
+from interbasin.errors import DataError, ShapeError, UnknownNameError
+from interbasin.networks.recording.batches import whole_number
 
 __all__ = ["Tokens", "as_tokens", "matched", "pooled", "token_shape"]
 
@@ -48,11 +49,29 @@ class Tokens:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise UnknownNameError.of("token mode", self.mode, MODES)
+        if self.prefix is not None and not _two_counts(self.prefix):
+            raise DataError(
+                f"The prefix is a number of tokens for the source and one for the target, found {self.prefix!r}; give "
+                "prefix=(1, 1), or leave it out."
+            )
+        if self.grid is not None and not (
+            isinstance(self.grid, tuple | list) and len(self.grid) == 2 and all(map(_two_counts, self.grid))
+        ):
+            raise DataError(
+                f"The grid is height and width for the source and for the target, found {self.grid!r}; give "
+                "grid=((14, 14), (16, 16)), or leave it out."
+            )
 
 
 def as_tokens(given: str | Tokens | None) -> Tokens | None:
     """What was asked for, by name or in full."""
-    return Tokens(given) if isinstance(given, str) else given  # type: ignore[arg-type]
+    if given is None or isinstance(given, Tokens):
+        return given
+    return Tokens(given)  # type: ignore[arg-type]
+
+
+def _two_counts(given: object) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2 and all(whole_number(one) >= 0 for one in given)
 
 
 def token_shape(seen: Tensor) -> tuple[int, ...]:
