@@ -219,7 +219,7 @@ def full_disk_in_safetensors(*arguments: object, **keywords: object) -> None:
 
 
 STEPS = {
-    "the tensors": lambda patch, fault: patch.setattr(storage, "save_file", fault),
+    "the tensors": lambda patch, fault: patch.setattr("safetensors.torch.save_file", fault),
     "the document": lambda patch, fault: patch.setattr(Path, "write_text", fault),
     "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
     "the flush": lambda patch, fault: patch.setattr(os, "fsync", fault),
@@ -266,7 +266,7 @@ def test_an_interrupt_leaves_what_was_there_before(step, saved, tmp_path, monkey
 
 
 def test_a_full_disk_that_safetensors_reports_is_named_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "save_file", full_disk_in_safetensors)
+    monkeypatch.setattr("safetensors.torch.save_file", full_disk_in_safetensors)
     words = ("thing.safetensors", "No space left on device", "room on the disk")
     refused(lambda: save_number(tmp_path / "new"), FileError, words)
     assert left_in(tmp_path) == []

@@ -17,13 +17,14 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from interbasin.errors import FileError
+
+if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merge: what needs no tensors goes without
+    import torch
 
 __all__ = [
     "as_path",
@@ -140,6 +141,8 @@ def write_record(
     folder: Path, name: str, format: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
 ) -> None:
     """Write ``name.json`` and ``name.safetensors`` into ``folder`` (one that `new_folder` made)."""
+    from safetensors.torch import save_file
+
     # safetensors refuses views that share memory or are not contiguous: a copy of each is what belongs in a file.
     plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
     # The same mark in both files, so that a reader never takes one of an old record and one of a new.

@@ -12,7 +12,7 @@ import pytest
 from tests.statistics.test_moments import state
 from tests.test_storage import TOO_LONG, left_in, refused
 
-from interbasin import LayerwiseMoments, PairedMoments, maps, storage
+from interbasin import LayerwiseMoments, PairedMoments, maps
 from interbasin.data import moments_of_files, open_vectors, streaming
 from interbasin.errors import DataError, FileError, InterbasinError, ShapeError
 
@@ -227,7 +227,7 @@ def test_a_full_disk_leaves_the_earlier_statistics(files, tmp_path, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "save_file", fail)
+        patch.setattr("safetensors.torch.save_file", fail)
         refused(lambda: moments_of_files(*files, rows_per_batch=BATCH, keep=keep), FileError, ("No space left",))
     assert PairedMoments.load(keep).count == 48
     assert left_in(keep) == ["moments.json", "moments.safetensors"]

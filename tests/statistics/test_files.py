@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.statistics.test_moments import rows, state
 from tests.test_storage import TOO_LONG, case, left_in, refused
 
-from interbasin import PairedMoments, maps, storage
+from interbasin import PairedMoments, maps
 from interbasin.errors import FileError
 
 FILES = ["seen", "seen/moments.json", "seen/moments.safetensors"]
@@ -134,7 +134,7 @@ def test_a_save_that_fails_leaves_the_earlier_statistics(fault, saved, tmp_path,
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "save_file", fail)
+        patch.setattr("safetensors.torch.save_file", fail)
         with pytest.raises((FileError, KeyboardInterrupt)):
             PairedMoments.of_batches(batches(0, 5)).save(saved, force=True)
     assert state(PairedMoments.load(saved)) == before

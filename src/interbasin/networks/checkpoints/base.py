@@ -7,24 +7,38 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints.adapters import Adapter
+from interbasin.networks.checkpoints.dtypes import torch_dtype
 from interbasin.networks.checkpoints.faults import listed
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
 
 __all__ = ["Checkpoint", "Entry", "Source"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a tensor before it is read."""
+    """What is known of a tensor before it is read.
 
-    dtype: torch.dtype
+    Attributes:
+        kind: Its dtype by the name that torch has for it: ``"bfloat16"``.
+        shape: Its sizes.
+        itemsize: Bytes a number.
+    """
+
+    kind: str
     shape: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch_dtype(self.kind)
 
     @property
     def numel(self) -> int:
@@ -32,7 +46,7 @@ class Entry:
 
     @property
     def nbytes(self) -> int:
-        return self.numel * self.dtype.itemsize
+        return self.numel * self.itemsize
 
 
 class Source(Protocol):
@@ -56,13 +70,32 @@ class Source(Protocol):
         """What else the file says of itself."""
         ...
 
+    @property
+    def part(self) -> str | None:
+        """Under which name the weights were, where the file holds more than them."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """What was taken off all names."""
+        ...
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names that hold no tensor."""
+        ...
+
     def read(self, name: str) -> Tensor:
         """The tensor of that name, in memory of its own."""
         ...
 
+    def bytes_of(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The same as bytes, row by row: for those who get by without torch."""
+        ...
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Checkpoint(Mapping[str, Tensor]):
+class Checkpoint(Mapping[str, "Tensor"]):
     """A network's weights on disk, of which nothing is read but the names, dtypes and shapes.
 
     Made by `open_checkpoint`. A mapping of names to tensors: indexing reads that one tensor, on the CPU, into memory of
@@ -127,6 +160,15 @@ class Checkpoint(Mapping[str, Tensor]):
     def shape(self, name: str) -> tuple[int, ...]:
         return self.entry(name).shape
 
+    def bytes_of(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The tensor of that name as the bytes it is stored in, in memory of their own; torch is not needed for it.
+
+        Raises:
+            UnknownNameError: If there is none; lists the nearest.
+        """
+        stored = self._stored(name)
+        return self.sources[stored].bytes_of(stored)
+
     def state_dict(self) -> dict[str, Tensor]:
         """All tensors, in memory; tied names share one."""
         tensors = {name: self[name] for name in self.sources}
@@ -160,8 +202,8 @@ class Checkpoint(Mapping[str, Tensor]):
         return f"Checkpoint({str(self.path)!r}, {self.kind}, {len(self)} tensors, {self.numel:,} numbers)"
 
     def _stored(self, name: str) -> str:
-        stored = self.ties.get(name, name)
-        if stored not in self.sources:
+        stored = self.ties.get(name, name) if isinstance(name, str) else None
+        if stored is None or stored not in self.sources:
             near = difflib.get_close_matches(str(name), self.names, 5, cutoff=0.0)
             raise UnknownNameError.of(f"tensor in {self.path}", name, near)
         return stored

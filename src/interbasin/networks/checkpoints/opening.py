@@ -16,7 +16,6 @@ from interbasin.networks.checkpoints.quantised import (
     refuse_quantised_names,
 )
 from interbasin.networks.checkpoints.safetensors_files import open_safetensors
-from interbasin.networks.checkpoints.torch_files import TorchFile, open_torch
 
 __all__ = ["INDEX", "open_checkpoint", "weights_in"]
 
@@ -129,7 +128,7 @@ def _checkpoint(
 ) -> Checkpoint:
     places, ties, metadata = gathered(path, sources)
     refuse_quantised_names(path, places)
-    if len(sources) == 1 and isinstance(sources[0], TorchFile):
+    if len(sources) == 1:
         only = sources[0]
         return Checkpoint(path, kind, places, ties, metadata, folder, adapter, only.part, only.prefix, only.left_out)
     return Checkpoint(path, kind, places, ties, metadata, folder, adapter)
@@ -141,6 +140,8 @@ def _source(path: Path, part: str | None) -> tuple[Source, str]:
     if path.suffix == ".safetensors" or head[8:9] == b"{":
         return open_safetensors(path), "safetensors"
     if head.startswith((b"PK", b"\x80")):
+        from interbasin.networks.checkpoints.torch_files import open_torch  # with torch, which others do without
+
         return open_torch(path, part), "torch"
     raise CheckpointError(
         f"{path} is neither a safetensors file nor one of torch.save: it is {kind_of(head)}; give the weights "

@@ -11,46 +11,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from interbasin.errors import CheckpointError
 from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.dtypes import KINDS
 from interbasin.networks.checkpoints.faults import cut_short, damaged, head_of, kind_of, stamp_of
 
-__all__ = ["MARK", "SafetensorsFile", "mark_of", "open_safetensors", "storable"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["MARK", "SafetensorsFile", "mark_of", "open_safetensors"]
 
 # The key under which our own files tell, in JSON, what wrote them, which names are tied, and what was copied along.
 MARK = "interbasin"
 LONGEST_HEADER = 100_000_000  # bytes; the library has the same limit
-
-DTYPES: dict[str, torch.dtype] = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-}
-
-
-def storable(dtype: torch.dtype) -> bool:
-    """Whether such numbers can be kept in a safetensors file."""
-    return dtype in DTYPES.values()
 
 
 @dataclass(frozen=True)
@@ -63,13 +40,26 @@ class SafetensorsFile:
     ties: Mapping[str, str]
     starts: Mapping[str, int] = field(repr=False)
     stamp: tuple[int, int, int] | None = field(repr=False)
+    part: str | None = None
+    prefix: str = ""
+    left_out: tuple[str, ...] = ()
 
     def read(self, name: str) -> Tensor:
+        import torch
+
         entry = self.entries[name]
+        raw = torch.empty(entry.nbytes, dtype=torch.uint8)
+        self._fill(raw.numpy(), name)
+        return raw.view(entry.dtype).reshape(entry.shape)
+
+    def bytes_of(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        raw = np.empty(self.entries[name].nbytes, dtype=np.uint8)
+        self._fill(raw, name)
+        return raw
+
+    def _fill(self, view: Any, name: str) -> None:
         if stamp_of(self.path) != self.stamp:
             raise CheckpointError(f"{self.path} has changed since it was opened; open it again when it is complete.")
-        raw = torch.empty(entry.nbytes, dtype=torch.uint8)
-        view: Any = raw.numpy()
         filled = 0
         try:
             with self.path.open("rb", buffering=0) as file:
@@ -83,7 +73,6 @@ class SafetensorsFile:
             if isinstance(error, CheckpointError):
                 raise
             raise damaged(self.path, error.strerror or error) from error
-        return raw.view(entry.dtype).reshape(entry.shape)
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:
@@ -172,15 +161,16 @@ def _entry(path: Path, name: str, described: Any) -> tuple[Entry, tuple[int, int
     code, shape, span = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
     if not _counts(shape) or not _counts(span) or len(span) != 2 or not isinstance(code, str):
         raise _wrong(path, f"the entry of {name} is {str(described)[:100]}")
-    if code not in DTYPES:
+    if code not in KINDS:
         advice = (
             "quantised weights cannot be carried" if code.startswith(("F4", "F6")) else "this program may be too old"
         )
         raise CheckpointError(
             f"{name} in {path} is of dtype {code!r}, which is not read here ({advice}); convert it to one of: "
-            f"{', '.join(DTYPES)}."
+            f"{', '.join(KINDS)}."
         )
-    return Entry(DTYPES[code], tuple(shape)), (span[0], span[1])
+    kind, itemsize = KINDS[code]
+    return Entry(kind, tuple(shape), itemsize), (span[0], span[1])
 
 
 def _counts(values: Any) -> TypeGuard[list[int]]:

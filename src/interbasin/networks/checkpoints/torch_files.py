@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.dtypes import kind_of_dtype
 from interbasin.networks.checkpoints.faults import damaged, head_of, kind_of, listed, stamp_of
 
 __all__ = ["TorchFile", "identity", "load_harmless", "open_torch"]
@@ -70,6 +72,9 @@ class TorchFile:
             raise CheckpointError(f"{self.path} has changed since it was opened; open it again when it is complete.")
         return self.tensors[name].detach().clone(memory_format=torch.contiguous_format)
 
+    def bytes_of(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self.read(name).resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
+
 
 def open_torch(path: Path, part: str | None = None) -> TorchFile:
     """The weights in a torch file: a state dict, or the one inside what a training program saved.
@@ -94,8 +99,12 @@ def open_torch(path: Path, part: str | None = None) -> TorchFile:
         stored = first.setdefault(identity(tensor), name)
         if stored != name:
             ties[name] = stored
-    entries = {name: Entry(one.dtype, tuple(one.shape)) for name, one in tensors.items() if name not in ties}
+    entries = {name: _entry(one) for name, one in tensors.items() if name not in ties}
     return TorchFile(path, entries, ties, part, prefix, left_out, tensors, stamp)
+
+
+def _entry(tensor: Tensor) -> Entry:
+    return Entry(kind_of_dtype(tensor.dtype), tuple(tensor.shape), tensor.element_size())
 
 
 def identity(tensor: Tensor) -> object:

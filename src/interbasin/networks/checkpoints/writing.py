@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,16 +17,23 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from interbasin.errors import CheckpointError, DataError
 from interbasin.networks.checkpoints.base import Checkpoint
 from interbasin.networks.checkpoints.companions import companions, copy_companions
+from interbasin.networks.checkpoints.dtypes import storable
 from interbasin.networks.checkpoints.faults import one_line
-from interbasin.networks.checkpoints.opening import INDEX, open_checkpoint, weights_in
-from interbasin.networks.checkpoints.safetensors_files import MARK, mark_of, storable
+from interbasin.networks.checkpoints.layout import (
+    ADAPTER_STEM,
+    SHARD,
+    STEM,
+    headers,
+    is_our_file,
+    is_our_folder,
+    name_files,
+)
+from interbasin.networks.checkpoints.opening import open_checkpoint, weights_in
+from interbasin.networks.checkpoints.safetensors_files import MARK
 from interbasin.networks.checkpoints.torch_files import identity
-from interbasin.storage import FORMAT_PREFIX, new_file, new_folder, write_document
+from interbasin.storage import new_file, new_folder
 
 __all__ = ["Tensors", "is_our_file", "is_our_folder", "write_checkpoint", "write_into"]
-
-FORMAT, VERSION = FORMAT_PREFIX + "checkpoint", 1
-SHARD = 5_000_000_000  # bytes, as the hub advises
 
 Tensors: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
 
@@ -104,27 +110,6 @@ def write_into(
         copy_companions(copied, template.folder, folder)
 
 
-def is_our_file(path: Path) -> bool:
-    """Whether `write_checkpoint` wrote this file."""
-    return mark_of(path).get("format") == FORMAT
-
-
-def is_our_folder(folder: Path) -> bool:
-    """Whether a folder holds what `write_checkpoint` put there and nothing else, so that replacing it loses nothing."""
-    inside = list(folder.rglob("*"))
-    files = {one.relative_to(folder).as_posix() for one in inside if not one.is_dir()}
-    weights = {name for name in files if name.endswith(".safetensors") and "/" not in name}
-    marks = [mark_of(folder / name) for name in weights]
-    if not marks or any(mark.get("format") != FORMAT for mark in marks) or any(one.is_symlink() for one in inside):
-        return False
-    indices = {f"{stem}.safetensors{INDEX}" for stem in (STEM, ADAPTER_STEM)}
-    copied = {str(name) for mark in marks for name in mark.get("copied", ())}
-    return files <= weights | indices | copied
-
-
-STEM, ADAPTER_STEM = "model", "adapter_model"
-
-
 @dataclass(frozen=True)
 class _Template:
     """What is to be kept of another checkpoint: its folder, the names it stores, what its file is called."""
@@ -175,13 +160,13 @@ class _Shards:
         self._name()
 
     def _write(self) -> None:
-        mark = {"format": FORMAT, "version": VERSION, "copied": self.copied, "ties": self.ties}
+        marked = headers(self.notes, self.ties, self.copied)
         plain: dict[str, Tensor] = {}
         storages: set[int] = set()
         for name, tensor in self.pending.items():
             plain[name] = _plain(tensor, storages)
         try:
-            save_file(plain, self._part(len(self.written)), metadata={**self.notes, MARK: json.dumps(mark)})
+            save_file(plain, self._part(len(self.written)), metadata=marked)
         except SafetensorError as error:
             raise CheckpointError(
                 f"Could not write {self.destination}: {one_line(error)}; is there room on the disk and leave to write "
@@ -192,17 +177,7 @@ class _Shards:
         self.pending, self.ties, self.size = {}, {}, 0
 
     def _name(self) -> None:
-        count = len(self.written)
-        if count == 1:
-            os.replace(self._part(0), self.folder / f"{self.stem}.safetensors")
-            return
-        weight_map: dict[str, str] = {}
-        for number, names in enumerate(self.written):
-            file = f"{self.stem}-{number + 1:05}-of-{count:05}.safetensors"
-            os.replace(self._part(number), self.folder / file)
-            weight_map |= dict.fromkeys(names, file)
-        index = {"metadata": {"total_size": self.total}, "weight_map": dict(sorted(weight_map.items()))}
-        write_document(self.folder / f"{self.stem}.safetensors{INDEX}", index)
+        name_files(self.folder, self.stem, self._part, self.written, self.total)
 
     def _part(self, number: int) -> Path:
         return self.folder / f"part-{number:05}"

@@ -1,0 +1,67 @@
+"""What safetensors and torch call the dtypes, and how long their numbers are; torch is not needed to know.
+
+A checkpoint is opened, checked and merged without torch, which takes longer to import than the rest of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["CODES", "KINDS", "kind_of_dtype", "storable", "torch_dtype"]
+
+# Code in a safetensors header -> torch's name of the dtype, and bytes a number.
+KINDS: dict[str, tuple[str, int]] = {
+    "BOOL": ("bool", 1),
+    "U8": ("uint8", 1),
+    "I8": ("int8", 1),
+    "U16": ("uint16", 2),
+    "I16": ("int16", 2),
+    "U32": ("uint32", 4),
+    "I32": ("int32", 4),
+    "U64": ("uint64", 8),
+    "I64": ("int64", 8),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "F32": ("float32", 4),
+    "F64": ("float64", 8),
+    "C64": ("complex64", 8),
+}
+# The other way round.
+CODES = {kind: code for code, (kind, _) in KINDS.items()}
+
+
+def torch_dtype(kind: str) -> torch.dtype:
+    """The dtype that torch calls ``kind``.
+
+    Example:
+        >>> torch_dtype("bfloat16")
+        torch.bfloat16
+    """
+    import torch
+
+    found = getattr(torch, kind)
+    assert isinstance(found, torch.dtype)
+    return found
+
+
+def kind_of_dtype(dtype: torch.dtype) -> str:
+    """What torch calls a dtype, without its own name before it.
+
+    Example:
+        >>> import torch
+        >>> kind_of_dtype(torch.bfloat16)
+        'bfloat16'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def storable(dtype: torch.dtype) -> bool:
+    """Whether such numbers can be kept in a safetensors file."""
+    return kind_of_dtype(dtype) in CODES
