@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tests.networks.checkpoints.strategies import same
 from tests.test_storage import case, refused
 
-from interbasin.errors import CheckpointError
+from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints import open_checkpoint
 from interbasin.networks.checkpoints.base import gathered
 from interbasin.networks.checkpoints.safetensors_files import open_safetensors
@@ -330,3 +330,30 @@ def test_names_that_only_look_alike_are_read(names, tmp_path):
 def test_a_gguf_file_is_refused_whatever_it_is_called(magic, name, tmp_path):
     (tmp_path / name).write_bytes(magic + b"\3\0\0\0" * 8)
     refused(lambda: open_checkpoint(tmp_path / name), CheckpointError, ("GGUF file of llama.cpp", "gguf_file"))
+
+
+@pytest.mark.parametrize("given", [None, 3, b"m", [], object()], ids=lambda given: type(given).__name__)
+def test_a_path_is_text(given):
+    refused(lambda: open_checkpoint(given), CheckpointError, ("named by text", f"found a {type(given).__name__}"))
+
+
+def test_an_empty_path_is_not_the_current_folder():
+    refused(lambda: open_checkpoint(""), CheckpointError, ("its name is empty",))
+
+
+def test_a_part_is_one_of_a_torch_file(tmp_path):
+    folder = sharded(tmp_path / "m")
+    for path, found in (
+        (folder, "a folder"),
+        (folder / INDEX, "an index"),
+        (folder / next(iter(SHARDS)), "a safetensors"),
+    ):
+        words = ("part='ema' chooses among the state dicts", found, "leave part= out")
+        refused(lambda path=path: open_checkpoint(path, part="ema"), CheckpointError, words)
+
+
+@pytest.mark.parametrize("name", [None, 3, ["a"], {}])
+def test_names_of_tensors_are_text(tmp_path, name):
+    checkpoint = open_checkpoint(sharded(tmp_path / "m"))
+    for look in (checkpoint.__getitem__, checkpoint.entry, checkpoint.shape):
+        refused(lambda look=look: look(name), UnknownNameError, (f"named {name!r}", "a, b"))

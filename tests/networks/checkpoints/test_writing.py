@@ -348,3 +348,45 @@ def test_a_step_that_fails_leaves_nothing(step, tmp_path, monkeypatch):
     for name in ("m", "m.safetensors"):
         refused(lambda name=name: write_checkpoint(tmp_path / name, {"w": W}), FileError, ("No space left on device",))
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["m", "m.safetensors"])
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        pytest.param(None, ("a mapping of names to tensors", "found a NoneType"), id="nothing"),
+        pytest.param(3, ("found a int",), id="number"),
+        pytest.param("weights", ("found a str",), id="text"),
+        pytest.param(W, ("found a Tensor",), id="tensor"),
+        pytest.param(torch.nn.Linear(2, 2), ("found the network itself (Linear)", "state_dict()"), id="network"),
+        pytest.param([W], ("pairs of a name and a tensor, and number 0 is a Tensor",), id="no pairs"),
+        pytest.param([("a", W), ("b", W, W)], ("number 1 is a tuple",), id="triples"),
+    ],
+)
+def test_what_is_no_tensors_by_name_is_refused(tmp_path, name, tensors, words):
+    refused(lambda: write_checkpoint(tmp_path / name, tensors), DataError, words)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused(tmp_path):
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    refused(lambda: write_checkpoint(tmp_path / "m", {"a": nested}), DataError, ("a is a nested tensor",))
+
+
+def test_names_of_files_are_text(tmp_path):
+    for path in (None, 3, b"m"):
+        refused(lambda path=path: write_checkpoint(path, {"a": W}), FileError, ("named by text",))
+        refused(lambda path=path: write_into(path, {"a": W}), FileError, ("named by text",))
+        if path is not None:
+            words = ("like=", "named by text")
+            refused(lambda path=path: write_checkpoint(tmp_path / "m", {"a": W}, like=path), CheckpointError, words)
+    refused(lambda: write_into(tmp_path / "none", {"a": W}), CheckpointError, ("which is no folder", "make it first"))
+
+
+@pytest.mark.parametrize("metadata", ["notes", [("a", "b")], {"a": "\ud800"}, {"\ud800": "a"}], ids=repr)
+def test_notes_are_whole_text_to_text(tmp_path, metadata):
+    refused(
+        lambda: write_checkpoint(tmp_path / "m", {"a": W}, metadata=metadata), DataError, ("Notes in a checkpoint",)
+    )
+    refused(lambda: write_checkpoint(tmp_path / "m", {"a": W}, max_shard_bytes=True), DataError, ("found True",))

@@ -43,6 +43,33 @@ def tied():
 def broken():
     raise ValueError("no luck today")
 
+def leaving():
+    raise SystemExit("enough")
+
+def on_meta():
+    with torch.device("meta"):
+        return nn.Linear(3, 2)
+
+def lazy():
+    return nn.LazyLinear(2)
+
+class Own(nn.Linear):
+    def _load_from_state_dict(self, *arguments):
+        raise KeyError("not so")
+
+def own():
+    return Own(3, 2)
+
+class Forgetful(nn.Linear):
+    def eval(self):
+        super().eval()
+
+def forgetful():
+    return Forgetful(3, 2)
+
+def evaluated():
+    return nn.Linear(3, 2).eval()
+
 def nothing():
     return None
 
@@ -170,7 +197,7 @@ def test_a_module_that_is_not_there_is_named(here):
 def test_a_module_that_fails_is_told_from_one_that_is_not_there(here, tmp_path):
     for text, word in (("import no_such_library", "no_such_library"), ("1 / 0", "ZeroDivisionError")):
         (tmp_path / f"{here}_bad.py").write_text(text, "utf-8")
-        refused(lambda: load_model(f"{here}_bad:f"), DataError, (f"{here}_bad:f", "failed", word))
+        refused(lambda: load_model(f"{here}_bad:f"), DataError, (f"{here}_bad:f", "could not be imported", word))
 
 
 def test_errors_of_ours_pass_through_a_factory(here, tmp_path):
@@ -257,3 +284,79 @@ def test_inputs_in_a_folder_or_given_twice_are_refused(here, tmp_path):
 
 def test_a_seed_that_is_none_is_refused(here):
     refused(lambda: load_model(f"{here}:plain", seed=-1), DataError, ("seed",))
+
+
+def test_a_factory_that_leaves_the_program_does_not(here):
+    words = (f"{here}:leaving", "left the program, as sys.exit('enough') does")
+    refused(lambda: load_model(f"{here}:leaving"), DataError, words)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("x = 1\n\ndef f(:\n", ("module_that_is_none.py, line 3 is not Python", "mend it there")),
+        ("x = '\0'", ("is not Python", "null bytes")),
+        ("import sys\nsys.exit(3)", ("could not be imported", "left the program, as sys.exit(3) does")),
+        ("1 / 0", ("could not be imported", "ZeroDivisionError: division by zero")),
+        ("import missing_package_of_ours", ("could not be imported", "No module named 'missing_package_of_ours'")),
+        ("from interbasin import rebasinn", ("could not be imported", "ImportError")),
+    ],
+    ids=["syntax", "null", "exit", "error", "missing", "name"],
+)
+def test_a_module_that_cannot_be_imported_says_why(here, tmp_path, source, words):
+    (tmp_path / "module_that_is_none.py").write_text(source, "utf-8")
+    refused(lambda: load_model("module_that_is_none:f"), DataError, ("module_that_is_none:f was to be made", *words))
+
+
+def test_what_was_made_in_training_mode_is_known(here):
+    assert load_model(f"{here}:plain").was_training and not load_model(f"{here}:evaluated").was_training
+    assert not load_model(f"{here}:plain").model.training
+    assert load_model(f"{here}:forgetful").model is not None
+
+
+@pytest.mark.parametrize(
+    ("factory", "dtype", "words"),
+    [
+        ("on_meta", torch.float32, ("is on the meta device, where no weights can be loaded",)),
+        ("lazy", torch.float32, ("has no shape yet (it is lazy)", "call the network once")),
+        ("own", torch.float32, ("could not be loaded into the network of", "KeyError: 'not so'")),
+        ("plain", torch.int64, ("is of torch.int64", "and of torch.float32", "not weights, or quantised")),
+    ],
+    ids=["meta", "lazy", "own", "whole numbers"],
+)
+def test_weights_that_would_not_be_loaded_are_refused(here, factory, dtype, words):
+    save_file({"weight": torch.ones(2, 3, dtype=dtype), "bias": torch.ones(2, dtype=dtype)}, "w.safetensors")
+    refused(lambda: load_model(f"{here}:{factory}@w.safetensors"), CheckpointError, words)
+
+
+@pytest.mark.parametrize("base", ["gpt2", "", 3])
+def test_a_base_is_for_adapters(here, base):
+    refused(lambda: load_model(f"{here}:plain", base=base), DataError, ("--base", "is no folder with an adapter"))
+
+
+@pytest.mark.parametrize("shape", [(99_999_999_999, 6), (10**30,), (2**40, 2**40)])
+def test_inputs_that_no_machine_holds_are_refused(here, shape):
+    words = (f"of shape {shape} do not fit into memory", "smaller")
+    refused(lambda: load_model(f"{here}:plain", input_shape=shape), DataError, words)
+
+
+@pytest.mark.parametrize("shape", [3, "3,4", (True, 3), np.array([2, 3]), (2, None), ()], ids=str)
+def test_a_shape_is_a_list_of_sizes(here, shape):
+    refused(lambda: load_model(f"{here}:plain", input_shape=shape), DataError, ("is a list of sizes, batch first",))
+
+
+def test_inputs_are_the_name_of_a_file(here):
+    refused(lambda: load_model(f"{here}:plain", inputs=torch.ones(2, 3)), DataError, ("found a Tensor", "save them"))
+    refused(lambda: load_model(f"{here}:plain", inputs="x" * 300), FileError, ("cannot be looked at", "too long"))
+
+
+def test_inputs_given_twice_are_refused_before_anything_is_loaded(here):
+    refused(
+        lambda: load_model(f"{here}:broken", inputs="x.npy", input_shape=(2, 3)),
+        DataError,
+        ("given twice", "one of them"),
+    )
+
+
+def test_a_path_names_a_network_as_text_does(here, tmp_path):
+    assert load_model(Path(f"{here}:plain")).text == f"{here}:plain"

@@ -55,3 +55,18 @@ def test_an_empty_name_is_not_the_current_folder():
 def test_a_name_that_cannot_be_looked_up_is_named():
     refused(lambda: parse_model("~no-such-user/model"), CheckpointError, ("cannot be looked up", "home"))
     refused(lambda: parse_model("x" * 300), CheckpointError, ("cannot be looked up (File name too long)",))
+    for text in ("timm:resnet18@~no-such-user/w.pt", "networks:small@~no-such-user/w.pt"):
+        refused(lambda text=text: parse_model(text), CheckpointError, (text, "cannot be looked up", "home"))
+
+
+@pytest.mark.parametrize("text", ["timm:resnet18@", "networks:small@"])
+def test_an_at_sign_announces_weights(text):
+    refused(lambda: parse_model(text), CheckpointError, (text, "names no weights behind its @", "leave the @ out"))
+
+
+def test_a_path_is_a_name_and_other_things_are_none(tmp_path):
+    assert parse_model(tmp_path) == ModelName("folder", str(tmp_path))
+    for given in (None, 3, b"gpt2", object()):
+        refused(
+            lambda given=given: parse_model(given), CheckpointError, ("named by text", type(given).__name__, "timm:")
+        )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from interbasin.errors import CheckpointError
 
-__all__ = ["cut_short", "damaged", "head_of", "kind_of", "listed", "one_line", "read_json", "stamp_of"]
+__all__ = ["cut_short", "damaged", "head_of", "kind_of", "listed", "one_line", "path_of", "read_json", "stamp_of"]
 
 # First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
 SIGNATURES = {
@@ -25,6 +26,23 @@ SIGNATURES = {
     b"<!DOCTYPE": "an HTML page (perhaps an error page saved in place of a download)",
     b"<html": "an HTML page (perhaps an error page saved in place of a download)",
 }
+
+
+def path_of(given: object, what: str) -> Path:
+    """``given`` as a path; ``what`` is how the message calls what it should name.
+
+    Raises:
+        CheckpointError: If it is none, or empty.
+    """
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(path, str):
+        raise CheckpointError(
+            f"{what} is named by text or a pathlib.Path, found a {type(given).__name__}; give the name of a file or a "
+            "folder."
+        )
+    if not path:
+        raise CheckpointError(f"{what} was to be found, and its name is empty; give a file or a folder.")
+    return Path(path)
 
 
 def head_of(path: Path) -> bytes:

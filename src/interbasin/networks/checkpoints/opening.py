@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from interbasin.errors import CheckpointError
 from interbasin.networks.checkpoints.adapters import CONFIGURATION, Adapter, read_adapter
 from interbasin.networks.checkpoints.base import Checkpoint, Source, gathered
-from interbasin.networks.checkpoints.faults import head_of, kind_of, listed, read_json
+from interbasin.networks.checkpoints.faults import head_of, kind_of, listed, path_of, read_json
 from interbasin.networks.checkpoints.quantised import (
     refuse_quantised_configuration,
     refuse_quantised_file,
@@ -65,12 +65,14 @@ def open_checkpoint(path: str | PathLike[str], *, part: str | None = None) -> Ch
         >>> checkpoint["up.weight"].sum().item()
         6.0
     """
-    path = Path(path)
+    path = path_of(path, "A checkpoint")
     try:
         if path.is_dir():
+            _refuse_part(path, part, "a folder")
             return _open_folder(path)
         if path.is_file():
             if path.name.endswith(INDEX):
+                _refuse_part(path, part, "an index of several files")
                 return _checkpoint(path, "sharded", _shards(path))
             return _open_file(path, part)
         found = "that is a pipe or a device" if path.exists() else "there is nothing there"
@@ -79,6 +81,14 @@ def open_checkpoint(path: str | PathLike[str], *, part: str | None = None) -> Ch
             raise
         found = f"that could not be looked at ({error.strerror or error})"
     raise CheckpointError(f"Weights were to be read from {path}, but {found}; give a file or a folder with weights.")
+
+
+def _refuse_part(path: Path, part: str | None, found: str) -> None:
+    if part is not None:
+        raise CheckpointError(
+            f"part={part!r} chooses among the state dicts of one torch file, and {path} is {found}; leave part= out, "
+            "or name the file."
+        )
 
 
 def weights_in(folder: Path) -> Path | None:
@@ -138,6 +148,7 @@ def _source(path: Path, part: str | None) -> tuple[Source, str]:
     head = head_of(path)
     refuse_quantised_file(path, head)
     if path.suffix == ".safetensors" or head[8:9] == b"{":
+        _refuse_part(path, part, "a safetensors file")
         return open_safetensors(path), "safetensors"
     if head.startswith((b"PK", b"\x80")):
         from interbasin.networks.checkpoints.torch_files import open_torch  # with torch, which others do without

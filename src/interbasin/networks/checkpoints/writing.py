@@ -11,14 +11,14 @@ from typing import TypeAlias
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from interbasin.errors import CheckpointError, DataError
 from interbasin.networks.checkpoints.base import Checkpoint
 from interbasin.networks.checkpoints.companions import companions, copy_companions
 from interbasin.networks.checkpoints.dtypes import storable
-from interbasin.networks.checkpoints.faults import one_line
+from interbasin.networks.checkpoints.faults import one_line, path_of
 from interbasin.networks.checkpoints.layout import (
     ADAPTER_STEM,
     SHARD,
@@ -31,7 +31,7 @@ from interbasin.networks.checkpoints.layout import (
 from interbasin.networks.checkpoints.opening import open_checkpoint, weights_in
 from interbasin.networks.checkpoints.safetensors_files import MARK
 from interbasin.networks.checkpoints.torch_files import identity
-from interbasin.storage import new_file, new_folder
+from interbasin.storage import as_path, new_file, new_folder
 
 __all__ = ["Tensors", "is_our_file", "is_our_folder", "write_checkpoint", "write_into"]
 
@@ -76,7 +76,8 @@ def write_checkpoint(
         >>> checkpoint.numel, dict(checkpoint.ties)
         (10, {'head.weight': 'embed.weight'})
     """
-    target = Path(path)
+    target = as_path(path)
+    _check_source(tensors)
     if target.suffix == ".safetensors":
         _check_arguments(max_shard_bytes, metadata)
         template = _template(like)
@@ -100,6 +101,10 @@ def write_into(
     destination: Path | None = None,
 ) -> None:
     """Write weights into a folder that is being filled; ``destination`` is what messages call it."""
+    folder = as_path(folder)
+    if not folder.is_dir():
+        raise CheckpointError(f"Weights were to be written into {folder}, which is no folder; make it first.")
+    _check_source(tensors)
     _check_arguments(max_shard_bytes, metadata)
     template = _template(like)
     copied = [] if template.folder is None else companions(template.folder)
@@ -123,7 +128,7 @@ def _template(like: Checkpoint | str | os.PathLike[str] | None) -> _Template:
     if like is None:
         return _Template()
     if not isinstance(like, Checkpoint):
-        folder = Path(like)
+        folder = path_of(like, "The checkpoint to write alike (like=)")
         if folder.is_dir() and weights_in(folder) is None:  # a configuration alone
             return _Template(folder)
         like = open_checkpoint(folder)
@@ -207,7 +212,13 @@ def _once(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tenso
 
 def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tensor | str]]:
     if not isinstance(tensors, Mapping):
-        yield from tensors
+        for position, pair in enumerate(tensors):
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise DataError(
+                    f"Tensors come as pairs of a name and a tensor, and number {position} is a {type(pair).__name__}; "
+                    "give a mapping, or such pairs."
+                )
+            yield pair[0], pair[1]
         return
     # Of tied names the first is kept: that should be the one which the other checkpoint kept.
     for name in sorted(tensors, key=lambda name: name not in stored):
@@ -226,6 +237,19 @@ def _plain(tensor: Tensor, storages: set[int]) -> Tensor:
     return plain
 
 
+def _check_source(tensors: object) -> None:
+    if isinstance(tensors, nn.Module):
+        raise DataError(
+            f"A checkpoint is written from tensors by name, found the network itself ({type(tensors).__name__}); give "
+            "its state_dict()."
+        )
+    if isinstance(tensors, str | bytes | Tensor) or not isinstance(tensors, Iterable):
+        raise DataError(
+            f"A checkpoint is written from a mapping of names to tensors, or pairs of them, found a "
+            f"{type(tensors).__name__}; give a state dict."
+        )
+
+
 def _check_name(name: object, names: set[str]) -> None:
     if not isinstance(name, str) or not name or name == "__metadata__":
         raise DataError(f"Tensors are stored by name, found {name!r}; give them names that are text, and not empty.")
@@ -240,6 +264,8 @@ def _check_name(name: object, names: set[str]) -> None:
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise DataError(f"A checkpoint holds tensors, but {name} is a {type(value).__name__}; leave it out.")
+    if value.is_nested:
+        raise DataError(f"{name} is a nested tensor, which a safetensors file cannot hold; store its parts by name.")
     if value.is_quantized or value.layout != torch.strided:
         raise DataError(
             f"{name} is quantised or sparse ({value.dtype}, {value.layout}), which a safetensors file cannot hold; "
@@ -252,18 +278,25 @@ def _check_tensor(name: str, value: object) -> None:
 
 
 def _check_arguments(max_shard_bytes: int, metadata: Mapping[str, str] | None) -> None:
-    if not isinstance(max_shard_bytes, int) or max_shard_bytes < 1:
+    if not isinstance(max_shard_bytes, int) or isinstance(max_shard_bytes, bool) or max_shard_bytes < 1:
         raise DataError(
             f"max_shard_bytes is a number of bytes, 1 or more, found {max_shard_bytes!r}; try 5_000_000_000."
         )
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise DataError(f"Notes in a checkpoint are a mapping of text to text, found a {type(metadata).__name__}.")
     notes = metadata or {}
-    wrong = [key for key, value in notes.items() if not isinstance(key, str) or not isinstance(value, str)]
+    wrong = [key for key, value in notes.items() if not _is_plain_text(key) or not _is_plain_text(value)]
     if wrong or MARK in notes:
         found = wrong[0] if wrong else MARK
         raise DataError(
             f"Notes in a checkpoint are text to text, and {MARK!r} is taken; found {found!r}: {notes[found]!r}. "
             "Convert or rename it."
         )
+
+
+def _is_plain_text(value: object) -> bool:
+    """Whether this is text, and whole: half a character can be held in Python, but not in a file."""
+    return isinstance(value, str) and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
 def _notes(metadata: Mapping[str, str] | None) -> dict[str, str]:

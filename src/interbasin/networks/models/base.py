@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from interbasin.errors import CheckpointError, DataError
 from interbasin.networks.checkpoints import Checkpoint
-from interbasin.networks.checkpoints.faults import listed
+from interbasin.networks.checkpoints.faults import listed, one_line
 
 __all__ = ["Inputs", "LoadedModel", "load_weights", "refuse_mismatch", "working_dtype_of"]
 
@@ -31,6 +31,7 @@ class LoadedModel:
         family: What kind of network it is: the ``model_type`` of transformers, the architecture of timm, or the class.
         unused: Tensors of the checkpoint that the network has no use for (with ``strict=False``).
     """
+        was_training: Whether a factory returned it in training mode.
 
     model: nn.Module
     inputs: Inputs | None
@@ -39,6 +40,7 @@ class LoadedModel:
     family: str
     unused: tuple[str, ...] = field(default=())
 
+    was_training: bool = False
     def require_inputs(self) -> Inputs:
         """The example inputs.
 
@@ -73,9 +75,25 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict:
                 raise CheckpointError(
                     f"{name} has shape {checkpoint.shape(name)} in {checkpoint.path} and {tuple(tensor.shape)} in "
                     f"{what}; these are the weights of another network, or of another size of it."
+            _refuse_empty(name, tensor, what)
                 )
-            tensor.data = tensor.data.to(checkpoint.dtype(name))
-    result = model.load_state_dict(checkpoint.state_dict(), strict=False)
+            dtype = checkpoint.dtype(name)
+            if tensor.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
+                raise CheckpointError(
+                    f"{name} is of {dtype} in {checkpoint.path} and of {tensor.dtype} in {what}; these are not "
+                    "weights, or quantised ones: give those that were saved from this network."
+                )
+            tensor.data = tensor.data.to(dtype)
+    try:
+        result = model.load_state_dict(checkpoint.state_dict(), strict=False)
+    except (CheckpointError, MemoryError):
+        raise
+    # Networks may load in ways of their own.
+    except Exception as error:
+        raise CheckpointError(
+            f"The weights in {checkpoint.path} could not be loaded into {what} ({type(error).__name__}: "
+            f"{one_line(error)}); does its own load_state_dict load them?"
+        ) from error
     there = {id(tensor) for name, tensor in own.items() if name in checkpoint}
     missing = [
         name
@@ -90,6 +108,20 @@ def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexp
     """Refuse weights whose names are not those of the network.
 
     Raises:
+def _refuse_empty(name: str, tensor: Tensor, what: str) -> None:
+    """Refuse to load numbers into a tensor that has no room for them: nothing would be loaded, and nobody told."""
+    if nn.parameter.is_lazy(tensor):
+        raise CheckpointError(
+            f"{name} of {what} has no shape yet (it is lazy), so that no weights can be loaded; call the network once "
+            "where it is made."
+        )
+    if tensor.device.type == "meta":
+        raise CheckpointError(
+            f"{name} of {what} is on the meta device, where no weights can be loaded; make the network with numbers, "
+            "on the CPU."
+        )
+
+
         CheckpointError: If names are missing, or there are some that the network has no use for.
     """
     if missing:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -38,36 +39,58 @@ def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = T
             f"{type(model).__name__}; return the network itself."
         )
     unused = () if checkpoint is None else load_weights(model, checkpoint, f"the network of {name}", strict=strict)
-    return LoadedModel(model.eval(), inputs, checkpoint, text, type(model).__name__, unused)
+    training = any(module.training for module in model.modules())
+    model.eval()
+    return LoadedModel(model, inputs, checkpoint, text, type(model).__name__, unused, training)
 
 
 def _call(name: str) -> Any:
     where, _, function = name.partition(":")
+    module = _module(where, name)
+    factory = getattr(module, function, None)
+    if not callable(factory):
+        public = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+        raise UnknownNameError.of(f"factory in {where}", function, public[:20])
     try:
-        module = importlib.import_module(where)
-        factory = getattr(module, function, None)
-        if callable(factory):
-            return factory()
-    except ModuleNotFoundError as error:
-        if error.name is None or not (where + ".").startswith(error.name + "."):
-            raise _failed(name, error) from error
-        raise UnknownNameError(
-            f"There is no module named {error.name!r}, of which the model {name} was to be made; check the spelling, "
-            "run from the folder that holds it, or install it."
-        ) from error
+        return factory()
     except InterbasinError:
         raise
-    except Exception as error:
-        raise _failed(name, error) from error
-    public = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
-    raise UnknownNameError.of(f"factory in {where}", function, public[:20])
+    except (Exception, SystemExit) as error:
+        raise DataError(
+            f"The factory {name} was called without arguments and failed ({_told(error)}); make it work by itself "
+            "first."
+        ) from error
 
 
-def _failed(name: str, error: Exception) -> DataError:
-    return DataError(
-        f"The factory {name} was called without arguments and failed ({type(error).__name__}: {one_line(error)}); make "
-        "it work by itself first."
-    )
+def _module(where: str, name: str) -> ModuleType:
+    """The module that a factory is in, imported."""
+    try:
+        return importlib.import_module(where)
+    except InterbasinError:
+        raise
+    except SyntaxError as error:
+        line = "" if error.lineno is None else f", line {error.lineno}"
+        raise DataError(
+            f"The model {name} was to be made, but {error.filename or where}{line} is not Python ({error.msg}); mend "
+            "it there first."
+        ) from error
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (where + ".").startswith(missing + "."):
+            raise UnknownNameError(
+                f"There is no module named {missing!r}, of which the model {name} was to be made; check the spelling, "
+                "run from the folder that holds it, or install it."
+            ) from error
+        raise DataError(
+            f"The model {name} was to be made, but its module {where} could not be imported ({_told(error)}); make "
+            "that work first."
+        ) from error
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"it left the program, as sys.exit({error.code!r}) does"
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 @contextmanager

@@ -26,8 +26,8 @@ def base_of(folder: Path, asked: str | None = None) -> str:
     Raises:
         CheckpointError: If it names none, or itself.
     """
-    name = asked or read_adapter(folder).base
-    if name is None:
+    name = read_adapter(folder).base if asked is None else asked
+    if not name or not isinstance(name, str):
         raise CheckpointError(
             f"{folder} holds an adapter that does not say of which network; name that with base= (--base MODEL)."
         )

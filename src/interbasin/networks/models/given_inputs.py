@@ -17,6 +17,7 @@ from interbasin.networks.checkpoints.faults import one_line
 from interbasin.networks.checkpoints.safetensors_files import open_safetensors
 from interbasin.networks.checkpoints.torch_files import load_harmless
 from interbasin.networks.models.base import Inputs, working_dtype_of
+from interbasin.storage import as_path
 
 __all__ = ["given_inputs"]
 
@@ -35,28 +36,54 @@ def given_inputs(
         DataError: If both are given, or neither makes a batch.
         FileError: If the file cannot be read.
     """
+    refuse_both(path, shape)
+    dtype = working_dtype_of(model)
+    return _cast(_read(as_path(path)), dtype, path) if path is not None else _drawn(model, shape, dtype, generator)
+
+
+def refuse_both(path: object, shape: object) -> None:
+    """Refuse inputs that are given twice, or not as a file.
+
+    Raises:
+        DataError: If they are.
+    """
     if path is not None and shape is not None:
         raise DataError("Example inputs were given twice, as a file and as a shape; give one of them.")
-    dtype = working_dtype_of(model)
-    return _cast(_read(Path(path)), dtype, path) if path is not None else _drawn(model, shape, dtype, generator)
+    if path is not None and not isinstance(path, str | PathLike):
+        raise DataError(
+            f"Example inputs are given as the name of a file, found a {type(path).__name__}; save them, or pass them "
+            "to interbasin.wire yourself."
+        )
 
 
 def _drawn(model: nn.Module, shape: Sequence[int] | None, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
-    sizes = list(shape or ())
-    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+    sizes = list(shape) if isinstance(shape, Sequence) else []
+    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         raise DataError(
             f"The shape of example inputs is a list of sizes, batch first, found {shape!r}; try (1, 3, 224, 224)."
         )
-    if getattr(model, "main_input_name", None) == "input_ids":
-        from interbasin.networks.models.example_inputs import token_ids
+    try:
+        if getattr(model, "main_input_name", None) == "input_ids":
+            from interbasin.networks.models.example_inputs import token_ids
 
-        return {"input_ids": token_ids(model, tuple(sizes), generator)}
-    return torch.randn(sizes, generator=generator).to(dtype)
+            return {"input_ids": token_ids(model, tuple(sizes), generator)}
+        return torch.randn(sizes, generator=generator).to(dtype)
+    except (RuntimeError, TypeError, MemoryError) as error:  # what torch says of sizes that no machine holds
+        raise DataError(
+            f"Example inputs of shape {tuple(sizes)} do not fit into memory; give smaller sizes, batch first."
+        ) from error
 
 
 def _read(path: Path) -> Any:
-    if not path.is_file():
-        found = "a folder" if path.is_dir() else "no such file"
+    try:
+        there, folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        raise FileError(
+            f"Example inputs were to be read from {path}, which cannot be looked at ({error.strerror}); give a "
+            f"{SUPPORTED} file."
+        ) from error
+    if not there:
+        found = "a folder" if folder else "no such file"
         raise FileError(f"Example inputs were to be read from {path}, but there is {found}; give a {SUPPORTED} file.")
     if path.suffix == ".safetensors":
         stored = open_safetensors(path)

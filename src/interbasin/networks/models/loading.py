@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 
+from interbasin.errors import DataError
 from interbasin.networks.models.base import LoadedModel
-from interbasin.networks.models.given_inputs import given_inputs
+from interbasin.networks.models.given_inputs import given_inputs, refuse_both
 from interbasin.networks.models.names import ModelName, parse_model
 from interbasin.randomness import generator_of
 
@@ -18,7 +19,7 @@ __all__ = ["load_model"]
 
 
 def load_model(
-    text: str,
+    text: str | PathLike[str],
     *,
     inputs: str | PathLike[str] | None = None,
     input_shape: Sequence[int] | None = None,
@@ -44,7 +45,7 @@ def load_model(
             arguments.
         input_shape: The shape of example inputs, batch first, to draw at random. By default they are made from the
             configuration, where it tells enough, or are the factory's.
-        base: The network that an adapter belongs to, in place of the one it names.
+        base: The network that an adapter belongs to, in place of the one it names. Only for adapters.
         strict: Whether tensors that the network has no use for are an error. Missing ones always are.
         trust_remote_code: Run Python code that comes with a folder of transformers.
         seed: For what is drawn at random: inputs, and weights where none were given.
@@ -53,10 +54,16 @@ def load_model(
         CheckpointError: If there is no such network, or its weights do not fit.
         UnknownNameError: If timm has no such architecture, or there is no such module or factory.
         MissingExtraError: If the library it needs is not installed.
-        DataError: If the inputs cannot be used, or a factory fails.
+        DataError: If the inputs cannot be used, a factory fails, or there is a base without an adapter.
     """
     generator = generator_of(seed)
-    loaded = _loaded(text, parse_model(text), base, strict, trust_remote_code, seed)
+    name = parse_model(text)
+    if base is not None and name.kind != "adapter":
+        raise DataError(
+            f"base= (--base) names the network below an adapter, and {text} is no folder with an adapter; leave it out."
+        )
+    refuse_both(inputs, input_shape)
+    loaded = _loaded(str(text), name, base, strict, trust_remote_code, seed)
     if inputs is not None or input_shape is not None:
         loaded = replace(loaded, inputs=given_inputs(loaded.model, inputs, input_shape, generator))
     return loaded

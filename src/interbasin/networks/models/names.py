@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,7 @@ from interbasin.networks.checkpoints.adapters import CONFIGURATION
 __all__ = ["ModelName", "parse_model"]
 
 TIMM = "timm:"
-FACTORY = re.compile(r"(?P<name>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(?:@(?P<weights>.+))?")
+FACTORY = re.compile(r"(?P<name>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(?:@(?P<weights>.*))?")
 HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 FORMS = (
     "a folder or hub id of transformers, a folder with a PEFT adapter, timm:NAME@weights.safetensors, or "
@@ -36,7 +37,7 @@ class ModelName:
     weights: Path | None = None
 
 
-def parse_model(text: str) -> ModelName:
+def parse_model(text: str | PathLike[str]) -> ModelName:
     """What ``text`` means. What exists on the disk comes before what it could be the name of.
 
     Raises:
@@ -50,9 +51,12 @@ def parse_model(text: str) -> ModelName:
         >>> parse_model("openai-community/gpt2").kind
         'hub'
     """
+    text = fspath(text) if isinstance(text, PathLike) else text
+    if not isinstance(text, str):
+        raise CheckpointError(f"A model is named by text, found a {type(text).__name__}; give {FORMS}.")
     if text.startswith(TIMM):
-        name, _, weights = text.removeprefix(TIMM).partition("@")
-        return ModelName("timm", name, Path(weights).expanduser() if weights else None)
+        name, behind, weights = text.removeprefix(TIMM).partition("@")
+        return ModelName("timm", name, _weights(text, weights) if behind else None)
     if not text:
         raise CheckpointError(f"A model was to be loaded, and its name is empty; give {FORMS}.")
     try:
@@ -71,7 +75,20 @@ def parse_model(text: str) -> ModelName:
     factory = FACTORY.fullmatch(text)
     if factory:
         weights = factory["weights"]
-        return ModelName("factory", factory["name"], Path(weights).expanduser() if weights else None)
+        return ModelName("factory", factory["name"], None if weights is None else _weights(text, weights))
     if HUB.fullmatch(text):
         return ModelName("hub", text)
     raise CheckpointError(f"The model {text!r} is neither a folder that exists nor a name that is known; give {FORMS}.")
+
+
+def _weights(text: str, weights: str) -> Path:
+    if not weights:
+        raise CheckpointError(
+            f"The model {text!r} names no weights behind its @; name a file or a folder, or leave the @ out."
+        )
+    try:
+        return Path(weights).expanduser()
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"The weights of {text!r} cannot be looked up ({str(error).rstrip('.')}); give their whole path."
+        ) from error
