@@ -30,8 +30,8 @@ class LoadedModel:
         text: What was asked for.
         family: What kind of network it is: the ``model_type`` of transformers, the architecture of timm, or the class.
         unused: Tensors of the checkpoint that the network has no use for (with ``strict=False``).
-    """
         was_training: Whether a factory returned it in training mode.
+    """
 
     model: nn.Module
     inputs: Inputs | None
@@ -39,8 +39,8 @@ class LoadedModel:
     text: str
     family: str
     unused: tuple[str, ...] = field(default=())
-
     was_training: bool = False
+
     def require_inputs(self) -> Inputs:
         """The example inputs.
 
@@ -71,11 +71,11 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict:
     own = model.state_dict(keep_vars=True)
     for name, tensor in own.items():
         if name in checkpoint and isinstance(tensor, Tensor):
+            _refuse_empty(name, tensor, what)
             if tuple(tensor.shape) != checkpoint.shape(name):
                 raise CheckpointError(
                     f"{name} has shape {checkpoint.shape(name)} in {checkpoint.path} and {tuple(tensor.shape)} in "
                     f"{what}; these are the weights of another network, or of another size of it."
-            _refuse_empty(name, tensor, what)
                 )
             dtype = checkpoint.dtype(name)
             if tensor.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
@@ -104,10 +104,6 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict:
     return tuple(result.unexpected_keys)
 
 
-def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexpected: list[str]) -> None:
-    """Refuse weights whose names are not those of the network.
-
-    Raises:
 def _refuse_empty(name: str, tensor: Tensor, what: str) -> None:
     """Refuse to load numbers into a tensor that has no room for them: nothing would be loaded, and nobody told."""
     if nn.parameter.is_lazy(tensor):
@@ -122,6 +118,10 @@ def _refuse_empty(name: str, tensor: Tensor, what: str) -> None:
         )
 
 
+def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexpected: list[str]) -> None:
+    """Refuse weights whose names are not those of the network.
+
+    Raises:
         CheckpointError: If names are missing, or there are some that the network has no use for.
     """
     if missing:
