@@ -86,7 +86,7 @@ def test_a_folded_network_computes_the_same_and_its_stream_is_orthogonal(name: s
     assert wiring.check(folded, inputs) < 1e-10
 
 
-@pytest.mark.parametrize("name", ["timm/vit", "transformers/llama", "transformers/gemma", "transformers/t5"])
+@pytest.mark.parametrize("name", ["timm/vit", *(f"transformers/{name}" for name in ("llama", "gemma", "t5", "mamba"))])
 def test_in_float32_where_casts_change_nothing_all_norms_of_the_stream_fold_as_well(name: str) -> None:
     network, inputs = ARCHITECTURES[name](0)
     randomise(network, 0, inputs)

@@ -21,13 +21,15 @@ from torch import Tensor, nn
 
 from interbasin.errors import WiringError
 from interbasin.maps import Linear
+from interbasin.networks.folding.folding import Folding, Replacement, grouped, keep_folding, told
 from interbasin.networks.folding.recognise import Elementary, recognise
-from interbasin.networks.folding.ties import tie_again, untie
+from interbasin.networks.folding.replacing import add_bias, put
+from interbasin.networks.folding.ties import shared, tie_again, untie
 from interbasin.networks.folding.unit import SpelledNorm, UnitNorm
 from interbasin.networks.wiring.admission import admit, named_tensors, refuse_numbers_that_are_none
 from interbasin.networks.wiring.carry import Mover
 from interbasin.networks.wiring.checking import difference
-from interbasin.networks.wiring.copying import copied
+from interbasin.networks.wiring.copying import copied, forget_what_was_derived
 from interbasin.networks.wiring.finding import wire_around
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.spaces import Axis, In, Role, Space, leaves
@@ -48,7 +50,8 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
     In it the residual stream moves by every orthogonal map. Tied heads become tensors of their own, norms become
     `UnitNorm`, and linear layers get a bias where a norm had one. Where something besides weights reads a norm of the
     stream (the network's output, say), its gain becomes a linear layer behind it. Norms that read no stream (of queries
-    and keys, say) stay as they are.
+    and keys, say) stay as they are: ``print(folding_of(folded))`` tells which, and why. `save_folded` writes the result
+    so that `load_model` reads it.
 
     Args:
         model: In evaluation mode. It stays as it is.
@@ -72,6 +75,7 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
     admit(model)
     refuse_numbers_that_are_none(model)
     folded = copied(model)
+    forget_what_was_derived(folded)
     ties = untie(folded)
     elementary = {name: found for name, module in folded.named_modules() if (found := recognise(module)) is not None}
     if not any(one.kind != "scale" for one in elementary.values()):
@@ -82,16 +86,54 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
     plan = _Plan(wiring, elementary)
     plan.require_something(type(model).__name__)
     with torch.no_grad():
-        _act(folded, plan)
+        biases = _act(folded, plan)
     tie_again(folded, ties)
-    gap = difference(model, folded, inputs)
+    keep_folding(folded, Folding(plan.replacements(), biases, tuple(shared(folded)), grouped(plan.left())))
+    _require_the_same(model, folded, inputs, plan)
+    return folded
+
+
+def _require_the_same(model: nn.Module, folded: nn.Module, inputs: Inputs, plan: _Plan) -> None:
     dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
-    if not gap <= EQUAL.get(dtype, 1e-3):
+    most = EQUAL.get(dtype, 1e-3)
+    units = {name: one for name, one in folded.named_modules() if isinstance(one, UnitNorm)}
+    try:
+        gap = difference(model, folded, inputs)
+        # What stands for the gain is there for its dtype: whoever reads its numbers would now read others.
+        for unit in units.values():
+            unit.weight.fill_(torch.nan)
+        if not difference(model, folded, inputs) <= max(gap, most):
+            raise _read_elsewhere(model, _first_reader(model, folded, inputs, units, most))
+    except WiringError as error:
+        if isinstance(error.__cause__, AttributeError | TypeError):  # of a bias that is no longer there
+            raise _read_elsewhere(model, " or ".join([*plan.norms, *plan.spelled, *plan.dense][:3])) from error
+        raise
+    finally:
+        for unit in units.values():
+            unit.weight.fill_(1.0)
+    if not gap <= most:
         raise WiringError(
             f"Folding {type(model).__name__} changed its outputs by {gap:.1e}, which it must not; please report this "
             "network."
         )
-    return folded
+
+
+def _first_reader(
+    model: nn.Module, folded: nn.Module, inputs: Inputs, units: Mapping[str, UnitNorm], most: float
+) -> str:
+    for name, unit in units.items():
+        for other in units.values():
+            other.weight.fill_(torch.nan if other is unit else 1.0)
+        if not difference(folded, folded, inputs) <= most:
+            return name
+    return next(iter(units))
+
+
+def _read_elsewhere(model: nn.Module, norm: str) -> WiringError:
+    return WiringError(
+        f"{type(model).__name__} reads the gain or the bias of {norm} outside of that norm, so that folding it would "
+        "change what is read there; give that place a tensor of its own first (norm.weight.detach().clone())."
+    )
 
 
 # ---------------------------------------------------------------------- what can be folded
@@ -225,12 +267,33 @@ class _Plan:
 
     def require_something(self, model: str) -> None:
         if not self.norms:
-            told = "; ".join(f"{name}: {why}" for name, why in list(self.reasons.items())[:3])
-            more = f" (and {len(self.reasons) - 3} more)" if len(self.reasons) > 3 else ""
             raise WiringError(
-                f"No norm of {model} can be folded. {told}{more}. Keep to permutations in its stream, which need no "
-                "folding."
+                f"No norm of {model} can be folded. {'; '.join(told(grouped(self.reasons)))}. Keep to permutations in "
+                "its stream, which need no folding."
             )
+
+    def left(self) -> dict[str, str]:
+        """The norms that stay as they are, and why."""
+        done = {*self.norms, *self.spelled, *self.dense}
+        unsaid = "what it reads is no stream that is read through norms alone"
+        return {
+            name: self.reasons.get(name, unsaid)
+            for name, one in self.elementary.items()
+            if one.kind != "scale" and name not in done
+        }
+
+    def replacements(self) -> dict[str, Replacement]:
+        """What stands in the place of each norm and scaling that was folded."""
+        kinds = {
+            **dict.fromkeys(self.scalings, "nothing"),
+            **dict.fromkeys(self.norms, "unit"),
+            **dict.fromkeys(self.spelled, "spelled"),
+            **{name: "spelled-centring" if self.elementary[name].kind == "layer" else "spelled" for name in self.dense},
+        }
+        return {
+            name: Replacement(kind, self.elementary[name].width, self.elementary[name].eps)
+            for name, kind in kinds.items()
+        }
 
 
 def _whole(axis: Axis) -> str | None:
@@ -247,8 +310,10 @@ def _equal(one: Elementary, other: Elementary) -> bool:
 # ---------------------------------------------------------------------- folding
 
 
-def _act(model: nn.Module, plan: _Plan) -> None:
+def _act(model: nn.Module, plan: _Plan) -> tuple[str, ...]:
+    """Fold as planned; the linear layers that got a bias come back."""
     wiring, tensors = plan.wiring, named_tensors(model)
+    biases: dict[str, None] = {}
     for name in plan.scalings:
         _scale_writers(tensors, wiring, plan.places[name].before, plan.elementary[name].gain)
     done: set[str] = set()
@@ -256,7 +321,7 @@ def _act(model: nn.Module, plan: _Plan) -> None:
         after = plan.places[name].after
         if after is not None and after not in done:
             done.add(after)
-            _scale_readers(model, tensors, wiring, after, plan.elementary[name])
+            biases |= dict.fromkeys(_scale_readers(model, tensors, wiring, after, plan.elementary[name]))
     centred = {stream for stream, kind in plan.streams.items() if kind == "layer"}
     for stream in centred:
         _centre_writers(tensors, wiring, stream)
@@ -264,37 +329,21 @@ def _act(model: nn.Module, plan: _Plan) -> None:
         before, after = plan.places[name].before, plan.places[name].after
         if before is not None and after in centred:
             _centre_writers(tensors, wiring, before)
-        _replace(model, name, nn.Identity())
-    for name in plan.norms:
-        _replace(model, name, _unit(model, name, plan.elementary[name]))
-    for name in [*plan.spelled, *plan.dense]:
-        norm = plan.elementary[name]
-        keeps_centring = norm.kind == "layer" and name in plan.dense
-        first = (
-            nn.LayerNorm(norm.width, eps=norm.eps, elementwise_affine=False)
-            if keeps_centring
-            else _unit(model, name, norm)
-        )
-        gain = _gain_as_layer(model, name, norm, centred=plan.places[name].after in centred)
-        _replace(model, name, SpelledNorm(first, gain).train(model.get_submodule(name).training))
+    for name, replacement in plan.replacements().items():
+        new = put(model, name, replacement)
+        if isinstance(new, SpelledNorm):
+            _spell(new.gain, plan.elementary[name], centred=plan.places[name].after in centred)
+    return tuple(biases)
 
 
-def _unit(model: nn.Module, name: str, norm: Elementary) -> nn.Module:
-    old = model.get_submodule(name)
-    return UnitNorm(norm.width, norm.eps, next(old.parameters())).train(old.training)
-
-
-def _gain_as_layer(model: nn.Module, name: str, norm: Elementary, centred: bool) -> nn.Linear:
+def _spell(layer: nn.Linear, norm: Elementary, centred: bool) -> None:
     """The gain and bias of a norm as a linear layer, whose result has no mean where it is added to a stream of none."""
     weight, bias = torch.diag(norm.gain), torch.zeros_like(norm.gain) if norm.bias is None else norm.bias
     if centred:
         weight, bias = weight - weight.mean(0), bias - bias.mean()
-    like = next(model.get_submodule(name).parameters())
-    layer = nn.Linear(norm.width, norm.width, device=like.device, dtype=like.dtype)
     layer.weight.copy_(weight)
     assert layer.bias is not None
     layer.bias.copy_(bias)
-    return layer
 
 
 class _Scaling:
@@ -325,14 +374,17 @@ def _touching(wiring: Wiring, places: tuple[str, ...]) -> dict[str, list[int]]:
 
 def _scale_readers(
     model: nn.Module, tensors: Mapping[str, Tensor], wiring: Wiring, space: str, norm: Elementary
-) -> None:
+) -> list[str]:
+    biases = []
     for name, places in _touching(wiring, wiring.spaces[space].reads).items():
         tensor, axes = tensors[name], wiring.tensors[name].axes
         if norm.bias is not None:
             shifted = _moved(tensor, axes, wiring, space, Role.READ, 1 + norm.bias) - tensor.double()
             called = any(place.startswith(f"{name.rpartition('.')[0]}:input:") for place in wiring.activations)
-            _add_to_bias(model, name, places[0], shifted, called)
+            if _add_to_bias(model, name, places[0], shifted, called):
+                biases.append(name.rpartition(".")[0])
         tensor.copy_(_moved(tensor, axes, wiring, space, Role.READ, norm.gain))
+    return biases
 
 
 def _scale_writers(tensors: Mapping[str, Tensor], wiring: Wiring, space: str | None, gain: Tensor) -> None:
@@ -349,8 +401,8 @@ def _centre_writers(tensors: Mapping[str, Tensor], wiring: Wiring, stream: str) 
         tensors[name].copy_(mover.move(tensors[name].double(), wiring.tensors[name].axes))
 
 
-def _add_to_bias(model: nn.Module, name: str, axis: int, shifted: Tensor, called: bool) -> None:
-    """What the reader makes of the norm's bias goes into its own, which is made where there is none."""
+def _add_to_bias(model: nn.Module, name: str, axis: int, shifted: Tensor, called: bool) -> bool:
+    """What the reader makes of the norm's bias goes into its own; whether that had to be made comes back."""
     path, _, local = name.rpartition(".")
     owner = model.get_submodule(path)
     amount = shifted.sum(axis)
@@ -367,19 +419,12 @@ def _add_to_bias(model: nn.Module, name: str, axis: int, shifted: Tensor, called
         )
     if bias is None:
         assert isinstance(owner, nn.Linear)
-        owner.bias = nn.Parameter(amount.to(owner.weight))
-    else:
-        bias.copy_(bias.double() + amount)
+        add_bias(owner)
+        owner.bias.copy_(amount)
+        return True
+    bias.copy_(bias.double() + amount)
+    return False
 
 
 def _tuple(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
-
-
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    # Under every name it has: a module can be used in several places.
-    old = model.get_submodule(name)
-    for parent in list(model.modules()):
-        for label, child in list(parent._modules.items()):
-            if child is old:
-                parent._modules[label] = module

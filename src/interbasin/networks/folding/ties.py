@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
-__all__ = ["tie_again", "untie"]
+__all__ = ["shared", "tie", "tie_again", "untie"]
 
 
-def untie(model: nn.Module) -> list[tuple[str, ...]]:
-    """Give tensors that several modules share a copy each, so that one can be folded into and the other not."""
+def shared(model: nn.Module) -> list[tuple[str, ...]]:
+    """The names of each parameter that several modules share, one a module."""
     groups: dict[int, list[str]] = {}
     for name, tensor in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(tensor), []).append(name)
@@ -20,20 +22,37 @@ def untie(model: nn.Module) -> list[tuple[str, ...]]:
             owners.setdefault(id(model.get_submodule(name.rpartition(".")[0])), name)
         if len(owners) > 1:
             ties.append(tuple(owners.values()))
-            for name in list(owners.values())[1:]:
-                path, _, local = name.rpartition(".")
-                owner = model.get_submodule(path)
-                old = getattr(owner, local)
-                setattr(owner, local, nn.Parameter(old.detach().clone(), requires_grad=old.requires_grad))
     return ties
+
+
+def untie(model: nn.Module) -> list[tuple[str, ...]]:
+    """Give tensors that several modules share a copy each, so that one can be folded into and the other not."""
+    ties = shared(model)
+    for _, *others in ties:
+        for name in others:
+            owner, local = _owner(model, name)
+            old = getattr(owner, local)
+            setattr(owner, local, nn.Parameter(old.detach().clone(), requires_grad=old.requires_grad))
+    return ties
+
+
+def tie(model: nn.Module, names: Sequence[str]) -> None:
+    """Have all of ``names`` be the parameter that the first of them is."""
+    for name in names[1:]:
+        owner, local = _owner(model, name)
+        setattr(owner, local, model.get_parameter(names[0]))
 
 
 def tie_again(model: nn.Module, ties: list[tuple[str, ...]]) -> None:
     """Share again what came out equal; where a head and a table parted, the configuration is told so."""
     for first, *others in ties:
         for name in others:
-            path, _, local = name.rpartition(".")
             if torch.equal(model.get_parameter(first), model.get_parameter(name)):
-                setattr(model.get_submodule(path), local, model.get_parameter(first))
+                tie(model, (first, name))
             elif getattr(getattr(model, "config", None), "tie_word_embeddings", False):
                 model.config.tie_word_embeddings = False  # type: ignore[union-attr]
+
+
+def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, local = name.rpartition(".")
+    return model.get_submodule(path), local

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from interbasin.errors import CheckpointError, DataError
 from interbasin.networks.checkpoints import Checkpoint
 from interbasin.networks.checkpoints.faults import listed, one_line
+from interbasin.networks.models.folded import rebuild_as_folded
 
 __all__ = ["Inputs", "LoadedModel", "load_weights", "refuse_mismatch", "working_dtype_of"]
 
@@ -58,6 +59,8 @@ class LoadedModel:
 def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict: bool = True) -> tuple[str, ...]:
     """Put a checkpoint into ``model``, in the checkpoint's dtypes; the names that the model has no use for come back.
 
+    If the checkpoint is that of a folded network, the model is folded first.
+
     Args:
         model: Is changed: it should be one that was just made.
         checkpoint: Must have every tensor of the model. Tied ones need to be there once, and the counters of
@@ -68,6 +71,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict:
     Raises:
         CheckpointError: If names or shapes do not fit.
     """
+    rebuild_as_folded(model, checkpoint, what)
     own = model.state_dict(keep_vars=True)
     for name, tensor in own.items():
         if name in checkpoint and isinstance(tensor, Tensor):

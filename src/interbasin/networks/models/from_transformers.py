@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from interbasin.errors import CheckpointError, MissingExtraError
 from interbasin.networks.checkpoints import Checkpoint, open_checkpoint
 from interbasin.networks.checkpoints.faults import one_line, read_json
-from interbasin.networks.models.base import LoadedModel, refuse_mismatch
+from interbasin.networks.models.base import LoadedModel, load_weights, refuse_mismatch
 from interbasin.networks.models.example_inputs import example_inputs
+from interbasin.networks.models.folded import is_folded, version_folded_with
 from interbasin.randomness import generator_of
 
 __all__ = ["DOWNLOADS", "load_folder", "snapshot", "stored_tensors"]
@@ -67,6 +68,10 @@ def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: boo
     checkpoint = open_checkpoint(folder)
     kind, name, remote = _class_of(folder, settings, trust_remote_code)
     options: dict[str, Any] = {"trust_remote_code": True} if remote else {}
+    if is_folded(checkpoint):
+        model, unused = _folded(kind, name, checkpoint, folder, strict)
+        inputs = example_inputs(model, generator_of(seed), _preprocessor(folder))
+        return LoadedModel(model.eval(), inputs, checkpoint, text, str(model.config.model_type), unused)
     try:
         with _quiet():
             model, report = kind.from_pretrained(
@@ -84,10 +89,36 @@ def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: boo
             "from_pretrained load it?"
         ) from error
     _refuse_report(checkpoint, name, report, strict)
-    preprocessor = read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).is_file() else None
-    inputs = example_inputs(model, generator_of(seed), preprocessor)
+    inputs = example_inputs(model, generator_of(seed), _preprocessor(folder))
     unused = tuple(sorted(report["unexpected_keys"]))
     return LoadedModel(model.eval(), inputs, checkpoint, text, str(model.config.model_type), unused)
+
+
+def _folded(kind: Any, name: str, checkpoint: Checkpoint, folder: Path, strict: bool) -> tuple[Any, tuple[str, ...]]:
+    """A network that was folded: transformers makes the one it was folded from, and the weights go into that."""
+    transformers: Any = importlib.import_module("transformers")
+    try:
+        with _quiet():
+            model = kind(transformers.AutoConfig.from_pretrained(folder, local_files_only=True))
+    except Exception as error:
+        raise CheckpointError(
+            f"transformers could not make the {name} that {folder} was folded from ({type(error).__name__}: "
+            f"{one_line(error)}); was its configuration changed?"
+        ) from error
+    try:
+        return model, load_weights(model, checkpoint, f"the folded {name}", strict=strict)
+    except CheckpointError as error:
+        saved_with = version_folded_with(folder)
+        if saved_with in (None, transformers.__version__):
+            raise
+        raise CheckpointError(
+            f"{error} It was saved with transformers {saved_with}, and this is {transformers.__version__}, which may "
+            "name its tensors otherwise."
+        ) from error
+
+
+def _preprocessor(folder: Path) -> dict[str, Any] | None:
+    return read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).is_file() else None
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -1,0 +1,135 @@
+"""What folding did to a network: enough to do it again to a fresh one, and to tell what was left as it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from interbasin.errors import FileError, WiringError
+
+__all__ = ["Folding", "Replacement", "folding_of", "grouped", "keep_folding", "told"]
+
+# The attribute of a folded network that holds what was done to it. Copies of the network have it too.
+ATTRIBUTE = "interbasin_folding"
+KINDS = ("unit", "spelled", "spelled-centring", "nothing")
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What stands where a norm or a scaling stood.
+
+    Attributes:
+        kind: ``"unit"``: a norm without a gain. ``"spelled"``: the same with the gain as a linear layer behind it.
+            ``"spelled-centring"``: the same behind a norm that takes the mean away. ``"nothing"``: a scaling that went
+            into what writes it.
+        width: Of what it reads.
+        epsilon: Of the norm.
+    """
+
+    kind: str
+    width: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What `fold_norms` did.
+
+    Attributes:
+        replaced: Module -> what stands there now.
+        biases: Linear layers that had no bias and got one.
+        ties: Names of parameters that are one tensor after folding.
+        left: Why norms stay as they are -> which. Layers that repeat share a reason, with ``*`` for their number.
+    """
+
+    replaced: Mapping[str, Replacement]
+    biases: tuple[str, ...] = ()
+    ties: tuple[tuple[str, ...], ...] = ()
+    left: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        counts = {kind: sum(one.kind.startswith(kind) for one in self.replaced.values()) for kind in KINDS}
+        lines = [f"{counts['unit']} norms folded into what reads them"]
+        if counts["spelled"]:
+            lines.append(f"{counts['spelled']} norms with their gain as a linear layer behind them")
+        if counts["nothing"]:
+            lines.append(f"{counts['nothing']} scalings folded into what writes them")
+        return "\n".join([*lines, *(f"left as it is: {one}" for one in told(self.left))])
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it in JSON's own types."""
+        return {
+            "replaced": {name: vars(one) for name, one in self.replaced.items()},
+            "biases": list(self.biases),
+            "ties": [list(names) for names in self.ties],
+            "left": {why: list(names) for why, names in self.left.items()},
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Folding:
+        """The folding that `to_json` told.
+
+        Raises:
+            FileError: if it is damaged.
+        """
+        try:
+            found = cls(
+                {name: Replacement(**one) for name, one in document["replaced"].items()},
+                tuple(document["biases"]),
+                tuple(tuple(names) for names in document["ties"]),
+                {why: tuple(names) for why, names in document["left"].items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FileError(
+                f"What a folding replaced cannot be read ({type(error).__name__}: {error}); save it again."
+            ) from error
+        for name, one in found.replaced.items():
+            fits = one.kind in KINDS and type(one.width) is int and one.width > 0 and isinstance(one.epsilon, float)
+            if not fits:
+                raise FileError(f"What a folding put in the place of {name!r} is damaged: {one}; save it again.")
+        if not all(isinstance(name, str) for names in (found.biases, *found.ties) for name in names):
+            raise FileError("The biases or ties of a folding are not all names; save it again.")
+        return found
+
+
+def keep_folding(model: nn.Module, folding: Folding) -> None:
+    """Note on a folded network what was done to it."""
+    setattr(model, ATTRIBUTE, folding)
+
+
+def folding_of(model: nn.Module) -> Folding:
+    """What `fold_norms` did to ``model``, or to the network that it is a copy of or was carried from.
+
+    Raises:
+        WiringError: if it is not folded.
+    """
+    found = getattr(model, ATTRIBUTE, None)
+    if not isinstance(found, Folding):
+        raise WiringError(f"{type(model).__name__} is not a network that fold_norms made; fold it first.")
+    return found
+
+
+def grouped(reasons: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Reasons by norm as norms by reason, one for all layers that repeat.
+
+    Example:
+        >>> grouped({"h.0.norm": "read by h.0.mlp", "h.1.norm": "read by h.1.mlp"})
+        {'read by h.*.mlp': ('h.0.norm', 'h.1.norm')}
+    """
+    found: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        found.setdefault(re.sub(r"(?<=\.)\d+(?=\.)|\b\d+(?=\.[a-z])", "*", why), []).append(name)
+    return {why: tuple(names) for why, names in found.items()}
+
+
+def told(left: Mapping[str, tuple[str, ...]], most: int = 3) -> list[str]:
+    """A sentence for each reason, with the first of the norms it holds for."""
+    lines = [
+        f"{names[0]}{f' (and {len(names) - 1} like it)' if len(names) > 1 else ''}: {why}"
+        for why, names in left.items()
+    ]
+    return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more reasons"]
