@@ -86,12 +86,11 @@ def digest_of(path: Path) -> Digest:
 
 def _behind(text: str) -> Path | None:
     """The file or folder that a path or a MODEL string stands for."""
-    from interbasin.networks.models import parse_model
-
     if not text:  # which Path takes for the current folder
         return None
-    for found in (Path(text).expanduser(), _weights(text, parse_model)):
+    for find in (_path, _weights):
         try:
+            found = find(text)
             if found is not None and (found.is_file() or found.is_dir()):
                 return found
         except (OSError, ValueError):  # a name that no file can have is a name of something else
@@ -99,13 +98,17 @@ def _behind(text: str) -> Path | None:
     return None
 
 
-def _weights(text: str, parse: Any) -> Path | None:
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _weights(text: str) -> Path | None:
+    from interbasin.networks.models import parse_model  # with torch, which a path needs none of
+
     try:
-        name = parse(text)
+        return parse_model(text).weights
     except InterbasinError:
         return None
-    weights: Path | None = name.weights
-    return weights
 
 
 def _inside(folder: Path) -> Iterator[Path]:

@@ -7,13 +7,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from interbasin.errors import FileError, UnknownNameError
-from interbasin.networks import Alignment, Checkpoint, open_checkpoint
 from interbasin.outcome.hashes import Digest, InputFiles, digest_of
 from interbasin.outcome.numbers import from_json, to_json
 from interbasin.storage import read_document
+
+if TYPE_CHECKING:  # jobs that need no torch write outcomes too, and torch takes longer to import than they do
+    from interbasin.networks import Alignment, Checkpoint
 
 __all__ = ["DOCUMENT", "FORMAT", "REPORT", "VERSION", "Artefact", "Cell", "Kind", "Outcome", "is_our_outcome"]
 
@@ -133,10 +135,14 @@ class Outcome:
 
     def alignment(self, name: str = "alignment") -> Alignment:
         """An alignment that the job made."""
+        from interbasin.networks import Alignment
+
         return Alignment.load(self.path(name))
 
     def checkpoint(self, name: str = "model") -> Checkpoint:
         """Weights that the job made; nothing is read yet."""
+        from interbasin.networks import open_checkpoint
+
         return open_checkpoint(self.path(name))
 
     def table(self, name: str) -> dict[str, list[Cell]]:

@@ -11,17 +11,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
-from interbasin.networks import Alignment, Checkpoint
-from interbasin.networks.checkpoints.writing import Tensors, write_into
 from interbasin.outcome.abandoned import claimed, sweep
 from interbasin.outcome.hashes import Digest, InputFiles, digest_of, files_of
 from interbasin.outcome.numbers import checked_number, plain, to_json
@@ -38,6 +33,12 @@ from interbasin.outcome.outcome import (
     is_our_outcome,
 )
 from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
+
+if TYPE_CHECKING:  # a job that needs no torch should not wait for it
+    from torch import nn
+
+    from interbasin.networks import Alignment, Checkpoint
+    from interbasin.networks.checkpoints.writing import Tensors
 
 __all__ = ["Draft", "new_outcome", "refuse_outcome_in_the_way"]
 
@@ -163,6 +164,10 @@ class Draft:
             like: Whose configuration and tokenizer to copy along.
             metadata: Notes for the headers, text to text.
         """
+        from torch import nn
+
+        from interbasin.networks.checkpoints.writing import write_into
+
         before = self._begin(name, place if place != "." else None)
         target = self.folder if place == "." else self.folder / place
         target.mkdir(exist_ok=True)
@@ -174,6 +179,13 @@ class Draft:
             destination=self._destination / place,
         )
         self._register(name, "checkpoint", place, sorted(self._present() - before))
+
+    @contextlib.contextmanager
+    def filled(self, name: str, kind: Kind) -> Iterator[Path]:
+        """Register all files that the block writes into the outcome's own folder, which it is given, as one artefact."""
+        before = self._begin(name, None)
+        yield self.folder
+        self._register(name, kind, ".", sorted(self._present() - before))
 
     def add_alignment(self, alignment: Alignment, *, name: str = "alignment") -> None:
         """Save an alignment in a folder of its own."""
@@ -303,6 +315,6 @@ def _versions() -> dict[str, str]:
     return {
         "interbasin": __version__,
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
+        "torch": version("torch"),
+        "numpy": version("numpy"),
     }

@@ -1,0 +1,222 @@
+"""Plots: well-formed whatever they are given, nothing outside the paper, every name told, nothing finite lost."""
+
+from __future__ import annotations
+
+import math
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.test_storage import case, refused
+
+from interbasin.errors import DataError
+from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
+from interbasin.outcome.plots.drawing import COLOURS, shortened, width_of
+from interbasin.outcome.plots.scales import linear, logarithmic
+
+SVG = "{http://www.w3.org/2000/svg}"
+HALF = [place / 10 for place in range(11)]
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    """The plot, after checking that it is XML, loads nothing, and draws nothing outside its paper."""
+    root = ElementTree.fromstring(svg)
+    assert root.tag == SVG + "svg" and "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+    width, height = float(root.get("width", "")), float(root.get("height", ""))
+    for one in root.iter():
+        for key in ("x", "x1", "x2", "cx"):
+            if key in one.attrib:
+                assert -0.01 <= float(one.attrib[key]) <= width + 0.01, one.attrib
+        for key in ("y", "y1", "y2", "cy"):
+            if key in one.attrib:
+                assert -0.01 <= float(one.attrib[key]) <= height + 0.01, one.attrib
+        for pair in one.get("points", "").split():
+            x, y = map(float, pair.split(","))
+            assert -0.01 <= x <= width + 0.01 and -0.01 <= y <= height + 0.01
+        assert "nan" not in str(one.attrib) and "inf" not in str(one.attrib)
+    return root
+
+
+def words(root: ElementTree.Element) -> list[str]:
+    return ["".join(one.itertext()) for one in root.iter(SVG + "text")]
+
+
+def all_of(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
+    return list(root.iter(SVG + name))
+
+
+def test_a_line_chart_has_a_curve_a_name_and_a_colour_for_each_series():
+    series = {f"method {place}": (HALF, [place + one for one in HALF]) for place in range(10)}
+    root = parsed(line_chart(series, title="Loss", x_label="t", y_label="loss", note="two pairs"))
+    curves = all_of(root, "polyline")
+    assert len(curves) == 10 and {"Loss", "t", "loss", "two pairs", *series} <= set(words(root))
+    # Where colours come again, the dashes are others.
+    looks = {(one.get("stroke"), one.get("stroke-dasharray")) for one in curves}
+    assert len(looks) == 10 and {colour for colour, _ in looks} == set(COLOURS)
+
+
+def test_a_curve_goes_up_where_its_numbers_do():
+    root = parsed(line_chart({"a": ([0.0, 1.0, 2.0], [0.0, 10.0, 5.0])}))
+    (curve,) = all_of(root, "polyline")
+    points = [tuple(map(float, pair.split(","))) for pair in curve.get("points", "").split()]
+    assert points[0][0] < points[1][0] < points[2][0] and points[1][1] < points[2][1] < points[0][1]
+    assert points[2][1] - points[1][1] == pytest.approx(points[0][1] - points[2][1], abs=0.02)
+
+
+def test_a_curve_is_broken_where_a_number_is_not_finite():
+    root = parsed(line_chart({"a": (HALF, [1, 2, math.nan, 3, 4, math.inf, 5, math.nan, 1, 1, 1e308])}))
+    assert [len(one.get("points", "").split()) for one in all_of(root, "polyline")] == [2, 2, 2]
+    assert len(all_of(root, "circle")) >= 1  # the point that stands alone
+
+
+def test_a_curve_without_finite_numbers_says_so():
+    assert "no finite values" in words(parsed(line_chart({"a": ([0, 1], [math.nan, math.nan])})))
+    assert "no finite values" in words(parsed(line_chart({"a": ([], [])})))
+    assert "no finite values" in words(parsed(line_chart({"a": ([0, 1], [0, -1])}, log=True)))
+
+
+def test_one_curve_needs_no_legend():
+    assert "a" not in words(parsed(line_chart({"a": ([0, 1], [0, 1])})))
+
+
+def test_arrays_and_tensors_are_drawn_like_lists():
+    lists = line_chart({"a": (HALF, HALF)})
+    assert line_chart({"a": (np.array(HALF), torch.tensor(HALF, dtype=torch.float64))}) == lists
+
+
+def test_names_are_escaped_and_long_ones_whole_where_the_mouse_rests():
+    wicked, long = "<script>alert('&')</script>", "encoder." * 40
+    root = parsed(line_chart({wicked: (HALF, HALF), long: (HALF, HALF)}, title='"<&>"\x00\x1b'))
+    assert all_of(root, "script") == [] and wicked in words(root) and '"<&>"' in words(root)
+    assert long in [one.text for one in all_of(root, "title")]
+
+
+def test_bars_are_as_long_as_their_numbers():
+    root = parsed(bar_chart({"fc1": 1.0, "fc2": 2.0, "fc3": math.nan, "fc4": 0.0}, title="Error", x_label="error"))
+    bars = [one for one in all_of(root, "rect") if one.find(SVG + "title") is not None]
+    lengths = [float(one.get("width", "")) for one in bars]
+    assert lengths[1] == pytest.approx(2 * lengths[0], abs=0.02) and lengths[2] == 0 and len(lengths) == 3
+    assert {"fc1", "fc2", "fc3", "fc4", "1", "2", "nan", "0", "Error", "error"} <= set(words(root))
+
+
+def test_bars_of_several_methods_share_rows_and_a_row_may_lack_one():
+    root = parsed(bar_chart({"before": {"fc1": 1.0, "fc2": 2.0}, "after": {"fc2": 0.5}}))
+    assert words(root).count("fc2") == 1 and {"before", "after"} <= set(words(root))
+    assert len([one for one in all_of(root, "rect") if one.find(SVG + "title") is not None]) == 3
+
+
+def test_bars_may_be_negative_or_on_decades():
+    parsed(bar_chart({"a": -1.0, "b": 2.0}))
+    root = parsed(bar_chart({"a": 1e-6, "b": 1e-2, "c": 0.0, "d": -1.0}, log=True))
+    widths = [float(one.get("width", "")) for one in all_of(root, "rect") if one.find(SVG + "title") is not None]
+    assert len(widths) == 2 and 0 < widths[0] < widths[1]
+    assert "no finite values" in words(parsed(bar_chart({"a": math.nan})))
+
+
+def test_a_scatter_chart_shows_all_groups_in_one_scale():
+    points = np.random.default_rng(0).normal(size=(20, 2))
+    root = parsed(scatter_chart({"A": points, "B": torch.tensor(points) + 5}, title="PCA", x_label="1", y_label="2"))
+    assert {"A", "B", "PCA"} <= set(words(root)) and len(all_of(root, "circle")) == 21  # one is the legend's
+    square = parsed(scatter_chart({"A": [[0, 0], [1, 0], [0, 1]]}))
+    a, b, c = ((float(one.get("cx", "")), float(one.get("cy", ""))) for one in all_of(square, "circle"))
+    assert b[0] - a[0] == pytest.approx(a[1] - c[1], abs=0.03)
+
+
+def test_of_many_points_some_are_shown_and_it_says_so():
+    root = parsed(scatter_chart({"A": np.zeros((4000, 2)), "B": np.ones((10, 2))}, note="fc2"))
+    assert "fc2; 1,334 of the 4,000 points of A are shown" in words(root)
+    assert len(all_of(root, "circle")) == 1334 + 1
+
+
+def test_a_heat_map_has_a_cell_for_each_number_and_its_colours_grow_lighter():
+    root = parsed(heat_map([[0.0, 0.5], [1.0, math.nan]], rows=["a", "b"], columns=["c", "d"], title="CKA"))
+    cells = [one for one in all_of(root, "rect") if one.find(SVG + "title") is not None]
+    assert [one.find(SVG + "title").text for one in cells] == ["a, c: 0", "a, d: 0.5", "b, c: 1", "b, d: nan"]
+    light = [sum(int(one.get("fill", "")[place : place + 2], 16) for place in (1, 3, 5)) for one in cells]
+    assert light[0] < light[1] < light[2] and cells[3].get("class") == "ib-none"
+    assert {"a", "b", "c", "d", "0.50", "–", "CKA"} <= set(words(root))
+
+
+def test_a_large_heat_map_leaves_names_out_that_would_overlap():
+    names = [f"encoder.layers.{place}.linear1" for place in range(60)]
+    root = parsed(heat_map(np.eye(60), rows=names, columns=names, x_label="B", y_label="A", low=0, high=1))
+    shown = [one for one in words(root) if one.startswith("encoder")]
+    assert 20 <= len(shown) <= 120 and len(all_of(root, "rect")) == 3600 + 1 + 65
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "expected"),
+    [
+        case("no curves", lambda: line_chart({}), DataError, "none was given"),
+        case("half a curve", lambda: line_chart({"a": ([1, 2], [1])}), DataError, "'a'", "2 positions and 1 heights"),
+        case("no rows", lambda: bar_chart({}), DataError, "none was given"),
+        case("mixed bars", lambda: bar_chart({"a": 1.0, "b": {"c": 1.0}}), DataError, "Some bars have methods"),
+        case("no groups", lambda: scatter_chart({}), DataError, "none was given"),
+        case("points in space", lambda: scatter_chart({"a": [[1, 2, 3]]}), DataError, "'a'", "3 numbers"),
+        case("no matrix", lambda: heat_map([]), DataError, "no cells"),
+        case("no columns", lambda: heat_map([[]]), DataError, "no cells"),
+        case("a ragged matrix", lambda: heat_map([[1], [1, 2]]), DataError, "different lengths"),
+        case("too few names", lambda: heat_map([[1, 2]], columns=["a"]), DataError, "2 columns and 1 names"),
+    ],
+)
+def test_what_cannot_be_drawn_is_named(draw, error, expected):
+    refused(draw, error, expected)
+
+
+numbers = st.floats() | st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, 5e-324])
+
+
+@given(
+    st.dictionaries(st.text(max_size=9), st.lists(st.tuples(numbers, numbers), max_size=9), min_size=1, max_size=25),
+    st.text(),
+    st.booleans(),
+)
+def test_whatever_is_drawn_is_well_formed(groups, title, log):
+    parsed(line_chart({name: ([x for x, _ in one], [y for _, y in one]) for name, one in groups.items()}, log=log))
+    parsed(scatter_chart(groups, title=title, x_label=title, y_label=title, note=title))
+    bars = {name: dict(zip(map(str, range(9)), (x for x, _ in one), strict=False)) for name, one in groups.items()}
+    if any(bars.values()):
+        parsed(bar_chart(bars, title=title, log=log))
+    rows = [[x, y] for one in groups.values() for x, y in one]
+    if rows:
+        parsed(heat_map(rows, title=title))
+
+
+@given(st.lists(st.floats(-1e200, 1e200), min_size=1), st.booleans())
+def test_an_axis_holds_its_numbers_and_its_ticks_differ(values, zero):
+    scale = linear(values, zero=zero)
+    assert all(-1e-9 <= scale.share(one) <= 1 + 1e-9 for one in values) and scale.low < scale.high
+    assert 2 <= len(scale.ticks) <= 12 and all(-1e-6 <= scale.share(tick) <= 1 + 1e-6 for tick in scale.ticks)
+    assert not zero or scale.low <= 0 <= scale.high
+    assert len(set(scale.labels)) == len(scale.ticks)
+
+
+@given(st.lists(st.floats(1e-290, 1e290), min_size=1))
+def test_an_axis_of_ratios_holds_its_numbers(values):
+    scale = logarithmic(values)
+    assert all(-1e-9 <= scale.share(one) <= 1 + 1e-9 for one in values)
+    assert 2 <= len(scale.ticks) <= 12 and len(set(scale.labels)) == len(scale.ticks)
+    assert all(-1e-6 <= scale.share(tick) <= 1 + 1e-6 for tick in scale.ticks)
+
+
+def test_ticks_read_as_people_write_numbers():
+    assert linear([0, 1], around=0).labels == ("0.0", "0.2", "0.4", "0.6", "0.8", "1.0")
+    assert linear([-10, 10], around=0).labels == ("−10", "−5", "0", "5", "10")
+    assert linear([0, 1e-5], around=0).labels[:2] == ("0", "2.0e−6")
+    assert linear([0, 2e6], around=0).labels == ("0", "5.0e5", "1.0e6", "1.5e6", "2.0e6")
+    assert logarithmic([0.1, 2]).labels == ("0.1", "0.2", "0.5", "1", "2")
+    assert logarithmic([1e-6, 1]).labels[0] == "10⁻⁶"
+    assert logarithmic([1e-7, 2e-6]).labels == ("10⁻⁷", "2·10⁻⁷", "5·10⁻⁷", "10⁻⁶", "2·10⁻⁶")
+
+
+@given(st.text(), st.floats(0, 500))
+def test_shortened_words_fit_and_keep_both_ends(text, most):
+    short = shortened(text, most)
+    assert short == text or short == "…" or width_of(short) <= most
+    if short not in (text, "…"):
+        before, after = re.split("…", short, maxsplit=1) if short.count("…") == 1 else (short[0], short[-1])
+        assert text.startswith(before) and text.endswith(after)
