@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from interbasin.arrays import working_dtype
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.networks.arcs import PARALLEL, shares_on_arc
 
 __all__ = ["PARALLEL", "PATHS", "arc_shares", "cosine_between", "interpolate", "interpolate_tensors", "lerp", "slerp"]
 
-# Cosines beyond this count as parallel or opposite: there sin(theta) has lost its digits in half precision.
-PARALLEL = 0.9995
 STRETCH = 1 << 18  # numbers that are taken to float64 at a time; they fit in a cache
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -58,11 +57,7 @@ def arc_shares(a: Tensor, b: Tensor, t: float) -> tuple[float, float]:
         >>> [round(share, 4) for share in shares]  # cosine and sine of 30 degrees
         [0.866, 0.5]
     """
-    cosine = cosine_between(a, b)
-    if not abs(cosine) <= PARALLEL:
-        return 1 - t, t
-    angle = math.acos(cosine)
-    return math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
+    return shares_on_arc(cosine_between(a, b), t)
 
 
 def cosine_between(a: Tensor, b: Tensor) -> float:

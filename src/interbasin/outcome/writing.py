@@ -182,7 +182,7 @@ class Draft:
 
     @contextlib.contextmanager
     def filled(self, name: str, kind: Kind) -> Iterator[Path]:
-        """Register all files that the block writes into the outcome's own folder, which it is given, as one artefact."""
+        """Register all files that the block writes into the folder it is given, the outcome's own, as one artefact."""
         before = self._begin(name, None)
         yield self.folder
         self._register(name, kind, ".", sorted(self._present() - before))
