@@ -11,6 +11,7 @@ PACKAGE = "interbasin"
 ORDER = [
     "errors",
     "_version",
+    "_lazy",
     "arrays",
     "randomness",
     "storage",

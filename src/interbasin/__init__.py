@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from interbasin._lazy import lazy_names
 from interbasin._version import __version__
 
 if TYPE_CHECKING:
@@ -47,17 +47,5 @@ _HOMES = {
     "wire": "interbasin.networks.wiring",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # torch takes a second to import: it is not paid for before something needs it.
-    if name in _FOLDERS:
-        return importlib.import_module(f"interbasin.{name}")
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'interbasin' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# torch takes a second to import: it is not paid for before something needs it.
+__getattr__, __dir__ = lazy_names(__name__, _FOLDERS, _HOMES)

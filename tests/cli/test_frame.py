@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import interbasin
 from interbasin.cli import app
-from interbasin.cli.output import number
+from interbasin.cli.output import number, shortened
 from interbasin.errors import FileError
 
 COMMANDS = ("demo", "fit", "compare", "inspect")
@@ -164,6 +164,38 @@ def test_with_json_an_error_is_json_too(place, files):
     assert json.loads(done.stdout) == {"error": "FileError", "message": done.stderr.removeprefix("Error: ").strip()}
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (OSError(28, "No space left"), 1, "No space left"),
+        (MemoryError(), 1, "out of memory"),
+        (KeyError("x"), 70, "bug"),
+    ],
+    ids=["system", "memory", "bug"],
+)
+def test_with_json_every_error_is_json_too(files, monkeypatch, error, code, words):
+    def broken(*arguments, **keywords):
+        raise error
+
+    monkeypatch.setattr("interbasin.statistics.similarities", broken)
+    done = run("compare", *files, "--json")
+    assert done.exit_code == code and words in done.stderr
+    found = json.loads(done.stdout)
+    assert found == {"error": type(error).__name__, "message": done.stderr.removeprefix("Error: ").strip()}
+
+
+def test_names_without_end_are_cut_and_what_cannot_be_printed_is_escaped(files):
+    for command in (
+        ("compare", files[0], "x" * 5000),
+        ("inspect", "x" * 5000),
+        ("inspect", "x" * 200 + ":" + "y" * 5000),
+    ):
+        assert len(failed(run(*command))) < 600
+    assert "a\\nb\\x1b[31m.npy" in failed(run("compare", files[0], "a\nb\x1b[31m.npy"))
+    path = "/" + "/".join(["folder"] * 40)
+    assert shortened(f"no {path}.") == f"no {path}."
+
+
 def test_a_traceback_is_shown_when_asked_for(files):
     done = run_apart("compare", files[0], "missing.npy", "--debug")
     assert done.returncode == 1 and "Traceback" in done.stderr and "missing.npy" in done.stderr
@@ -216,6 +248,32 @@ def test_an_interrupt_is_said_in_one_line(files, monkeypatch):
     monkeypatch.setattr("interbasin.statistics.similarities", interrupted)
     done = run("compare", *files, "--quiet")
     assert done.exit_code == 130 and done.stderr == "Interrupted; nothing half-written was left behind.\n"
+
+
+def test_an_interrupt_while_the_command_is_read_is_said_in_one_line(monkeypatch):
+    def interrupted(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.core.TyperGroup.make_context", interrupted)
+    done = run("demo")
+    assert done.exit_code == 130 and done.stderr == "Interrupted; nothing half-written was left behind.\n"
+
+
+@pytest.mark.parametrize("awaited", ["typer", "torch"])
+def test_an_interrupt_while_the_program_starts_is_said_in_one_line(awaited):
+    script = (
+        "import sys, interbasin.__main__ as program\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *rest):\n"
+        f"        if name == {awaited!r}:\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.argv = ['interbasin', 'demo']\n"
+        "program.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "Interrupted; nothing half-written was left behind.\n"
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tests.cli.test_frame import failed, run, run_apart
 from tests.test_storage import left_in
 
-from interbasin.cli.inspect import LARGEST_CHANGE
+from interbasin.cli.inspected import LARGEST_CHANGE
 from interbasin.cli.wirings import Line, braces, fixed, fold, share_moved
 from interbasin.networks.models import load_model
 from interbasin.networks.wiring import Group, Reason, Space, Wiring, wire
@@ -75,6 +75,24 @@ def deep(): return made(Deep)
 def half(): return made(dtype=torch.bfloat16)
 def double(): return made(dtype=torch.float64)
 def needs_two_columns(): return made()[0], torch.randn(6, 4)
+
+class Chatty(Network):
+    def forward(self, x):
+        print("forward!")
+        return super().forward(x)
+
+class Leaving(Network):
+    def forward(self, x):
+        raise SystemExit("enough")
+
+def chatty():
+    print("made!")
+    return made(Chatty)
+
+def leaving(): return made(Leaving)
+def exits(): raise SystemExit(3)
+def evaluated(): return made()[0].eval(), made()[1]
+def still(): return nn.Linear(5, 3), torch.randn(6, 5)
 
 def sick():
     model, inputs = made()
@@ -265,6 +283,29 @@ def test_a_check_that_is_too_large_is_called_a_bug(nets, monkeypatch):
     assert "a bug worth reporting" in run("inspect", f"{nets}:network").stderr
 
 
+def test_what_the_network_prints_is_not_in_the_result(nets):
+    for flags in ((), ("--each",)):
+        done = run("inspect", f"{nets}:chatty", "--json", "--quiet", *flags)
+        assert json.loads(done.stdout)["model"]["class"] == "Chatty"
+        assert "made!" in done.stderr and "forward!" in done.stderr
+    shown = run("inspect", f"{nets}:chatty", "--quiet")
+    assert "!" not in shown.stdout and "made!" in shown.stderr
+
+
+def test_a_network_in_training_mode_is_told_of(nets):
+    words = "in training mode; it is shown in evaluation mode"
+    assert words in run("inspect", f"{nets}:network", "--no-check").stderr
+    assert words not in run("inspect", f"{nets}:evaluated", "--no-check").stderr
+
+
+def test_a_check_of_nothing_says_so(nets):
+    found = told(f"{nets}:still")
+    assert found["check"] is None and found["share_moved"] == 0
+    done = run("inspect", f"{nets}:still")
+    assert "says nothing, for nothing can move" in done.stdout and "2, of which 0 can move" in done.stdout
+    assert "bug" not in done.stderr
+
+
 # Networks from elsewhere
 
 
@@ -334,6 +375,8 @@ def test_what_is_in_the_way_is_said_before_anything_is_loaded(tmp_path):
         ("branching", ["Branching cannot be traced", "depends on the values", "torch.where"]),
         ("needs_two_columns", ["The example inputs do not fit Network"]),
         ("sick", ["blocks.1.up.weight of Network holds 1 entries that are NaN"]),
+        ("exits", [":exits was called without arguments and failed", "sys.exit(3)"]),
+        ("leaving", ["the network's own code left the program, as sys.exit('enough') does"]),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_sentence(name, words, nets):
@@ -349,6 +392,20 @@ def test_a_model_that_is_nowhere_is_said_in_one_sentence(tmp_path):
     assert "neither a folder" in failed(run("inspect", tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
     assert "no config.json" in failed(run("inspect", tmp_path / "empty"))
+
+
+def test_inputs_that_no_machine_holds_are_refused(nets):
+    done = run("inspect", f"{nets}:without_inputs", "--input-shape", "99999999999,6")
+    assert "of shape (99999999999, 6) do not fit into memory" in failed(done)
+
+
+def test_a_base_without_an_adapter_is_refused(nets):
+    assert "is no folder with an adapter; leave it out" in failed(run("inspect", f"{nets}:network", "--base", "gpt2"))
+
+
+def test_a_module_that_is_not_python_is_told_with_file_and_line(nets, tmp_path):
+    (tmp_path / f"{nets}_bad.py").write_text("x = 1\ny = (\n", "utf-8")
+    assert f"{nets}_bad.py, line 2 is not Python" in failed(run("inspect", f"{nets}_bad:f"))
 
 
 def test_inputs_are_given_once(nets):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,17 +18,35 @@ from interbasin.errors import InterbasinError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Commands", "Debug", "Json", "Output", "Quiet"]
+__all__ = [
+    "Commands",
+    "Debug",
+    "Json",
+    "Output",
+    "Quiet",
+    "foreign_code",
+    "number",
+    "print_table",
+    "shortened",
+    "table",
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars and no remarks.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")]
 
 ERROR, BUG, INTERRUPTED = 1, 70, 130
+LONGEST = 300  # characters of a word that messages repeat in full; longer paths are rare
 
 
 class Commands(TyperGroup):
     """The group of all commands: turns our errors into one sentence on stderr and exit code 1."""
+
+    def make_context(self, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **keywords)
+        except KeyboardInterrupt as error:  # which typer would answer without a word
+            raise _interrupted() from error
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -35,13 +54,18 @@ class Commands(TyperGroup):
         except InterbasinError as error:
             if wants(ctx, "debug"):
                 raise
-            if wants(ctx, "json"):
-                print(json.dumps({"error": type(error).__name__, "message": str(error)}))
-            print(f"Error: {error}", file=sys.stderr)
+            _complain(ctx, error, str(error))
+            raise typer.Exit(ERROR) from error
+        except SystemExit as error:
+            # Nothing of ours leaves this way: it is code of the network's, which would go without a word.
+            if wants(ctx, "debug"):
+                raise
+            _complain(
+                ctx, error, f"the network's own code left the program, as sys.exit({error.code!r}) does; mend it."
+            )
             raise typer.Exit(ERROR) from error
         except KeyboardInterrupt as error:
-            print("Interrupted; nothing half-written was left behind.", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from error
+            raise _interrupted() from error
         except BrokenPipeError as error:
             # The reader of our output went away, as `head` does. Python would complain once more when it flushes.
             sys.stdout = None
@@ -51,21 +75,51 @@ class Commands(TyperGroup):
         except (OSError, MemoryError) as error:
             if wants(ctx, "debug"):
                 raise
-            reason = getattr(error, "strerror", None) or error or "out of memory"
-            print(
-                f"Error: the system refused ({reason}); is there room, and leave, for what was asked?", file=sys.stderr
-            )
+            reason = getattr(error, "strerror", None) or str(error) or "out of memory"
+            _complain(ctx, error, f"the system refused ({reason}); is there room, and leave, for what was asked?")
             raise typer.Exit(ERROR) from error
         except Exception as error:
             # Typer's usage errors carry an exit code of their own and a message that names the option.
             if wants(ctx, "debug") or hasattr(error, "exit_code"):
                 raise
-            print(
-                f"Error: an unexpected {type(error).__name__} ({error}). This is a bug in interbasin; "
-                "run again with --debug and report what it shows.",
-                file=sys.stderr,
+            _complain(
+                ctx,
+                error,
+                f"an unexpected {type(error).__name__} ({error}). This is a bug in interbasin; run again with --debug "
+                "and report what it shows.",
             )
             raise typer.Exit(BUG) from error
+
+
+def _interrupted() -> typer.Exit:
+    print("Interrupted; nothing half-written was left behind.", file=sys.stderr)
+    return typer.Exit(INTERRUPTED)
+
+
+def _complain(ctx: Any, error: BaseException, message: str) -> None:
+    """Say what went wrong, in one line; where JSON was asked for, there too."""
+    said = shortened(message)
+    if wants(ctx, "json"):
+        print(json.dumps({"error": type(error).__name__, "message": said}))
+    print(f"Error: {said}", file=sys.stderr)
+
+
+def shortened(text: str) -> str:
+    """Text for one line of a terminal: names without end are cut in the middle, what cannot be printed is escaped.
+
+    Example:
+        >>> shortened("no file " + "a" * 500 + "!")[:20], len(shortened("a" * 500)), shortened("a\\nb")
+        ('no file aaaaaaaaaaaa', 123, 'a\\\\nb')
+    """
+    plain = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return re.sub(rf"\S{{{LONGEST},}}", lambda found: f"{found[0][:80]}...{found[0][-40:]}", plain)
+
+
+@contextlib.contextmanager
+def foreign_code() -> Iterator[None]:
+    """Around code that is not ours, such as a network's: what it prints goes to stderr, for stdout holds the result."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 def wants(ctx: Any, flag: str) -> bool:
@@ -130,6 +184,38 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence
         # As text: a path may hold brackets, which rich would take for markup.
         made.add_row(*(Text(cell) for cell in row))
     return made
+
+
+def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]) -> None:
+    """Print a table in which nothing is cut off: long names are broken on a screen, and whole in a file or a pipe."""
+    from rich.measure import Measurement
+
+    if console.is_terminal:
+        rows = [[_broken(cell, max(3 * console.width // 10, 20)) for cell in row] for row in rows]
+    made = table(columns, rows, words=words)
+    for column in made.columns:
+        column.overflow = "fold"
+        column.no_wrap = column.header in ("space", "tensors", "share", "check")
+    if not console.is_terminal:
+        made.width = Measurement.get(console, console.options.update(width=10_000), made).maximum
+    console.print(made, crop=False)
+
+
+def _broken(cell: str, width: int) -> str:
+    """A name on several lines, each no longer than ``width`` if its parts are not; words are left to the table.
+
+    Example:
+        >>> _broken("encoder.layers.{0..2}.self_attn.qkv", 22).splitlines()
+        ['encoder.layers.{0..2}.', 'self_attn.qkv']
+    """
+    if " " in cell:
+        return cell
+    lines = [""]
+    for part in re.split(r"(?<=\.)(?![^{]*\})", cell):  # behind dots, but not those inside braces
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def number(value: float | None) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from interbasin._lazy import lazy_names
 
 if TYPE_CHECKING:
     from interbasin.networks.checkpoints import Checkpoint, open_checkpoint, write_checkpoint
@@ -43,17 +44,5 @@ _HOMES = {
     "write_checkpoint": "checkpoints",
 }
 
-
-def __getattr__(name: str) -> Any:
-    # A checkpoint can be read without what traces networks, and the other way round.
-    if name in _FOLDERS:
-        return importlib.import_module(f"interbasin.networks.{name}")
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"interbasin.networks.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'interbasin.networks' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# A checkpoint can be read without what traces networks, and the other way round.
+__getattr__, __dir__ = lazy_names(__name__, _FOLDERS, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})

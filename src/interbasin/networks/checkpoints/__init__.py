@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from interbasin._lazy import lazy_names
 from interbasin.networks.checkpoints.adapters import Adapter
 from interbasin.networks.checkpoints.base import Checkpoint, Entry
 from interbasin.networks.checkpoints.opening import open_checkpoint
@@ -13,15 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Adapter", "Checkpoint", "Entry", "open_checkpoint", "write_checkpoint", "write_into"]
 
-
-def __getattr__(name: str) -> Any:
-    # Writing tensors takes torch; opening a checkpoint does not, and torch takes a second to import.
-    if name in ("write_checkpoint", "write_into"):
-        from interbasin.networks.checkpoints import writing
-
-        return getattr(writing, name)
-    raise AttributeError(f"module 'interbasin.networks.checkpoints' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# Writing tensors takes torch; opening a checkpoint does not, and torch takes a second to import.
+__getattr__, __dir__ = lazy_names(
+    __name__, (), dict.fromkeys(("write_checkpoint", "write_into"), f"{__name__}.writing")
+)
