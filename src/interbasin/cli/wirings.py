@@ -160,11 +160,13 @@ def fixed(wiring: Wiring, sizes: Mapping[str, int]) -> list[Fixed]:
     spaces: dict[tuple[str, str, bool], dict[str, None]] = {}
     for name, tensor in wiring.tensors.items():
         for place, axis in enumerate(tensor.axes):
+            moving = _moving(axis, wiring) == 1
             for leaf, share in leaves(axis):
                 if isinstance(leaf, Still):
-                    why, long = leaf.why, leaf.size > 1
+                    # A factor that stays, of an axis that moves along another one, is no loss.
+                    why, long = leaf.why, leaf.size > 1 and not moving
                 elif wiring.spaces[leaf.space].is_fixed:
-                    why, long = wiring.spaces[leaf.space].because or unsaid, True
+                    why, long = wiring.spaces[leaf.space].because or unsaid, not moving
                 else:
                     continue
                 key = (why.kind, _plain(why), long and why.kind not in BOUNDARY)

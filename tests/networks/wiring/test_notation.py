@@ -29,7 +29,8 @@ def reads(name: str, size: int = 2) -> In:
     [
         ((writes("hidden"), reads("input")), "hidden <- input"),
         ((writes("hidden"),), "hidden"),
-        ((reads("hidden"),), " <- hidden"),
+        ((reads("hidden"),), "~hidden"),
+        ((reads("stream"), reads("stream")), "~stream <- stream"),  # written in the dual of a tied table's space
         ((In("stream", Role.SCALE, 4),), "|stream|"),
         ((writes("a"), reads("b"), Still(3, WHY), Still(3, WHY)), "a 3 3 <- b"),
         ((Grid((writes("heads"), writes("value"))), reads("stream")), "(heads value) <- stream"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from interbasin.networks.wiring.axes import Atom, Axes, Family, Leaf, Plain, Product, Same, Sum, Term
 from interbasin.networks.wiring.groups import Group, contains, meet
@@ -64,7 +64,10 @@ def name_spaces(
     found = _spaces_only(found)
     _call(axes, found, terms, turned)
     names = {atom: entry.name for atom, entry in found.items()}
-    spaces = {entry.name: _space(entry, names, turned) for entry in found.values()}
+    spaces: dict[str, Space] = {}
+    for entry in found.values():
+        space = _space(entry, names, turned)
+        spaces[entry.name] = _joined(spaces[entry.name], space) if entry.name in spaces else space
     translate = _Translation(names, turned)
     return Named(
         spaces,
@@ -139,8 +142,15 @@ def _call(axes: Axes, found: Mapping[Atom, _Found], terms: Mapping[str, Sequence
     """A name for every space: the first module that writes it, and what part of its axis it is where that is needed."""
     carriers = {other for entry in found.values() for other in entry.within}
     taken: set[str] = set()
+    inputs: dict[int, str] = {}
     for entry in found.values():
         if not entry.places:
+            continue
+        because = entry.atom.because if entry.atom.group is Group.FIXED else None
+        end = because.kind if because is not None and because.kind in ENDS else None
+        if end == "input" and entry.atom not in carriers and entry.atom.size in inputs:
+            # Everything that reads the network's input meets it anew: one name for inputs of one width.
+            entry.name = inputs[entry.atom.size]
             continue
         name, place, _ = _first_writer(entry, terms, turned)
         module = name.rpartition(".")[0] if name.rpartition(".")[2] in ("weight", "bias") else name
@@ -149,9 +159,7 @@ def _call(axes: Axes, found: Mapping[Atom, _Found], terms: Mapping[str, Sequence
             # Convolutions have groups, and whatever else is cut into blocks calls them heads.
             convolved = any(len(terms[tensor]) > 2 for tensor, _, _ in entry.places)
             suffix += ".groups" if convolved else ".heads"
-        wish = (module or name) + suffix
-        if entry.atom.group is Group.FIXED and entry.atom.because is not None and entry.atom.because.kind in ENDS:
-            wish = entry.atom.because.kind
+        wish = end or (module or name) + suffix
         free = wish
         count = 2
         while free in taken:
@@ -159,6 +167,8 @@ def _call(axes: Axes, found: Mapping[Atom, _Found], terms: Mapping[str, Sequence
             count += 1
         taken.add(free)
         entry.name = free
+        if end == "input" and entry.atom not in carriers:
+            inputs[entry.atom.size] = free
 
 
 def _first_writer(entry: _Found, terms: Mapping[str, Sequence[Term]], turned: set[Atom]) -> tuple[str, int, Role]:
@@ -205,6 +215,16 @@ def _space(entry: _Found, names: Mapping[Atom, str], turned: set[Atom]) -> Space
         reads=tuple(sides[Role.READ]),
         scales=tuple(sides[Role.SCALE]),
         because=entry.atom.because,
+    )
+
+
+def _joined(one: Space, other: Space) -> Space:
+    """Two spaces of one name: the same one, met in two places."""
+    return replace(
+        one,
+        writes=one.writes + other.writes,
+        reads=one.reads + other.reads,
+        scales=one.scales + other.scales,
     )
 
 

@@ -31,6 +31,9 @@ def line(axes: Sequence[Axis]) -> str:
         reads = all(leaf.role is Role.READ for leaf, _ in leaves(axis) if isinstance(leaf, In))
         moving = any(isinstance(leaf, In) for leaf, _ in leaves(axis))
         (right if reads and moving else left).append(_text(axis, dual="" if reads else "~"))
+    if right and not left:
+        # What is compared with a tied table is written in the dual of the table's space: it reads on no side.
+        left, right = [_text(axes[0], dual="~")], right[1:]
     return " ".join(left) + (" <- " + " ".join(right) if right else "")
 
 
