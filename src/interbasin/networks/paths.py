@@ -1,8 +1,8 @@
 r"""Between two networks: the straight path and the arc, a tensor at a time.
 
 ``lerp`` is :math:`(1 - t) a + t b`. ``slerp`` keeps to the arc between the directions of the two tensors, seen as
-vectors: :math:`\frac{\sin((1 - t)\theta)}{\sin\theta} a + \frac{\sin(t\theta)}{\sin\theta} b`, so that lengths go
-evenly from one to the other instead of shrinking half-way. Where the tensors are all but parallel or opposite, or one
+vectors: :math:`\frac{\sin((1 - t)\theta)}{\sin\theta} a + \frac{\sin(t\theta)}{\sin\theta} b`, so that equal lengths
+stay what they are instead of shrinking half-way. Where the tensors are all but parallel or opposite, or one
 is zero, there is no arc to tell from the line, or no single one, and the line is taken.
 """
 
@@ -111,10 +111,14 @@ def interpolate_tensors(
                 f"{name} has shape {tuple(start.shape)} at one end and {tuple(end.shape)} at the other; only networks "
                 "of one shape lie on a common path."
             )
-        if t in (0, 1) or not start.is_floating_point():
-            between[name] = (start if t < 0.5 else end).detach().clone()
+        start, end = start.detach(), end.detach().to(start.device)
+        if t in (0, 1) or not (start.is_floating_point() or start.is_complex()):
+            between[name] = (start if t < 0.5 else end).to(start.dtype, copy=True)
+        elif start.is_complex():
+            one, other = (torch.view_as_real(part.resolve_conj()) for part in (start, end.to(start.dtype)))
+            between[name] = torch.view_as_complex(PATHS[path](one, other, t))
         else:
-            between[name] = PATHS[path](start.detach(), end.detach().to(start.device), t)
+            between[name] = PATHS[path](start, end, t)
     return between
 
 
