@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import json
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from interbasin.errors import MapError, ShapeError, UnknownNameError, WiringError
+from interbasin.errors import DataError, MapError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Affine, Orthogonal, Permutation
 from interbasin.networks.wiring import Alignment, carry, wire
 
@@ -142,7 +142,7 @@ def test_a_failed_trace_says_its_sentence_and_nothing_else(capfd: pytest.Capture
     assert capfd.readouterr() == ("", "")
 
 
-def test_outputs_that_are_nan_do_not_pass_for_equal() -> None:
+def test_outputs_that_are_nan_are_refused() -> None:
     class Undefined(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -152,7 +152,98 @@ def test_outputs_that_are_nan_do_not_pass_for_equal() -> None:
             return torch.log(-self.layer(x).abs() - 1)
 
     network = Undefined().eval()
-    assert math.isnan(wire(network, batch()).check(network, batch()))
+    with pytest.raises(DataError, match=r"15 entries of the outputs of Undefined are NaN.*inputs without NaN"):
+        wire(network, batch()).check(network, batch())
+
+
+def test_sizes_that_depend_on_values_are_refused_with_the_line() -> None:
+    class Picking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x[x[:, 0] > 0])  # as many rows as there are such entries
+
+    with pytest.raises(
+        WiringError, match=r"depends on the values of tensors at test_refusals\.py:\d+ \(return self\.la"
+    ):
+        wire(Picking().eval(), batch())
+
+
+@pytest.mark.parametrize("inputs", [torch.ones(5, 4, dtype=torch.int64), torch.ones(5, 4, dtype=torch.float64)])
+def test_inputs_of_another_dtype_than_the_weights_are_refused(inputs: Tensor) -> None:
+    with pytest.raises(WiringError, match=r"do not fit Sequential: a product of torch\.\w+ and torch\.float32 at 0"):
+        wire(mlp(), inputs)
+
+
+def test_floats_for_a_table_of_words_are_refused() -> None:
+    with pytest.raises(WiringError, match="example inputs do not fit Sequential: a plain call fails"):
+        wire(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2)).eval(), torch.rand(3, 4))
+
+
+def test_autocast_takes_factors_of_different_dtypes() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert wire(mlp(), batch().double()).coverage == 1
+
+
+def test_a_mapping_whose_keys_are_no_names_is_refused() -> None:
+    with pytest.raises(WiringError, match="keyword arguments by name, found the key 3; give a tuple"):
+        wire(mlp(), {3: batch()})  # type: ignore[dict-item]
+
+
+def test_a_quantised_network_is_refused_by_name() -> None:
+    class Linear(nn.Linear):
+        pass
+
+    Linear.__module__ = "bitsandbytes.nn.modules"
+    with pytest.raises(
+        WiringError, match=r"2 of Sequential is quantised \(bitsandbytes\.nn\.modules\.Linear\).*dequantise"
+    ):
+        wire(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), Linear(8, 3)), batch())
+
+
+def test_a_network_that_does_not_tell_its_state_is_refused() -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("not today")
+
+    network = mlp()
+    network.register_state_dict_post_hook(fails)
+    with pytest.raises(
+        WiringError, match=r"Sequential\.state_dict\(\) fails with RuntimeError: not today.*remove its hooks"
+    ):
+        wire(network, batch())
+
+
+def test_very_long_names_do_not_drown_the_sentence() -> None:
+    network = nn.Sequential()
+    network.add_module("a" * 5000, nn.LazyLinear(3))
+    with pytest.raises(WiringError, match=r"^a+\.\.\.a+\.weight of Sequential has no shape yet") as caught:
+        wire(network, batch())
+    assert len(str(caught.value)) < 300
+
+
+def test_the_line_of_a_failure_is_the_users_and_not_that_of_the_standard_library() -> None:
+    class Reading(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * json.loads("{")
+
+    with pytest.raises(WiringError, match=r"a plain call fails at test_refusals\.py:\d+ \(return x \* json\.loads"):
+        wire(Reading(), batch())
+
+
+def test_an_unknown_operator_outside_of_any_module_is_named_without_brackets() -> None:
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ torch.special.i0(self.weight)
+
+    wiring = wire(Alone().eval(), batch())
+    assert wiring.unknown == {"aten.special_i0.default": 1}
+    assert all("()" not in str(space.because) for space in wiring.spaces.values())
 
 
 # ---------------------------------------------------------------------- alignments and carrying

@@ -9,8 +9,15 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from interbasin.errors import WiringError
+from interbasin.networks.wiring.refusals import first_line, short
 
-__all__ = ["admit", "named_tensors"]
+__all__ = ["admit", "named_tensors", "names_kept", "refuse_numbers_that_are_none"]
+
+# Where modules with quantised weights come from.
+QUANTISED = (
+    *("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized", "torchao.quantization"),
+    *("bitsandbytes.nn", "auto_gptq", "gptqmodel", "awq", "hqq", "optimum.quanto", "quanto", "aqlm", "eetq"),
+)
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -34,14 +41,16 @@ def admit(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
             f"Asked to wire a TorchScript module ({type(model).__name__}), whose code cannot be traced again; wire the "
             "module that it was made from."
         )
+    _refuse_quantised(model)
     _refuse_training(model)
     everything = named_tensors(model)
     for name, tensor in everything.items():
         if is_lazy(tensor):
             raise WiringError(
-                f"{name} of {type(model).__name__} has no shape yet (a lazy module); call the network on data first."
+                f"{short(name)} of {type(model).__name__} has no shape yet (a lazy module); call the network on data "
+                "first."
             )
-    kept = model.state_dict(keep_vars=True)
+    kept = names_kept(model)
     found: dict[str, Tensor] = {}
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
@@ -57,12 +66,38 @@ def admit(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     return found, tied
 
 
+def names_kept(model: nn.Module) -> list[str]:
+    """The names of the tensors that a checkpoint of ``model`` holds.
+
+    Raises:
+        WiringError: if the network does not give them.
+    """
+    try:
+        return [name for name, one in model.state_dict(keep_vars=True).items() if isinstance(one, Tensor)]
+    except Exception as error:
+        raise WiringError(
+            f"{type(model).__name__}.state_dict() fails with {type(error).__name__}: {first_line(error)}, and it says "
+            "which tensors can be carried; repair it, or remove its hooks."
+        ) from error
+
+
+def _refuse_quantised(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        kind = type(module)
+        if kind.__module__.startswith(QUANTISED) or any(one.is_quantized for one in module.parameters(False)):
+            raise WiringError(
+                f"{short(name) or type(model).__name__} of {type(model).__name__} is quantised ({kind.__module__}."
+                f"{kind.__name__}): its numbers are codes, on which no map can act; give the network that it was made "
+                "from, or dequantise it first."
+            )
+
+
 def _refuse_training(model: nn.Module) -> None:
     random = [name for name, module in model.named_modules() if module.training and _is_random(module)]
     if random:
         raise WiringError(
-            f"{type(model).__name__} is in training mode, where {random[0]!r} is random or takes its statistics from "
-            "the batch, so no two calls agree; call model.eval() first."
+            f"{type(model).__name__} is in training mode, where {short(random[0])!r} is random or takes its statistics "
+            "from the batch, so no two calls agree; call model.eval() first."
         )
 
 
@@ -92,8 +127,8 @@ def _refuse_overlaps(found: dict[str, Tensor], tied: dict[str, str]) -> None:
     for before, after in pairwise(spans):
         if before[0] == after[0] and after[1] < before[2]:
             raise WiringError(
-                f"{before[3]} and {after[3]} share memory without being the same tensor, so neither can move without "
-                "the other; give each its own memory first (tensor.clone())."
+                f"{short(before[3])} and {short(after[3])} share memory without being the same tensor, so neither can "
+                "move without the other; give each its own memory first (tensor.clone())."
             )
 
 
@@ -102,12 +137,13 @@ def refuse_numbers_that_are_none(model: nn.Module) -> None:
     for name, tensor in named_tensors(model).items():
         if tensor.device.type == "meta":
             raise WiringError(
-                f"{name} of {type(model).__name__} is on the meta device and holds no numbers; load the weights first."
+                f"{short(name)} of {type(model).__name__} is on the meta device and holds no numbers; load the weights "
+                "first."
             )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             count = int((~torch.isfinite(tensor)).sum())
             if isinstance(dict(model.named_parameters()).get(name), nn.Parameter):
                 raise WiringError(
-                    f"{name} of {type(model).__name__} holds {count} entries that are NaN or infinite; no check can be "
-                    "made with them. Load the weights again, or repair them."
+                    f"{short(name)} of {type(model).__name__} holds {count} entries that are NaN or infinite; no check "
+                    "can be made with them. Load the weights again, or repair them."
                 )

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from interbasin.networks.wiring import operators  # noqa: F401  (registers the rules)
-from interbasin.networks.wiring.admission import admit
+from interbasin.networks.wiring.admission import admit, names_kept
 from interbasin.networks.wiring.axes import Axes
-from interbasin.networks.wiring.interpret import INPUT, Run, Value, constant
+from interbasin.networks.wiring.interpret import INPUT, KEPT, Run, Value, constant
 from interbasin.networks.wiring.naming import name_spaces
 from interbasin.networks.wiring.spaces import Reason
 from interbasin.networks.wiring.tables import angles
@@ -48,7 +48,7 @@ def wire(model: nn.Module, inputs: Inputs) -> Wiring:
     tensors, tied = admit(model)
     found = _follow(trace(model, inputs), tensors, tied)
     known = {*found.tensors, *found.unused, *found.tied}
-    return replace(found, constants=tuple(name for name in model.state_dict() if name not in known))
+    return replace(found, constants=tuple(name for name in names_kept(model) if name not in known))
 
 
 def wire_around(model: nn.Module, inputs: Inputs, modules: Collection[str]) -> Wiring:
@@ -70,7 +70,7 @@ def _follow(
     tables = {names[node] for node in angles(traced.graph, buffers, names.keys() - buffers)}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in tables}
     terms = {name: axes.parameter(tensor.shape) for name, tensor in tensors.items()}
-    run = Run(axes, around=around)
+    run = Run(axes, around=around, writes=traced.writes)
     held = {name: Value(list(dims), learned=True) for name, dims in terms.items()}
     used: dict[str, None] = {}
     values: list[Any] = []
@@ -79,6 +79,8 @@ def _follow(
         if home in held:
             if node.users:
                 used[home] = None
+            if name in traced.kept:
+                run.fix(held[home], KEPT)
             values.append(held[home])
         else:
             found = node.meta.get("val")

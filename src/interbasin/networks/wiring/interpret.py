@@ -7,6 +7,7 @@ it is never wrong.
 
 from __future__ import annotations
 
+import inspect
 import operator as python_operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from interbasin.networks.wiring.aliases import is_plain_write
 from interbasin.networks.wiring.axes import Atom, Axes, Plain, Same, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.spaces import Reason, Role
@@ -24,6 +26,9 @@ __all__ = ["RULES", "Run", "Value", "rule"]
 
 INPUT = Reason("input", "it meets the network's input")
 HIDDEN = Reason("unknown", "it comes from inside a module that was walked around")
+KEPT = Reason("constant", "the network writes into it during a call")
+# In place of numbers that a network takes out of tensors: one that is equal to none, and a whole one.
+SOME_NUMBER, SOME_INDEX = float("nan"), object()
 # Operators that hand a tensor on as it is.
 PASSING = frozenset(
     {"to", "_to_copy", "alias", "detach", "contiguous", "clone", "type_as", "float", "double", "dropout"}
@@ -74,6 +79,18 @@ Rule: TypeAlias = Callable[..., Result]
 class Entry:
     apply: Rule
     lazy: bool
+    signature: inspect.Signature
+
+    def takes(self, run: Run, arguments: dict[str, Any]) -> bool:
+        """Whether the rule was written for such arguments, and looks at every tensor among them."""
+        try:
+            bound = self.signature.bind(run, **arguments)
+        except TypeError:
+            return False
+        kinds = {name: one.kind for name, one in self.signature.parameters.items()}
+        rest = [bound.arguments[name] for name in bound.arguments if kinds[name] is inspect.Parameter.VAR_KEYWORD]
+        passed_over = [one for others in rest for one in others.values()]
+        return not _values(passed_over) and all(one is not SOME_INDEX for one in _flat(list(arguments.values())))
 
 
 RULES: dict[str, Entry] = {}
@@ -83,7 +100,9 @@ def rule(*names: str, lazy: bool = False) -> Callable[[Rule], Rule]:
     """Register a rule for the aten operators ``names`` (all overloads).
 
     The rule is called with the `Run` and the operator's arguments by the names of its schema: tensors as `Value`,
-    everything else as it stands. It returns the `Value` of the result (or one a result).
+    everything else as it stands. It returns the `Value` of the result (or one a result). What a rule takes without a
+    name (``**_``) may be numbers and flags; a tensor there, or an argument without a place, makes the operator one that
+    is not known.
 
     Args:
         names: Without ``aten.``, the overload, or the underscore of an in-place form.
@@ -93,7 +112,7 @@ def rule(*names: str, lazy: bool = False) -> Callable[[Rule], Rule]:
     def register(function: Rule) -> Rule:
         for name in names:
             assert name not in RULES, f"two rules for {name}"
-            RULES[name] = Entry(function, lazy)
+            RULES[name] = Entry(function, lazy, inspect.signature(function))
         return function
 
     return register
@@ -108,6 +127,8 @@ class Run:
     around: frozenset[str] = frozenset()
     entered: dict[str, Value] = field(default_factory=dict)
     inside: str | None = None
+    # Nodes that write into what outlives the call: the network's own tensors, and its inputs.
+    writes: frozenset[fx.Node] = frozenset()
     unknown: dict[str, int] = field(default_factory=dict)
     # How each atom stood in the first value that was not a parameter: that is the side its map acts on.
     seen: dict[Atom, Role] = field(default_factory=dict)
@@ -216,7 +237,8 @@ class Run:
     def _call(self, graph: fx.GraphModule, node: fx.Node, held: dict[fx.Node, Any], value_of: Any) -> Any:
         if node.target is python_operator.getitem:
             container, position = node.args
-            return held[container][position]  # type: ignore[index]
+            found = held[container]  # type: ignore[index]
+            return None if found is None else found[position]
         name = str(node.target)
         stack = [
             path.removeprefix("model").removeprefix(".") for path, _ in node.meta.get("nn_module_stack", {}).values()
@@ -230,19 +252,57 @@ class Run:
             return self._passed_through(node, held)
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._higher_order(node, name, value_of)
-        if name.startswith("aten._assert") or name.startswith("aten.sym_"):
+        if name.startswith("aten._assert"):
             return None
+        if _is_number(node.meta.get("val")):
+            return self._number(node, name, value_of)
         arguments = _bound(node, value_of)
         packet = name.split(".")[1] if name.startswith("aten.") else name
-        in_place = packet.endswith("_") and not packet.endswith("__")
+        in_place = is_plain_write(node)
         self.operator, self.shapes = name.removesuffix(".default"), _shapes(node.meta.get("val"))
-        entry = RULES.get(packet) or (RULES.get(packet.rstrip("_")) if in_place else None)
-        result = self._apply(entry, name, arguments)
-        if in_place and isinstance(node.args[0], fx.Node):
-            held[node.args[0]] = result
-        if isinstance(result, Value) and isinstance(node.meta.get("val"), list | tuple):
-            return [result]
+        entry = RULES.get(packet) or (RULES.get(packet.removesuffix("_")) if in_place else None)
+        result = self._checked(node, name, self._apply(entry, name, arguments))
+        if in_place:
+            held[node.args[0]] = result  # type: ignore[index]
+        if node in self.writes:
+            for value in _values(result):
+                self.fix(self.settle(value), KEPT)
         return result
+
+    def _checked(self, node: fx.Node, name: str, result: Any) -> Any:
+        """The result with a value for every tensor that is read; what is cast is not what it was."""
+        made = node.meta.get("val")
+        if not isinstance(made, list | tuple):
+            return self._cast(node, result, made)
+        found = _sequence(result)
+        if _places_read(node) > len(found):
+            # The rule tells of the first results alone.
+            found.extend(_sequence(self.not_known(name, self.operands))[len(found) :])
+        return [self._cast(node, value, one) for value, one in zip(found, made, strict=False)]
+
+    def _cast(self, node: fx.Node, value: Any, made: Any) -> Any:
+        """Entries that are rounded stay where they are, but are others; whole numbers can only change places."""
+        if not isinstance(value, Value) or not isinstance(made, torch.Tensor):
+            return value
+        before = {
+            one.meta["val"].dtype for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)
+        }
+        if before != {made.dtype} and any(value is one for one in self.operands):
+            value = Value(list(value.dims), value.learned, value.pending)
+        if not (made.dtype.is_floating_point or made.dtype.is_complex):
+            for term in self.settle(value).dims:
+                self.axes.restrict(term, Group.PERMUTATION, self.why("it is made whole numbers"))
+        return value
+
+    def _number(self, node: fx.Node, name: str, value_of: Any) -> Any:
+        """A number that is taken out of a tensor is the same whatever the maps, so all that it is taken of is fixed."""
+        found = node.meta["val"]
+        if isinstance(found, bool | int | float):
+            return found
+        values = [value for argument in _bound(node, value_of).values() for value in _values(argument)]
+        for value in values:
+            self.fix(self.settle(value), self.why(f"a number is taken out of it by {name}"))
+        return SOME_INDEX if isinstance(found, torch.SymInt | torch.SymBool) else SOME_NUMBER
 
     def _passed_through(self, node: fx.Node, held: dict[fx.Node, Any]) -> Any:
         """Inside a module that is walked around only what hands a tensor on unchanged counts.
@@ -276,7 +336,9 @@ class Run:
         if entry is None or not entry.lazy:
             for value in values:
                 self.settle(value)
-        if entry is None:
+        if entry is None or not entry.takes(self, arguments):
+            for value in values:
+                self.settle(value)
             return self.not_known(name, values)
         self.axes.context = self.why("axes of different structure meet")
         return entry.apply(self, **arguments)
@@ -286,7 +348,8 @@ class Run:
         moving = [value for value in values if self.moves(value)]
         if moving:
             self.unknown[name] = self.unknown.get(name, 0) + 1
-        why = Reason("unknown", f"the operator {name} has no rule ({self.module})") if moving else _plain_reason(values)
+        where = f" ({self.module})" if self.module else ""
+        why = Reason("unknown", f"the operator {name} has no rule{where}") if moving else _plain_reason(values)
         for value in moving:
             self.fix(value, why)
         results = [Value([_still(size, why) for size in shape]) for shape in self.shapes]
@@ -298,7 +361,13 @@ class Run:
             if isinstance(argument, fx.GraphModule) and "wrap" in name:
                 # A region with autograd or autocast switched: the switches change no axis.
                 return self.walk(argument, arguments[position + 1 :])
-        values = [value for argument in [*arguments, *node.kwargs.values()] for value in _values(argument)]
+        if _is_number(node.meta.get("val")):
+            found = node.meta["val"]  # arithmetic with numbers that were taken out of tensors
+            known = isinstance(found, bool | int | float)
+            return found if known else SOME_NUMBER if isinstance(found, torch.SymFloat) else SOME_INDEX
+        values = [
+            value for argument in [*arguments, *map(value_of, node.kwargs.values())] for value in _values(argument)
+        ]
         if not values:
             return None
         self.operator, self.shapes = name, _shapes(node.meta.get("val"))
@@ -343,3 +412,21 @@ def _shapes(found: Any) -> list[tuple[int, ...]]:
     if isinstance(found, list | tuple):
         return [shape for part in found for shape in (_shapes(part) or [()])]
     return []
+
+
+def _is_number(found: Any) -> bool:
+    return isinstance(found, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _places_read(node: fx.Node) -> int:
+    """How many of its results an operator has to have a value for."""
+    places = [user.args[1] for user in node.users if user.target is python_operator.getitem and user.users]
+    return max((place + 1 for place in places if isinstance(place, int)), default=0)
+
+
+def _sequence(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def _flat(argument: Any) -> list[Any]:
+    return [one for part in argument for one in _flat(part)] if isinstance(argument, list | tuple) else [argument]

@@ -14,18 +14,20 @@ import itertools
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from interbasin.errors import WiringError
-from interbasin.networks.wiring.copying import copied
+from interbasin.networks.wiring.aliases import writes_of
+from interbasin.networks.wiring.copying import copied, forget_what_was_derived
+from interbasin.networks.wiring.inputs import Inputs, bound_inputs
+from interbasin.networks.wiring.outputs import returned_tensors
+from interbasin.networks.wiring.refusals import explain, refuse_graph
 
 __all__ = ["MARK", "Inputs", "Trace", "bound_inputs", "output_tensors", "trace"]
-
-Inputs: TypeAlias = "Tensor | Sequence[Any] | Mapping[str, Any]"
 
 # An operator that does nothing but stand in the graph: it says what goes into a module and what comes out of it.
 _LIBRARY = torch.library.Library("interbasin", "DEF")  # type: ignore[no-untyped-call]
@@ -37,36 +39,23 @@ fx.node.has_side_effect(MARK)
 
 @dataclass(frozen=True)
 class Trace:
-    """A graph, and what each of its placeholders is: a tensor of the network by name, or None for an input."""
+    """A graph, what each of its placeholders is, and which of them a call writes into.
+
+    Attributes:
+        graph: The operators of one call.
+        placeholders: For each of its placeholders a tensor of the network by name, or None for an input.
+        kept: Tensors of the network that a call writes into, by name.
+        writes: The nodes that write into tensors of the network or into its inputs.
+    """
 
     graph: fx.GraphModule
     placeholders: list[str | None]
-
-
-def bound_inputs(model: nn.Module, inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """One batch as positional and keyword arguments. Caches of decoding are switched off where there is a switch."""
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    if isinstance(inputs, Tensor):
-        args, kwargs = (inputs,), {}
-    elif isinstance(inputs, Mapping):
-        args, kwargs = (), dict(inputs)
-    elif isinstance(inputs, Sequence) and not isinstance(inputs, str):
-        args, kwargs = tuple(inputs), {}
-    else:
-        raise WiringError(
-            f"The example inputs must be a tensor, a tuple of arguments or a mapping of keyword arguments, found "
-            f"{type(inputs).__name__}; give one batch as the network's forward takes it."
-        )
-    forward = next((vars(kind)["forward"] for kind in type(model).__mro__ if "forward" in vars(kind)), None)
-    code = getattr(forward, "__code__", None)
-    if code is not None and "use_cache" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-        kwargs.setdefault("use_cache", False)
-    return args, kwargs
+    kept: frozenset[str] = frozenset()
+    writes: frozenset[fx.Node] = frozenset()
 
 
 def output_tensors(output: Any) -> list[Tensor]:
-    """The floating-point tensors of whatever a network returned, in order. Caches are not outputs."""
+    """The floating-point tensors of whatever a module returned, in order. Caches are not among them."""
     return [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
 
 
@@ -94,7 +83,7 @@ class _FlatOutputs(nn.Module):
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        return tuple(output_tensors(self.model(*args, **kwargs)))
+        return tuple(returned_tensors(self.model, self.model(*args, **kwargs)))
 
 
 def trace(model: nn.Module, inputs: Inputs) -> Trace:
@@ -109,17 +98,25 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         with warnings.catch_warnings(), _hushed():
             warnings.simplefilter("ignore")
             program = torch.export.export(_FlatOutputs(shell), args, kwargs, strict=False)
-            if _writes_into_views(program.graph):
+            writes = writes_of(program.graph_module)
+            if writes.stale is not None and writes.secret is None:
                 program = program.run_decompositions({})
+                writes = replace(writes_of(program.graph_module), into=writes.into)
+    except WiringError:
+        raise
     except Exception as error:
-        from interbasin.networks.wiring.refusals import explain
-
         raise explain(model, inputs, error) from error
+    refuse_graph(model, program.graph_module, writes)
     signature = program.graph_signature
     names: dict[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    owned = {name: owner.removeprefix("model.") for name, owner in names.items()}
     placeholders = [node.name for node in program.graph.nodes if node.op == "placeholder"]
-    known = [names.get(name) for name in placeholders]
-    return Trace(program.graph_module, [None if name is None else name.removeprefix("model.") for name in known])
+    return Trace(
+        program.graph_module,
+        [owned.get(name) for name in placeholders],
+        frozenset(owned[name] for name in writes.into if name in owned),
+        frozenset(node for nodes in writes.into.values() for node in nodes),
+    )
 
 
 @contextlib.contextmanager
@@ -138,8 +135,13 @@ def _shell(model: nn.Module) -> nn.Module:
     """A copy that shares all tensors: what a network keeps for itself during a call stays out of the original.
 
     Its modules that own tensors mark what goes in and comes out of them; all others would double the work of tracing.
+    A network that does more than to set a flag when its mode changes may rewrite its weights then, as merged low-rank
+    updates do, so it is copied whole, and traced as it will be carried.
     """
-    shell = copied(model, sharing=True)
+    plain = all(type(module).train is nn.Module.train for module in model.modules())
+    shell = copied(model, sharing=plain)
+    if not plain:
+        forget_what_was_derived(shell)
     for name, module in shell.named_modules():
         if not any(True for _ in itertools.chain(module.parameters(False), module.buffers(False))):
             continue
@@ -162,22 +164,3 @@ def _mark(values: Sequence[Any], place: str) -> None:
     first = next((tensor for tensor in _tensors(list(values)) if tensor.is_floating_point()), None)
     if first is not None:
         MARK(first, place)
-
-
-def _writes_into_views(graph: fx.Graph) -> bool:
-    """Whether an in-place operator changes a tensor through a view of it, or one that has views."""
-    for node in graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        if not node.target._schema.is_mutable or not node.args or not isinstance(node.args[0], fx.Node):
-            continue
-        changed = node.args[0]
-        if _is_view(changed) or any(_is_view(user) for user in changed.users if user is not node):
-            return True
-    return False
-
-
-def _is_view(node: fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    return any(found.alias_info is not None and not found.alias_info.is_write for found in node.target._schema.returns)

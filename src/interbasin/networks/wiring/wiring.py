@@ -111,12 +111,14 @@ class Wiring:
             seed: Of the maps.
             each: Give a mapping space -> change instead, each space moved alone.
         """
-        from interbasin.networks.wiring.checking import change
+        from interbasin.networks.wiring.checking import changes
 
         if each:
             movable = [name for name, space in self.spaces.items() if not space.is_fixed]
-            return {name: change(model, inputs, self.sample(seed, [name])) for name in movable}
-        return change(model, inputs, self.sample(seed))
+            found = changes(self, model, inputs, (self.sample(seed, [name]) for name in movable))
+            return dict(zip(movable, found, strict=True))
+        # Drawn only after the network was found fit to be checked.
+        return changes(self, model, inputs, (self.sample(one) for one in [seed]))[0]
 
     # ------------------------------------------------------------------ as text and as data
 

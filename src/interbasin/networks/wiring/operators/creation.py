@@ -13,7 +13,8 @@ __all__: list[str] = []
 
 @rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like",
       "full_like", "empty_like", "scalar_tensor", "fill", "zero")  # fmt: skip
-def filled(run: Run, **_: Any) -> Value:
+def filled(run: Run, self: Value | None = None, value: Any = None, fill_value: Any = None, **_: Any) -> Value:
+    """Of ``self`` only the shape counts; a number to fill it with may come as a tensor without axes."""
     return Value([Same(size) for size in run.shape])
 
 

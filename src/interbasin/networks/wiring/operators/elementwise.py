@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from interbasin.networks.wiring.axes import Plain, Same, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Pending, Run, Value, rule
@@ -23,11 +21,11 @@ __all__ = ["add_like", "bend", "multiply"]
     *("to", "_to_copy", "type_as", "float", "double", "half", "positive", "detach_", "lift", "native_dropout"),
     lazy=True,
 )
-def unchanged(run: Run, self: Value | None = None, input: Value | None = None, dtype: Any = None, **_: Any) -> Value:
+def unchanged(run: Run, self: Value | None = None, input: Value | None = None, other: Value | None = None, **_: Any
+              ) -> Value:  # fmt: skip
+    """What is cast to another dtype, that of ``other`` perhaps, is told from this by `Run` itself."""
     value = self if self is not None else input
     assert value is not None
-    if isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex):
-        return bend(run, run.settle(value), Group.PERMUTATION, "it is rounded")
     return value
 
 
@@ -59,10 +57,18 @@ def odd(run: Run, self: Value, **_: Any) -> Value:
 @rule("relu", "relu6", "gelu", "silu", "mish", "sigmoid", "hardsigmoid", "hardswish", "log_sigmoid", "softplus", "elu",
       "celu", "selu", "leaky_relu", "rrelu", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
       "abs", "cos", "cosh", "acos", "erfc", "floor", "ceil", "round", "logical_not", "bitwise_not", "isnan",
-      "isinf", "isfinite", "nan_to_num", "threshold", "clamp_min", "clamp_max", "digamma", "lgamma", "frac", "logit",
+      "isinf", "isfinite", "nan_to_num", "threshold", "digamma", "lgamma", "frac", "logit",
       "acosh", "sinc")  # fmt: skip
 def bent(run: Run, self: Value, **_: Any) -> Value:
     return bend(run, self, Group.PERMUTATION, "an elementwise function bends it")
+
+
+@rule("clamp_min", "clamp_max")
+def clamped_on_one_side(run: Run, self: Value, min: Any = None, max: Any = None) -> Value:
+    bound = min if min is not None else max
+    if isinstance(bound, Value):
+        return pointwise(run, self, bound)
+    return bend(run, self, Group.PERMUTATION, "it is clamped")
 
 
 @rule("hardtanh", "clamp", "clip")

@@ -51,7 +51,14 @@ def index(run: Run, self: Value, indices: Sequence[Value | None]) -> Value:
     return run.made([*kept[:start], *fresh, *kept[start:]])
 
 
-@rule("gather", "take_along_dim")
+@rule("take_along_dim")
+def take_along_dim(run: Run, self: Value, indices: Value, dim: int | None = None) -> Value:
+    if dim is None:
+        return run.not_known("aten.take_along_dim of all entries", [self, indices])  # type: ignore[no-any-return]
+    return gather(run, self, dim, indices)  # type: ignore[return-value]
+
+
+@rule("gather")
 def gather(run: Run, self: Value, dim: int, index: Value, **_: Any) -> Value:
     axis = dim % len(self.dims)
     run.axes.restrict(self.dims[axis], Group.FIXED, LOOKED_UP)

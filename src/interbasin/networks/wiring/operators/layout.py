@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_copy", "_reshape_alias", "reshape_as",
       "view_as", "squeeze", "unsqueeze", "ravel", "atleast_2d", "atleast_1d", "squeeze_copy")  # fmt: skip
-def view(run: Run, self: Value, dtype: Any = None, **_: Any) -> Value:
+def view(run: Run, self: Value, dtype: Any = None, other: Value | None = None, **_: Any) -> Value:
     if dtype is not None:
         return run.not_known("aten.view as another dtype", [self])  # type: ignore[no-any-return]
     return reshaped(run, self, run.shape)
@@ -88,7 +88,7 @@ def movedim(run: Run, self: Value, source: Any, destination: Any) -> Value:
 
 
 @rule("expand", "broadcast_to", "expand_as", "expand_copy")
-def expand(run: Run, self: Value, **_: Any) -> Value:
+def expand(run: Run, self: Value, other: Value | None = None, **_: Any) -> Value:
     shape = run.shape
     lead = len(shape) - len(self.dims)
     dims: list[Term] = [Same(size) for size in shape[:lead]]
