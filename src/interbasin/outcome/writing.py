@@ -141,10 +141,11 @@ class Draft:
         finally:
             self.timings[what] = self.timings.get(what, 0.0) + time.perf_counter() - start
 
-    def add_input(self, name: str, given: str | os.PathLike[str]) -> None:
+    def add_input(self, name: str, given: str | os.PathLike[str]) -> InputFiles:
         """Note what an input was, and hash the files behind it."""
         with self.timed("hash inputs"):
             self._inputs[name] = files_of(given)
+        return self._inputs[name]
 
     def write_checkpoint(
         self,
