@@ -8,8 +8,10 @@ from interbasin._lazy import lazy_names
 
 if TYPE_CHECKING:
     from interbasin.networks.checkpoints import Checkpoint, open_checkpoint, write_checkpoint
-    from interbasin.networks.folding import fold_norms
+    from interbasin.networks.folding import fold_norms, folding_of, save_folded
     from interbasin.networks.models import LoadedModel, load_model
+    from interbasin.networks.normalisation import repair, reset_batch_norm
+    from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import Recording, record
     from interbasin.networks.wiring import Alignment, Wiring, carry, wire
 
@@ -21,9 +23,14 @@ __all__ = [
     "Wiring",
     "carry",
     "fold_norms",
+    "folding_of",
+    "interpolate",
     "load_model",
     "open_checkpoint",
     "record",
+    "repair",
+    "reset_batch_norm",
+    "save_folded",
     "wire",
     "write_checkpoint",
 ]
@@ -37,9 +44,14 @@ _HOMES = {
     "Wiring": "wiring",
     "carry": "wiring",
     "fold_norms": "folding",
+    "folding_of": "folding",
+    "interpolate": "paths",
     "load_model": "models",
     "open_checkpoint": "checkpoints",
     "record": "recording",
+    "repair": "normalisation",
+    "reset_batch_norm": "normalisation",
+    "save_folded": "folding",
     "wire": "wiring",
     "write_checkpoint": "checkpoints",
 }

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.networks.wiring.known_networks import attention, fused_attention, rows
 
-from interbasin.errors import FileError, InterbasinError, MapError, ShapeError, UnknownNameError
+from interbasin.errors import FileError, InterbasinError, MapError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity, Orthogonal
 from interbasin.networks.wiring import Alignment, Wiring, wire
 
@@ -62,7 +62,44 @@ DAMAGES = {
         axes=[{"in": "qkv", "role": "sings", "size": 3}]
     ),
     "no tensors": lambda found: found.pop("tensors"),
+    "an axis too few": lambda found: first(found["tensors"])["axes"].pop(),
+    "a shape of another size": lambda found: first(found["tensors"]).update(shape=[7, 12]),
+    "a shape that is no number": lambda found: first(found["tensors"]).update(shape=["36", 12]),
+    "a space that does not exist": lambda found: leaf(found).update({"in": "nowhere"}),
+    "an axis of another size than its space": lambda found: leaf(found).update(size=5),
+    "a grid without parts": lambda found: first(found["tensors"]).update(axes=[{"grid": []}, {"grid": []}]),
+    "an activation in no space": lambda found: found["activations"].update(
+        {"x:input:0": [{"in": "nowhere", "role": "write", "size": 3}]}
+    ),
+    "blocks of a space that does not exist": lambda found: inner(found).update(within=["nowhere"]),
+    "a space within itself": lambda found: [space.update(within=[name]) for name, space in found["spaces"].items()],
+    "another number of blocks": lambda found: inner(found).update(blocks=2),
+    "a size that is a text": lambda found: inner(found).update(size="4"),
+    "a place that is none": lambda found: first(found["spaces"]).update(writes=["qkv.weight[9]"]),
+    "places that are no list": lambda found: first(found["spaces"]).update(reads=3),
+    "a reason of numbers": lambda found: first(found["spaces"]).update(because={"kind": 1, "why": 2}),
+    "a tie to nothing": lambda found: found["tied"].update({"a": "b"}),
+    "a count that is none": lambda found: found["unknown"].update({"aten.x": "often"}),
+    "unused tensors that are numbers": lambda found: found.update(unused=[3]),
 }
+
+
+def leaf(found: dict) -> dict:
+    """The first axis of a tensor that lies in a space."""
+
+    def search(part):
+        if isinstance(part, dict):
+            if "in" in part:
+                return part
+            part = list(part.values())
+        return next((one for one in map(search, part) if one), None) if isinstance(part, list) else None
+
+    return search(found["tensors"])
+
+
+def inner(found: dict) -> dict:
+    """The first space that has a map for each block."""
+    return next(space for space in found["spaces"].values() if space["within"])
 
 
 def first(found: dict) -> dict:
@@ -73,15 +110,32 @@ def holder(document: dict) -> dict:
     """The part of a record that holds the wiring, wherever the format keeps it."""
     if "spaces" in document:
         return document
-    return next(found for part in document.values() if isinstance(part, dict) and (found := holder(part)))
+    return next((found for part in document.values() if isinstance(part, dict) and (found := holder(part))), {})
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_wiring_is_refused(damage: str, wiring: Wiring, tmp_path: Path) -> None:
     wiring.save(tmp_path / "wiring")
     edited(tmp_path / "wiring", "wiring", lambda document: DAMAGES[damage](holder(document)))
-    with pytest.raises(FileError):
+    with pytest.raises(FileError, match="is damaged"):
         Wiring.load(tmp_path / "wiring")
+    wiring.sample().save(tmp_path / "alignment")
+    edited(tmp_path / "alignment", "alignment", lambda document: DAMAGES[damage](holder(document)))
+    with pytest.raises(FileError, match="is damaged"):
+        Alignment.load(tmp_path / "alignment")
+
+
+def test_a_damaged_wiring_is_refused_with_the_name_of_what_is_damaged(wiring: Wiring, tmp_path: Path) -> None:
+    wiring.save(tmp_path / "wiring")
+    edited(tmp_path / "wiring", "wiring", lambda document: holder(document)["tensors"]["qkv.weight"]["axes"].pop())
+    with pytest.raises(FileError, match=r"tensor 'qkv\.weight' of a saved wiring is damaged: it has 1 axes"):
+        Wiring.load(tmp_path / "wiring")
+
+
+def test_a_folder_that_has_no_name_is_refused(wiring: Wiring) -> None:
+    for write in (wiring.save, wiring.sample().save, Wiring.load, Alignment.load):
+        with pytest.raises(FileError):
+            write(None)
 
 
 def test_a_truncated_wiring_is_refused(wiring: Wiring, tmp_path: Path) -> None:
@@ -107,6 +161,21 @@ def test_an_alignment_refuses_maps_of_other_spaces_and_widths(wiring: Wiring) ->
         Alignment(wiring, {"qkv.0": Identity(4)})
     with pytest.raises(InterbasinError):
         Alignment(wiring, {"qkv.0": torch.eye(12)})
+
+
+@pytest.mark.parametrize("maps", [None, [1], 3])
+def test_an_alignment_needs_a_wiring_and_a_mapping(wiring: Wiring, maps: object) -> None:
+    with pytest.raises(WiringError, match="a mapping of spaces to maps"):
+        Alignment(wiring, maps)
+    with pytest.raises(WiringError, match="belongs to a wiring"):
+        Alignment(maps, {})
+
+
+def test_only_spaces_that_exist_can_be_sampled(wiring: Wiring) -> None:
+    with pytest.raises(UnknownNameError, match="no space named 'kqv'"):
+        wiring.sample(spaces=["kqv"])
+    with pytest.raises(WiringError, match="a list of names"):
+        wiring.sample(spaces="qkv.0")
 
 
 def test_an_alignment_knows_whether_it_is_exact(wiring: Wiring) -> None:

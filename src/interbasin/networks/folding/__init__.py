@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from interbasin._lazy import lazy_names
 
 if TYPE_CHECKING:
     from interbasin.networks.folding.files import save_folded
@@ -14,15 +15,5 @@ __all__ = ["Folding", "fold_norms", "folding_of", "save_folded"]
 
 _HOMES = {"Folding": "folding", "fold_norms": "fold", "folding_of": "folding", "save_folded": "files"}
 
-
-def __getattr__(name: str) -> Any:
-    # A folded network is loaded without what traces networks.
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"interbasin.networks.folding.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'interbasin.networks.folding' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# A folded network is loaded without what traces networks.
+__getattr__, __dir__ = lazy_names(__name__, (), {name: f"{__name__}.{home}" for name, home in _HOMES.items()})

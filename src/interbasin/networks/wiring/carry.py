@@ -19,7 +19,7 @@ from interbasin.errors import DataError, MapError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
 from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, leaves
 
-__all__ = ["Mover"]
+__all__ = ["Mover", "narrowed"]
 
 _STAYS = Permutation([0])
 
@@ -90,9 +90,10 @@ class Mover:
                 pieces = torch.split(tensor, [part.size for part in axis.parts], place)
                 moved_pieces = []
                 for position, (piece, part) in enumerate(zip(pieces, axis.parts, strict=True)):
-                    narrowed = [(other_home, _narrowed(one, axis.key, position)) for other_home, one in axes]
-                    narrowed[place] = (home, part)
-                    moved_pieces.append(self._move(piece, narrowed))
+                    beside = [(other_home, narrowed(one, axis.key, position)) for other_home, one in axes]
+                    beside[place] = (home, part)
+                    moved_pieces.append(self._move(piece, beside))
+                _refuse_different_widths(moved_pieces, place)
                 return torch.cat(moved_pieces, place)
         return self._move_leaves(tensor, axes)
 
@@ -166,6 +167,15 @@ class Mover:
         return self._sided[space, role]
 
 
+def _refuse_different_widths(pieces: Sequence[Tensor], place: int) -> None:
+    beside = [[size for axis, size in enumerate(piece.shape) if axis != place] for piece in pieces]
+    if any(one != beside[0] for one in beside):
+        raise ShapeError(
+            f"A tensor has stretches beside which different spaces stand, and their maps end in different widths "
+            f"({beside}); give them maps to the same width."
+        )
+
+
 def _beside(axes: list[tuple[int, Axis]], home: int, space: str) -> int:
     """Where the blocks stand: on the same original axis if they do, else on another one."""
     places = [place for place, (_, axis) in enumerate(axes) if isinstance(axis, In) and axis.space == space]
@@ -197,13 +207,13 @@ def _size(one: Map) -> Map:
     return Linear(one.matrix * one.dual().matrix)
 
 
-def _narrowed(axis: Axis, key: int | None, position: int) -> Axis:
+def narrowed(axis: Axis, key: int | None, position: int) -> Axis:
     """The axis beside one stretch of a row."""
     if key is None or isinstance(axis, In | Still):
         return axis
     if isinstance(axis, Each) and axis.key == key:
         return axis.parts[position]
     if isinstance(axis, Each):
-        return Each(axis.key, tuple(_narrowed(part, key, position) for part in axis.parts))
-    parts = tuple(_narrowed(part, key, position) for part in axis.parts)
+        return Each(axis.key, tuple(narrowed(part, key, position) for part in axis.parts))
+    parts = tuple(narrowed(part, key, position) for part in axis.parts)
     return Grid(parts) if isinstance(axis, Grid) else Row(parts, axis.key)

@@ -17,7 +17,7 @@ from interbasin.maps import Blocks, Identity, Map, Permutation
 if TYPE_CHECKING:
     from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["returned"]
+__all__ = ["block_order", "returned"]
 
 
 def returned(wiring: Wiring, maps: Mapping[str, Map]) -> dict[str, Map]:
@@ -30,12 +30,12 @@ def returned(wiring: Wiring, maps: Mapping[str, Map]) -> dict[str, Map]:
             continue
         if not isinstance(one, Blocks) or len(one.maps) != space.blocks:
             raise MapError(f"The map of space {name!r} is not one map for each of its {space.blocks} blocks.")
-        order = _order(wiring, maps, space.within)
+        order = block_order(wiring, maps, space.within)
         back[name] = Blocks([one.maps[taken].inverse() for taken in order])
     return back
 
 
-def _order(wiring: Wiring, maps: Mapping[str, Map], within: tuple[str, ...]) -> list[int]:
+def block_order(wiring: Wiring, maps: Mapping[str, Map], within: tuple[str, ...]) -> list[int]:
     """For each block after the move, by its place among the spaces of ``within``, which block it was before."""
     sizes = [wiring.spaces[name].size for name in within]
     order = []

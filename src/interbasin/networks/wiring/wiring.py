@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from interbasin.errors import FileError, InterbasinError, MapError, ShapeError, UnknownNameError
+from interbasin.errors import FileError, InterbasinError, MapError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Affine, Map
 from interbasin.maps.base import require_map
 from interbasin.maps.files import restore
 from interbasin.networks.wiring.groups import belongs, sample
 from interbasin.networks.wiring.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
+from interbasin.networks.wiring.soundness import require_sound
 from interbasin.networks.wiring.spaces import BOUNDARY, Axis, Grid, In, Row, Space, Still
 from interbasin.networks.wiring.tracing import Inputs
 from interbasin.randomness import generator_of
@@ -93,6 +94,13 @@ class Wiring:
 
     def sample(self, seed: int = 0, spaces: Sequence[str] | None = None) -> Alignment:
         """Random exact maps, one a space that is not fixed (or one each of the named ``spaces``)."""
+        if isinstance(spaces, str):
+            raise WiringError(
+                f"The spaces to sample are a list of names, found the text {spaces!r}; give [{spaces!r}]."
+            )
+        for name in spaces or ():
+            if name not in self.spaces:
+                raise UnknownNameError.of("space", name, self.spaces)
         generator = generator_of(seed)
         maps = {}
         for name, space in self.spaces.items():
@@ -102,7 +110,14 @@ class Wiring:
                     maps[name] = drawn
         return Alignment(self, maps)
 
-    def check(self, model: nn.Module, inputs: Inputs, seed: int = 0, each: bool = False) -> Any:
+    def check(
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        seed: int = 0,
+        each: bool = False,
+        alignment: Alignment | Mapping[str, Map] | None = None,
+    ) -> Any:
         """The largest relative change of the outputs when the network is carried through random exact maps.
 
         Args:
@@ -110,15 +125,26 @@ class Wiring:
             inputs: One batch.
             seed: Of the maps.
             each: Give a mapping space -> change instead, each space moved alone.
+            alignment: Maps of your own in place of random ones; the figure then tells how far they are from exact.
         """
         from interbasin.networks.wiring.checking import changes
 
+        given = alignment if alignment is None or isinstance(alignment, Alignment) else Alignment(self, alignment)
+        if given is not None and given.wiring != self:
+            raise WiringError(
+                "Asked to check an alignment of another wiring; call check of that one (alignment.wiring), or make the "
+                "alignment with this one."
+            )
         if each:
             movable = [name for name, space in self.spaces.items() if not space.is_fixed]
-            found = changes(self, model, inputs, (self.sample(seed, [name]) for name in movable))
-            return dict(zip(movable, found, strict=True))
+            names = movable if given is None else list(given.maps)
+            alone = (
+                self.sample(seed, [name]) if given is None else Alignment(self, {name: given.maps[name]})
+                for name in names
+            )
+            return dict(zip(names, changes(self, model, inputs, alone), strict=True))
         # Drawn only after the network was found fit to be checked.
-        return changes(self, model, inputs, (self.sample(one) for one in [seed]))[0]
+        return changes(self, model, inputs, (self.sample(seed) if one is None else one for one in [given]))[0]
 
     # ------------------------------------------------------------------ as text and as data
 
@@ -148,8 +174,12 @@ class Wiring:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Wiring:
-        """The wiring that `to_json` told."""
-        return cls(
+        """The wiring that `to_json` told.
+
+        Raises:
+            FileError: if it does not hold together; names what is damaged.
+        """
+        found = cls(
             spaces={name: space_from_json(name, space) for name, space in document["spaces"].items()},
             tensors={
                 name: TensorWiring(tuple(tensor["shape"]), tuple(axis_from_json(axis) for axis in tensor["axes"]))
@@ -163,6 +193,8 @@ class Wiring:
             constants=tuple(document["constants"]),
             unknown=dict(document["unknown"]),
         )
+        require_sound(found)
+        return found
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write ``wiring.json`` into a new folder, whole or not at all."""
@@ -184,6 +216,16 @@ class Alignment:
     maps: Mapping[str, Map]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.wiring, Wiring):
+            raise WiringError(
+                f"An alignment belongs to a wiring, found {type(self.wiring).__name__}; make one with wire(model, "
+                "inputs)."
+            )
+        if not isinstance(self.maps, Mapping):
+            raise WiringError(
+                f"The maps of an alignment are a mapping of spaces to maps, found {type(self.maps).__name__}; name the "
+                "space of each."
+            )
         for name, one in self.maps.items():
             if name not in self.wiring.spaces:
                 raise UnknownNameError.of("space", name, self.wiring.spaces)
@@ -209,11 +251,23 @@ class Alignment:
     def inverse(self) -> Alignment:
         """The way back: the inverse of every map, block by block where blocks change places.
 
-        A map inside blocks stands in the order of its source, so on the way back it stands where its blocks went.
+        A map inside blocks stands in the order of its source, so on the way back it stands where its blocks went. A map
+        onto another width has its pseudo-inverse (for a semi-orthogonal one, the transpose), and the way back belongs
+        to the wiring of those widths: into a wider space and back nothing is lost, through a narrower one what it had
+        no room for is.
         """
+        from interbasin.networks.wiring.resizing import behind
         from interbasin.networks.wiring.returning import returned
 
-        return Alignment(self.wiring, returned(self.wiring, self.maps))
+        return Alignment(behind(self.wiring, self.maps), returned(self.wiring, self.maps))
+
+    def __matmul__(self, first: Alignment) -> Alignment:
+        """``b @ a``: first ``a``, then ``b``, space by space by their names."""
+        from interbasin.networks.wiring.composing import composed
+
+        if not isinstance(first, Alignment):
+            return NotImplemented
+        return Alignment(first.wiring, composed(self, first))
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write ``alignment.json`` and ``alignment.safetensors``, exactly, whole or not at all."""
