@@ -40,7 +40,9 @@ def test_every_name_that_is_listed_exists(name):
     assert [one for one in listed if not hasattr(module, one)] == []
 
 
-@pytest.mark.parametrize("name", ["interbasin", *(f"interbasin.{folder}" for folder in ("data", "errors", "fit"))])
+@pytest.mark.parametrize(
+    "name", ["interbasin", *(f"interbasin.{folder}" for folder in ("data", "errors", "evaluate", "fit"))]
+)
 def test_public_modules_list_their_names(name):
     assert importlib.import_module(name).__all__
 
@@ -53,7 +55,7 @@ def test_packages_list_their_names():
 def test_the_names_can_be_seen():
     assert set(ib.__all__) <= set(dir(ib))
     assert sorted(dir(ib)) == dir(ib)
-    for package in (ib.data, ib.fit, ib.maps, ib.networks, ib.statistics):
+    for package in (ib.data, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics):
         assert set(package.__all__) <= set(dir(package))
 
 
@@ -77,10 +79,10 @@ def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
     assert inspect.isclass(ib.PairedMoments) and inspect.isclass(ib.LayerwiseMoments)
     assert issubclass(ib.InterbasinError, Exception)
     assert inspect.isclass(ib.Wiring) and inspect.isclass(ib.Alignment)
-    assert all(inspect.isfunction(verb) for verb in (ib.wire, ib.carry, ib.fold_norms, ib.record))
-    for folder in ("data", "errors", "fit", "maps", "networks", "statistics"):
+    assert all(inspect.isfunction(verb) for verb in (ib.wire, ib.carry, ib.fold_norms, ib.interpolate, ib.record))
+    for folder in ("data", "errors", "evaluate", "fit", "maps", "networks", "statistics"):
         assert isinstance(getattr(ib, folder), types.ModuleType)
-    for package in (ib.data, ib.errors, ib.fit, ib.maps, ib.networks, ib.statistics):
+    for package in (ib.data, ib.errors, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics):
         hidden = [name for name in package.__all__ if isinstance(getattr(package, name), types.ModuleType)]
         assert hidden == []
 
@@ -131,6 +133,12 @@ def test_every_promised_name_works_after_every_module_was_imported(tmp_path):
     assert isinstance(alignment, ib.Alignment) and torch.allclose(ib.carry(model, alignment)(x), model(x))
     carried = ib.carry(model.state_dict(), alignment)
     assert torch.equal(carried["0.bias"], alignment.maps["0"](model.state_dict()["0.bias"]))
+    labelled = [(x, torch.arange(20) % 2)]
+    found = ib.evaluate.barrier(
+        model, ib.carry(model, alignment), labelled, loss=None, points=3, path="lerp", ends=None
+    )
+    assert float(found) == found.metrics["barrier"] >= 0 and len(found.loss) == 3
+    assert torch.equal(ib.interpolate(model, model, 0.5, path="lerp")[0].weight, model[0].weight)
     assert ib.networks.wire is ib.wire and ib.networks.wiring.Wiring is ib.Wiring
 
 

@@ -8,9 +8,10 @@ from interbasin._lazy import lazy_names
 from interbasin._version import __version__
 
 if TYPE_CHECKING:
-    from interbasin import data, errors, fit, maps, networks, statistics
+    from interbasin import data, errors, evaluate, fit, maps, networks, statistics
     from interbasin.errors import InterbasinError
     from interbasin.networks.folding import fold_norms
+    from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import record
     from interbasin.networks.wiring import Alignment, Wiring, carry, wire
     from interbasin.statistics import LayerwiseMoments, PairedMoments
@@ -25,8 +26,10 @@ __all__ = [
     "carry",
     "data",
     "errors",
+    "evaluate",
     "fit",
     "fold_norms",
+    "interpolate",
     "maps",
     "networks",
     "record",
@@ -34,7 +37,7 @@ __all__ = [
     "wire",
 ]
 
-_FOLDERS = ("data", "errors", "fit", "maps", "networks", "statistics")
+_FOLDERS = ("data", "errors", "evaluate", "fit", "maps", "networks", "statistics")
 _HOMES = {
     "Alignment": "interbasin.networks.wiring",
     "InterbasinError": "interbasin.errors",
@@ -43,6 +46,7 @@ _HOMES = {
     "Wiring": "interbasin.networks.wiring",
     "carry": "interbasin.networks.wiring",
     "fold_norms": "interbasin.networks.folding",
+    "interpolate": "interbasin.networks.paths",
     "record": "interbasin.networks.recording",
     "wire": "interbasin.networks.wiring",
 }

@@ -1,0 +1,33 @@
+"""Measures: of one network, of the way between two, and of what aligned them. None changes a network it is given."""
+
+from interbasin.evaluate.alignment_error import AlignmentError, SpaceError, alignment_error
+from interbasin.evaluate.barrier import Barrier, barrier
+from interbasin.evaluate.cka import LayerSimilarity, cka
+from interbasin.evaluate.cycle import cycle, cycle_errors
+from interbasin.evaluate.distance import Distance, distance
+from interbasin.evaluate.measured import Measured
+from interbasin.evaluate.pca import Coordinates, pca
+from interbasin.evaluate.performance import Performance, accuracy, loss, performance
+from interbasin.evaluate.self_change import self_change
+
+__all__ = [
+    "AlignmentError",
+    "Barrier",
+    "Coordinates",
+    "Distance",
+    "LayerSimilarity",
+    "Measured",
+    "Performance",
+    "SpaceError",
+    "accuracy",
+    "alignment_error",
+    "barrier",
+    "cka",
+    "cycle",
+    "cycle_errors",
+    "distance",
+    "loss",
+    "pca",
+    "performance",
+    "self_change",
+]

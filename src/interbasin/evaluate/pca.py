@@ -1,0 +1,180 @@
+"""Activations of several networks in two dimensions, on axes that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.errors import DataError
+from interbasin.networks.labelled import BATCH_SIZE, InputsOnly, for_evaluation, parted, refuse_once_only
+from interbasin.networks.recording import record
+from interbasin.networks.recording.batches import arguments, batches_of, device_of, whole_number
+from interbasin.networks.recording.choosing import choose, standing
+from interbasin.networks.recording.hooks import Listener
+from interbasin.networks.recording.masks import masks_of
+from interbasin.networks.recording.progress import Progress
+from interbasin.networks.recording.readings import Reading
+from interbasin.networks.recording.tokens import pooled
+from interbasin.networks.wiring import Wiring, wire
+from interbasin.statistics import PairedMoments
+
+__all__ = ["Coordinates", "pca"]
+
+DIMENSIONS = 2
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """One space of several networks in two dimensions.
+
+    Attributes:
+        coordinates: Of each network, a row a sample: ``(samples, 2)``. Row ``i`` belongs to the same input in all.
+        center: What was subtracted: the mean over all rows of all networks.
+        axes: The two directions of largest variance, ``(2, width)``, with their largest entry positive.
+        explained: The share of the variance of all rows that lies along each.
+        labels: Of each sample, where the data have one integer label an input.
+    """
+
+    coordinates: Mapping[str, Tensor]
+    center: Tensor
+    axes: Tensor
+    explained: tuple[float, ...]
+    labels: Tensor | None = None
+
+
+def pca(
+    networks: Mapping[str, nn.Module],
+    data: Any,
+    spaces: Sequence[str] | None = None,
+    *,
+    wiring: Wiring | None = None,
+    at: Literal["post", "pre"] = "post",
+    pool: Literal["mean", "first", "last"] | None = None,
+    samples: int = 500,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress = None,
+) -> dict[str, Coordinates]:
+    """Principal components of the activations of several networks together.
+
+    The axes come from moments of all data, which stream; then a bounded number of samples is laid along them.
+
+    Args:
+        networks: By name, of one architecture: ``{"source": a, "aligned": result.model, "target": b}``.
+        data: Batches to iterate over, more than once; labels are kept beside the samples.
+        spaces: Which; by default all that move and stand somewhere whole.
+        wiring: Of the networks, if it is known; else found by tracing the first on the first batch.
+        at: ``"post"``: where a space is read, non-linearities and all; ``"pre"``: where it is written.
+        pool: One row an input instead of one a token or position.
+        samples: At most so many rows of each network, from the first batches, evenly over each batch.
+        batch_size: For data that are one tensor.
+        progress: True for a bar on stderr, or a function that is told how many batches of a network are done.
+
+    Returns:
+        Space -> `Coordinates`.
+    """
+    if not isinstance(networks, Mapping) or not networks:
+        raise DataError(
+            "The networks are given by name, such as {'source': a, 'target': b}, found "
+            f"{type(networks).__name__ if not isinstance(networks, Mapping) else 'none'}; name at least one."
+        )
+    if whole_number(samples) < 1:
+        raise DataError(f"Asked for the coordinates of {samples!r} samples; give a whole number of at least one.")
+    refuse_once_only(data, "PCA")
+    copies = {name: for_evaluation(network) for name, network in networks.items()}
+    inputs = InputsOnly(data, batch_size)
+    known = wire(next(iter(copies.values())), inputs.first()) if wiring is None else wiring
+    wanted = list(standing(known, at)) if spaces is None else list(spaces)
+    moments = {
+        name: record(copy, inputs, wanted, wirings=known, at=at, grams=True, pool=pool, progress=progress).moments
+        for name, copy in copies.items()
+    }
+    rows, labels = _samples(
+        copies, data, batch_size, {space: choose(known, space, at) for space in wanted}, pool, samples
+    )
+    found = {}
+    for space in wanted:
+        center, axes, explained = _axes([moments[name][space, space] for name in copies])
+        found[space] = Coordinates(
+            {name: (rows[name, space] - center) @ axes.mT for name in copies},
+            center,
+            axes,
+            explained,
+            labels.get(space),
+        )
+    return found
+
+
+def _axes(moments: Sequence[PairedMoments]) -> tuple[Tensor, Tensor, tuple[float, ...]]:
+    """The mean of all rows, the directions of largest variance, and their shares of it."""
+    count = sum(one.count for one in moments)
+    center = sum((one.mean_source.cpu() * (one.count / count) for one in moments), torch.zeros(()))
+    scatter = torch.zeros((), dtype=torch.float64)
+    for one in moments:
+        apart = one.mean_source.cpu() - center
+        scatter = scatter + one.gram_source().cpu() + one.count * torch.outer(apart, apart)
+    values, vectors = torch.linalg.eigh(scatter)
+    values, axes = values.clamp(min=0).flip(0), vectors.flip(1)[:, :DIMENSIONS].mT
+    largest = axes.take_along_dim(axes.abs().argmax(dim=1, keepdim=True), dim=1)
+    total = float(values.sum())
+    shares = tuple(float(value) / total if total else 0.0 for value in values[:DIMENSIONS])
+    return center, axes * torch.where(largest < 0, -1.0, 1.0), shares
+
+
+def _samples(
+    networks: Mapping[str, nn.Module],
+    data: Any,
+    batch_size: int,
+    readings: Mapping[str, Reading],
+    pool: str | None,
+    samples: int,
+) -> tuple[dict[tuple[str, str], Tensor], dict[str, Tensor]]:
+    """Rows of the first batches, of every network and space, and the labels that go with them, by space."""
+    taken: dict[tuple[str, str], list[Tensor]] = {(name, space): [] for name in networks for space in readings}
+    labels: dict[str, list[Tensor]] = {space: [] for space in readings}
+    left = dict.fromkeys(readings, samples)
+    for batch in batches_of(data, batch_size):
+        inputs, wanted = parted(batch)
+        chosen: dict[str, Tensor] = {}
+        for name, network in networks.items():
+            for space, (rows, counting) in _rows(network, inputs, readings, pool, name).items():
+                evenly = torch.linspace(0, len(counting) - 1, min(len(counting), left[space])).long()
+                chosen[space] = counting[evenly]
+                taken[name, space].append(rows[chosen[space].to(rows.device)].cpu().double())
+                if isinstance(wanted, Tensor) and wanted.ndim == 1 and len(wanted) and name == next(iter(networks)):
+                    # With several rows an input, those of one stand together.
+                    labels[space].append(wanted.cpu()[chosen[space] // max(1, len(rows) // len(wanted))])
+        for space, which in chosen.items():
+            left[space] -= len(which)
+        if not any(left.values()):
+            break
+    joined = {key: torch.cat(rows) for key, rows in taken.items()}
+    whole = {space: torch.cat(found) for space, found in labels.items() if found}
+    counts = {space: len(joined[next(iter(networks)), space]) for space in readings}
+    return joined, {space: found for space, found in whole.items() if len(found) == counts[space]}
+
+
+def _rows(
+    network: nn.Module, inputs: Any, readings: Mapping[str, Reading], pool: str | None, name: str
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """All rows of a batch by space, and the numbers of those that count."""
+    device = device_of(network)
+    masks = masks_of(inputs, None, device)
+    spaces = {reading: space for space, reading in readings.items()}
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def take(reading: Reading, values: Tensor) -> None:
+        mask = masks.fitting(reading.place.module, values.shape[:-1])
+        if pool is not None:
+            values = pooled(values, pool, mask)
+            mask = None if mask is None else mask.flatten(1).any(dim=1)
+        rows = values.flatten(0, -2).clone()  # the network may write over what it gave
+        counting = torch.arange(len(rows)) if mask is None else mask.flatten().nonzero().flatten().cpu()
+        found[spaces[reading]] = (rows, counting)
+
+    with Listener(network, list(spaces), take, f"{type(network).__name__} ({name})") as listener:
+        listener.forward(*arguments(network, inputs, None, device))
+    return found

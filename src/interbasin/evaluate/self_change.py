@@ -1,0 +1,71 @@
+"""The residual alignment error: what alignment does to the network that was aligned [adelfio:25]."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from interbasin.errors import WiringError
+from interbasin.evaluate.measured import Measured
+from interbasin.evaluate.performance import performance
+from interbasin.evaluate.scores import Loss
+from interbasin.networks.labelled import BATCH_SIZE, refuse_once_only
+from interbasin.networks.recording.progress import Progress
+from interbasin.networks.wiring import Alignment
+
+__all__ = ["round_off", "self_change"]
+
+
+def self_change(
+    source: nn.Module,
+    aligned: nn.Module,
+    data: Any,
+    loss: Loss | None = None,
+    *,
+    alignment: Alignment | None = None,
+    batch_size: int = BATCH_SIZE,
+    progress: Progress = None,
+) -> Measured:
+    """Loss and accuracy of a network after alignment minus before: ``delta_loss_self`` and ``delta_accuracy_self``.
+
+    Args:
+        source: The network before.
+        aligned: The same network in other coordinates.
+        data: Batches to iterate over, more than once: pairs (inputs, labels).
+        loss: As `performance` takes it; by default cross-entropy.
+        alignment: What it was carried through. If its maps are exact, the loss has to be the same to round-off.
+        batch_size: For data that are one tensor.
+        progress: True for a bar on stderr, or a function that is told how many batches are done.
+
+    Raises:
+        WiringError: if the alignment is exact and the loss is another all the same.
+    """
+    refuse_once_only(data, "The residual alignment error")
+    before, after = (
+        performance(network, data, loss, batch_size=batch_size, progress=progress) for network in (source, aligned)
+    )
+    change = after.loss - before.loss
+    if alignment is not None and alignment.is_exact:
+        allowed = round_off(source) * max(1.0, abs(before.loss))
+        if math.isfinite(before.loss) and not abs(change) <= allowed:
+            raise WiringError(
+                f"The alignment is exact, so the loss should stay at {before.loss:.6g}, but it became {after.loss:.6g} "
+                f"(more than {allowed:.1g} of round-off); the aligned network is not the source carried through this "
+                "alignment, or the wiring is wrong: see wiring.check(model, inputs)."
+            )
+    metrics = {"delta_loss_self": change}
+    if before.accuracy is not None and after.accuracy is not None:
+        metrics["delta_accuracy_self"] = after.accuracy - before.accuracy
+    return Measured(metrics)
+
+
+def round_off(model: nn.Module) -> float:
+    """What rounding may do to a loss of order one: the root of the machine epsilon of the coarsest parameter.
+
+    Errors add up from layer to layer, so that of a single operation would be too little to allow.
+    """
+    dtypes = {tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()}
+    return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=torch.finfo(torch.float32).eps))
