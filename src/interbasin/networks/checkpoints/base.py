@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints.adapters import Adapter
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor
+
+    Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+    Read: TypeAlias = Callable[[int, Bytes], Bytes]
 
 __all__ = ["Checkpoint", "Entry", "Source"]
 
@@ -89,8 +93,12 @@ class Source(Protocol):
         """The tensor of that name, in memory of its own."""
         ...
 
-    def bytes_of(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def bytes_of(self, name: str) -> Bytes:
         """The same as bytes, row by row: for those who get by without torch."""
+        ...
+
+    def reading(self, name: str) -> AbstractContextManager[Read]:
+        """The same a stretch at a time; see `Checkpoint.reading`."""
         ...
 
 
@@ -160,7 +168,7 @@ class Checkpoint(Mapping[str, "Tensor"]):
     def shape(self, name: str) -> tuple[int, ...]:
         return self.entry(name).shape
 
-    def bytes_of(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def bytes_of(self, name: str) -> Bytes:
         """The tensor of that name as the bytes it is stored in, in memory of their own; torch is not needed for it.
 
         Raises:
@@ -168,6 +176,26 @@ class Checkpoint(Mapping[str, "Tensor"]):
         """
         stored = self._stored(name)
         return self.sources[stored].bytes_of(stored)
+
+    def reading(self, name: str) -> AbstractContextManager[Read]:
+        """A function that reads stretches of the tensor of that name while the block lasts.
+
+        It takes the first byte of the stretch and memory that it fills, and gives the same memory back.
+
+        Raises:
+            UnknownNameError: If there is none; lists the nearest.
+
+        Example:
+            >>> import tempfile, numpy, torch
+            >>> from interbasin.networks import open_checkpoint, write_checkpoint
+            >>> path = tempfile.mkdtemp() + "/some.safetensors"
+            >>> write_checkpoint(path, {"x": torch.arange(8.0)})
+            >>> with open_checkpoint(path).reading("x") as read:
+            ...     print(read(5 * 4, numpy.empty(2 * 4, numpy.uint8)).view("float32"))
+            [5. 6.]
+        """
+        stored = self._stored(name)
+        return self.sources[stored].reading(stored)
 
     def state_dict(self) -> dict[str, Tensor]:
         """All tensors, in memory; tied names share one."""

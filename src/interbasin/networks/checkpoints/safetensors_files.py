@@ -6,12 +6,13 @@ here tensors are read as bytes, and the library is what the tests compare with.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from interbasin.networks.checkpoints.faults import cut_short, damaged, head_of, 
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from interbasin.networks.checkpoints.base import Bytes, Read
 
 __all__ = ["MARK", "SafetensorsFile", "mark_of", "open_safetensors"]
 
@@ -52,27 +55,44 @@ class SafetensorsFile:
         self._fill(raw.numpy(), name)
         return raw.view(entry.dtype).reshape(entry.shape)
 
-    def bytes_of(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def bytes_of(self, name: str) -> Bytes:
         raw = np.empty(self.entries[name].nbytes, dtype=np.uint8)
         self._fill(raw, name)
         return raw
 
-    def _fill(self, view: Any, name: str) -> None:
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[Read]:
+        begin = self.starts[name]
+        with self._open() as file:
+            yield lambda start, buffer: self._read(file, begin + start, buffer, name)
+
+    def _fill(self, view: Bytes, name: str) -> None:
+        with self._open() as file:
+            self._read(file, self.starts[name], view, name)
+
+    def _open(self) -> BinaryIO:
         if stamp_of(self.path) != self.stamp:
             raise CheckpointError(f"{self.path} has changed since it was opened; open it again when it is complete.")
+        try:
+            return self.path.open("rb", buffering=0)
+        except OSError as error:
+            raise damaged(self.path, error.strerror or error) from error
+
+    def _read(self, file: BinaryIO, start: int, view: Bytes, name: str) -> Bytes:
+        """Fill ``view`` with what is in the file from byte ``start`` on."""
         filled = 0
         try:
-            with self.path.open("rb", buffering=0) as file:
-                file.seek(self.starts[name])
-                while filled < len(view):
-                    count = file.readinto(view[filled:])
-                    if not count:
-                        raise cut_short(self.path, f"it ends inside {name}")
-                    filled += count
+            file.seek(start)
+            while filled < len(view):
+                count = file.readinto(view[filled:])  # type: ignore[attr-defined]
+                if not count:
+                    raise cut_short(self.path, f"it ends inside {name}")
+                filled += count
         except OSError as error:
             if isinstance(error, CheckpointError):
                 raise
             raise damaged(self.path, error.strerror or error) from error
+        return view
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:

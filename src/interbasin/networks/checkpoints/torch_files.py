@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +19,9 @@ from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints.base import Entry
 from interbasin.networks.checkpoints.dtypes import kind_of_dtype
 from interbasin.networks.checkpoints.faults import damaged, head_of, kind_of, listed, stamp_of
+
+if TYPE_CHECKING:
+    from interbasin.networks.checkpoints.base import Bytes, Read
 
 __all__ = ["TorchFile", "identity", "load_harmless", "open_torch"]
 
@@ -72,8 +75,18 @@ class TorchFile:
             raise CheckpointError(f"{self.path} has changed since it was opened; open it again when it is complete.")
         return self.tensors[name].detach().clone(memory_format=torch.contiguous_format)
 
-    def bytes_of(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def bytes_of(self, name: str) -> Bytes:
         return self.read(name).resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[Read]:
+        whole = self.bytes_of(name)
+
+        def read(start: int, buffer: Bytes) -> Bytes:
+            buffer[:] = whole[start : start + len(buffer)]
+            return buffer
+
+        yield read
 
 
 def open_torch(path: Path, part: str | None = None) -> TorchFile:
