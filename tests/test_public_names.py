@@ -79,7 +79,9 @@ def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
     assert inspect.isclass(ib.PairedMoments) and inspect.isclass(ib.LayerwiseMoments)
     assert issubclass(ib.InterbasinError, Exception)
     assert inspect.isclass(ib.Wiring) and inspect.isclass(ib.Alignment)
-    assert all(inspect.isfunction(verb) for verb in (ib.wire, ib.carry, ib.fold_norms, ib.interpolate, ib.record))
+    assert all(
+        inspect.isfunction(verb) for verb in (ib.wire, ib.carry, ib.fold_norms, ib.interpolate, ib.merge, ib.record)
+    )
     for folder in ("data", "errors", "evaluate", "fit", "maps", "networks", "statistics"):
         assert isinstance(getattr(ib, folder), types.ModuleType)
     for package in (ib.data, ib.errors, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics):
@@ -139,6 +141,7 @@ def test_every_promised_name_works_after_every_module_was_imported(tmp_path):
     )
     assert float(found) == found.metrics["barrier"] >= 0 and len(found.loss) == 3
     assert torch.equal(ib.interpolate(model, model, 0.5, path="lerp")[0].weight, model[0].weight)
+    assert torch.allclose(ib.merge([model, model], "lerp")(x), model(x))
     assert ib.networks.wire is ib.wire and ib.networks.wiring.Wiring is ib.Wiring
 
 

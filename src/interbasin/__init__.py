@@ -10,6 +10,8 @@ from interbasin._version import __version__
 if TYPE_CHECKING:
     from interbasin import data, errors, evaluate, fit, maps, networks, statistics
     from interbasin.errors import InterbasinError
+    from interbasin.jobs.merge import merge
+    from interbasin.jobs.rebasin import rebasin
     from interbasin.networks.folding import fold_norms
     from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import record
@@ -31,7 +33,9 @@ __all__ = [
     "fold_norms",
     "interpolate",
     "maps",
+    "merge",
     "networks",
+    "rebasin",
     "record",
     "statistics",
     "wire",
@@ -47,6 +51,8 @@ _HOMES = {
     "carry": "interbasin.networks.wiring",
     "fold_norms": "interbasin.networks.folding",
     "interpolate": "interbasin.networks.paths",
+    "merge": "interbasin.jobs.merge",
+    "rebasin": "interbasin.jobs.rebasin",
     "record": "interbasin.networks.recording",
     "wire": "interbasin.networks.wiring",
 }

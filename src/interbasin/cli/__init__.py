@@ -11,6 +11,7 @@ from interbasin.cli.compare import compare
 from interbasin.cli.demo import demo
 from interbasin.cli.fit import fit
 from interbasin.cli.inspect import inspect
+from interbasin.cli.merge import merge
 from interbasin.cli.output import Commands, Debug, Json, Output, Quiet
 
 __all__ = ["app", "main"]
@@ -57,6 +58,8 @@ def interbasin(
       interbasin fit old.npy new.npy --method procrustes -o map
 
       interbasin inspect timm:resnet18
+
+      interbasin merge one two three -o soup
     """
     Output.of(ctx, json=json, quiet=quiet, debug=debug)
 
@@ -65,6 +68,7 @@ app.command()(demo)
 app.command()(fit)
 app.command()(compare)
 app.command()(inspect)
+app.command()(merge)
 
 
 def main() -> None:

@@ -1,0 +1,13 @@
+"""The average of any number of networks, also called a soup."""
+
+from __future__ import annotations
+
+from interbasin.jobs.merge.operands import Combine, Operands, weighted_sum
+from interbasin.jobs.merge.recipe import Recipe
+
+__all__ = ["average"]
+
+
+def average(tensor: Operands, recipe: Recipe) -> Combine:
+    r""":math:`\sum_i w_i m_i` with weights that sum to one: the uniform soup, or a weighted one [wortsman:22]."""
+    return lambda parts: weighted_sum(parts.models, recipe.weights)

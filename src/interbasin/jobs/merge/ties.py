@@ -1,0 +1,95 @@
+r"""TIES: trim every update, elect a sign for every number, and average those updates that have it.
+
+The paper [yadav:23] trims an update as a whole and knows no weights. Here each tensor is trimmed by itself, so that a
+network need not be in memory, and an update counts with its weight, in the election and in the mean; with equal weights
+that is the paper's rule. Of entries that are equally large at the border of the trim the first ones are kept, so that
+exactly the asked share is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from interbasin.jobs.merge.numbers import Array, Numbers, stretches
+from interbasin.jobs.merge.operands import Combine, Operands, Parts, weighted_sum
+from interbasin.jobs.merge.recipe import Recipe
+
+__all__ = ["ties"]
+
+
+def ties(tensor: Operands, recipe: Recipe) -> Combine:
+    r""":math:`b + \lambda \tau`, where :math:`\tau` is the mean of the trimmed updates that have the elected sign.
+
+    The sign of a number is that of the sum of the trimmed updates there, plus if it is zero.
+    """
+    assert tensor.base is not None
+    trims = [Trim.of(model, tensor.base, recipe.density, tensor.precision) for model in tensor.models]
+
+    def combine(parts: Parts) -> Array:
+        assert parts.base is not None
+        updates = [trim(model - parts.base) for trim, model in zip(trims, parts.models, strict=True)]
+        found = disjoint_mean(updates, recipe.weights)
+        found *= recipe.scale
+        found += parts.base
+        return found
+
+    return combine
+
+
+def disjoint_mean(updates: Sequence[Array], weights: Sequence[float]) -> Array:
+    """The weighted mean of the updates that have the sign of the weighted sum; zero where there are none."""
+    total = weighted_sum(updates, weights)
+    elected = np.where(total >= 0, total.dtype.type(1), total.dtype.type(-1))
+    total[:] = 0
+    share = np.zeros_like(total)
+    for update, weight in zip(updates, weights, strict=True):
+        agreeing = np.maximum(update * elected, 0)
+        share += (agreeing > 0) * total.dtype.type(weight)
+        agreeing *= weight
+        total += agreeing
+    # Where nothing was kept, or all that was has no weight, the total is zero as well.
+    share[share == 0] = 1
+    total /= share
+    total *= elected
+    return total
+
+
+@dataclass
+class Trim:
+    """Keeps the largest entries of an update, stretch by stretch.
+
+    Attributes:
+        border: The size of the smallest entry that is kept.
+        left: How many of exactly that size may still be kept.
+    """
+
+    border: float
+    left: int
+
+    @classmethod
+    def of(cls, model: Numbers, base: Numbers, density: float, precision: type[np.floating[Any]]) -> Trim:
+        """The trim that keeps this share of the entries, one at least."""
+        length = model.length
+        if density >= 1 or not length:
+            return cls(-1.0, 0)  # all of them
+        count = max(1, int(density * length))
+        sizes = np.empty(length, precision)
+        for part in stretches(length):
+            np.subtract(model.wide(part, precision), base.wide(part, precision), out=sizes[part])
+            np.abs(sizes[part], out=sizes[part])
+        sizes.partition(length - count)
+        border = sizes[length - count]
+        return cls(float(border), count - int(np.count_nonzero(sizes[length - count :] > border)))
+
+    def __call__(self, update: Array) -> Array:
+        """The next stretch of the update, with zeros for what is trimmed; written over what is given."""
+        sizes = np.abs(update)
+        update *= sizes >= self.border
+        at_border = np.flatnonzero(sizes == self.border)
+        update[at_border[self.left :]] = 0
+        self.left -= min(self.left, len(at_border))
+        return update
