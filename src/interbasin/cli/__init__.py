@@ -9,6 +9,7 @@ import typer
 
 from interbasin.cli.compare import compare
 from interbasin.cli.demo import demo
+from interbasin.cli.evaluate import evaluate
 from interbasin.cli.fit import fit
 from interbasin.cli.inspect import inspect
 from interbasin.cli.merge import merge
@@ -60,6 +61,8 @@ def interbasin(
       interbasin inspect timm:resnet18
 
       interbasin merge one two three -o soup
+
+      interbasin evaluate a b --data digits -o out
     """
     Output.of(ctx, json=json, quiet=quiet, debug=debug)
 
@@ -69,6 +72,7 @@ app.command()(fit)
 app.command()(compare)
 app.command()(inspect)
 app.command()(merge)
+app.command()(evaluate)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from interbasin.evaluate.alignment_error import AlignmentError, SpaceError, alignment_error
 from interbasin.evaluate.barrier import Barrier, barrier
+from interbasin.evaluate.between import Between, between
 from interbasin.evaluate.cka import LayerSimilarity, cka
 from interbasin.evaluate.cycle import cycle, cycle_errors
 from interbasin.evaluate.distance import Distance, distance
@@ -13,6 +14,7 @@ from interbasin.evaluate.self_change import self_change
 __all__ = [
     "AlignmentError",
     "Barrier",
+    "Between",
     "Coordinates",
     "Distance",
     "LayerSimilarity",
@@ -22,6 +24,7 @@ __all__ = [
     "accuracy",
     "alignment_error",
     "barrier",
+    "between",
     "cka",
     "cycle",
     "cycle_errors",

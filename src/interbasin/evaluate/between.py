@@ -127,7 +127,7 @@ class Between(Measured):
         }
         out.table("spaces", {"space": list(spaces), **columns})
         out.plot(
-            "alignment error",
+            "alignment-error",
             bar_chart(
                 dict(zip(spaces, columns["alignment_error_relative"], strict=True)),
                 title="Alignment error a space",
@@ -140,7 +140,7 @@ class Between(Measured):
             return
         rows, columns, matrix = self.similarity.sources, self.similarity.targets, self.similarity.matrix.tolist()
         out.table(
-            "cka",
+            "layers",
             {
                 "a": [row for row in rows for _ in columns],
                 "b": [column for _ in rows for column in columns],
@@ -157,15 +157,15 @@ class Between(Measured):
             low=0.0,
             high=1.0,
         )
-        out.plot("cka matrix", drawn)
+        out.plot("cka", drawn)
 
     def _draw_coordinates(self, out: Draft) -> None:
         for place, (space, found) in enumerate(self.coordinates.items()):
             shares = " and ".join(f"{share:.0%}" for share in found.explained)
-            name = f"activations {place + 1}"
+            name = f"activations-{place + 1}"
             points = {network: rows.tolist() for network, rows in found.coordinates.items()}
             out.table(
-                name,
+                f"{name}-points",
                 {
                     "network": [network for network, rows in points.items() for _ in rows],
                     "first": [row[0] for rows in points.values() for row in rows],
@@ -174,12 +174,12 @@ class Between(Measured):
             )
             drawn = scatter_chart(
                 points,
-                title=f"Activations of {space}",
+                title=f"Activations of space {space}",
                 x_label="first principal direction",
                 y_label="second",
                 note=f"{shares} of the variance of all networks",
             )
-            out.plot(f"{name} plot", drawn)
+            out.plot(name, drawn)
 
 
 def between(
@@ -250,7 +250,9 @@ def between(
             "badly for that alone (reset= or --reset estimates them anew)."
         )
     wiring = _wired(a, inputs, work)
-    errors, similarity, coordinates = None, None, {}
+    errors: AlignmentError | None = None
+    similarity: LayerSimilarity | None = None
+    coordinates: dict[str, Coordinates] = {}
     if wiring is not None:
         with work.stage("alignment error"):
             source, maps = (a, Alignment(wiring, {})) if alignment is None else (original or a, alignment)

@@ -43,7 +43,7 @@ def open_data(
     column: str | None = None,
     tokenizer: Any = None,
     max_length: int | None = None,
-    tokens_as_labels: bool = False,
+    tokens_as_labels: bool | None = False,
     scale: bool = True,
     mean: Sequence[float] | float | None = None,
     std: Sequence[float] | float | None = None,
@@ -72,7 +72,8 @@ def open_data(
         column: Which column of ``.parquet``, or key of ``.jsonl``.
         tokenizer: For text: the folder of a model of transformers, or a tokenizer of that library.
         max_length: For text: at most so many tokens.
-        tokens_as_labels: For text: the tokens are the labels, as language models have them.
+        tokens_as_labels: For text: the tokens are the labels, as language models have them. With None, that is so for
+            text without labels of its own.
         scale: Divide eight-bit numbers by 255.
         mean: Subtracted after that: one number, or one a channel.
         std: And divided by.
@@ -95,6 +96,8 @@ def open_data(
         raise DataError(f"The limit is a whole number of samples, 1 or more, found {limit!r}; leave it out for all.")
     shaping = shaping_like(like, scale=scale, mean=mean, std=std)
     samples = _samples(os.fspath(text), shaping, split, column, tokenizer, max_length)
+    if tokens_as_labels is None:
+        tokens_as_labels = isinstance(samples, TextSamples) and samples.labels is None
     if tokens_as_labels and not isinstance(samples, TextSamples) and column is None and not _whole_numbers(samples):
         raise DataError(f"Tokens were to be the labels, but {samples.name} is no text; leave tokens_as_labels out.")
     if samples.count == 0:

@@ -82,14 +82,14 @@ def heat_map(
     drawing.width = max(left + side * wide + 110, 380.0)
     top = drawing.heading(note)
     box = Box(left, top, side * wide, side * len(cells))
-    drawing.height = box.bottom + (14 + below if slanted else 24) + (26 if x_label else 0) + 8
-    drawing.height = max(drawing.height, top + 180)
+    named = box.bottom + (14 + below if slanted else 24)
+    drawing.height = max(named + (26 if x_label else 0) + 8, top + 150)
     for at, row in enumerate(cells):
         for place, one in enumerate(row):
             _cell(drawing, box, at, place, side, one, (one - least) / (most - least), f"{down[at]}, {across[place]}")
     _label(drawing, box, side, across, down, beside, slanted)
     if x_label:
-        drawing.text(box.left + box.width / 2, drawing.height - 12, x_label, drawing.width, text_anchor="middle")
+        drawing.text(box.left + box.width / 2, named + 20, x_label, drawing.width, text_anchor="middle")
     if y_label:
         middle = box.top + box.height / 2
         turn = f"rotate(-90 20 {number(middle)})"

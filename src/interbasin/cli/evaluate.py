@@ -1,0 +1,234 @@
+"""``interbasin evaluate``: what lies between two networks of one architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
+    from interbasin.data import Batches
+    from interbasin.networks.wiring import Alignment
+    from interbasin.outcome import Outcome
+
+__all__ = ["evaluate"]
+
+MODEL = "a folder or hub id of transformers, timm:NAME[@weights] or package.module:factory[@weights]"
+DATA = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
+MEANINGS = {
+    "barrier": "rise of the loss above the chord from A to B",
+    "barrier_original": "the same, the chord from the original of A to B",
+    "barrier_accuracy": "fall of the accuracy below the chord",
+    "barrier_accuracy_original": "the same, the chord from the original of A to B",
+    "loss_a": "of A",
+    "loss_b": "of B",
+    "loss_original": "of what A was before it was aligned",
+    "accuracy_a": "of A",
+    "accuracy_b": "of B",
+    "accuracy_original": "of what A was before it was aligned",
+    "distance": "of the weights of A and B",
+    "relative_distance": "the same, divided by the norm of B's",
+    "cycle_loss": "loss there and back, minus what it was",
+    "cycle_accuracy": "accuracy there and back, minus what it was",
+    "cycle_frne": "relative error of the weights that came back",
+}
+
+
+def evaluate(
+    ctx: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="A", help=f"A network, usually aligned already: {MODEL}.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="A network of the same architecture.")],
+    data: Annotated[str, typer.Option(help=f"What to measure on: {DATA}.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the figures, tables and plots.")],
+    points: Annotated[int, typer.Option(min=2, help="Points of the path, both ends among them.")] = 25,
+    path: Annotated[str, typer.Option(help="The way from A to B, a tensor at a time: lerp or slerp.")] = "lerp",
+    original: Annotated[
+        str | None, typer.Option(help="MODEL that A was before it was aligned: its loss is the chord's end then.")
+    ] = None,
+    alignment: Annotated[
+        Path | None, typer.Option(help="Folder of the alignment that carried --original to A, or of its outcome.")
+    ] = None,
+    cycle: Annotated[
+        str | None, typer.Option(help="A method of rebasin, to measure how well it finds there and back.")
+    ] = None,
+    reset: Annotated[
+        int | None, typer.Option(min=1, help="Batches to estimate the statistics of batch norms on at every point.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Part of the data, where there are parts: test (the default) or train.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples, drawn with --seed.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples a batch.")] = 64,
+    column: Annotated[str | None, typer.Option(help="Column of a .parquet, or key of a .jsonl file.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder whose tokenizer makes tokens of text; by default that of A.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(min=1, help="At most so many tokens of a text.")] = None,
+    mean: Annotated[str | None, typer.Option(help="Subtracted from images, in [0, 1]: one, or one a channel.")] = None,
+    std: Annotated[str | None, typer.Option(help="And divided by: one number, or one a channel.")] = None,
+    scale: Annotated[
+        bool, typer.Option("--scale/--no-scale", help="Bring eight-bit numbers from 0...255 to 0...1.")
+    ] = True,
+    input_shape: Annotated[
+        str | None, typer.Option(help="Shape of the inputs, batch first, where A does not tell: 1,3,224,224.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the code that comes with a folder of transformers.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict/--no-strict", help="Refuse weights that a network has no use for.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier outcome in OUTPUT.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure what lies between A and B: the barrier, their distance, and how alike their spaces are.
+
+    The barrier needs labels; text without any is a language model's own label. OUTPUT receives outcome.json (all
+    figures, what was asked, versions, hashes), the curves and matrices as tables (.csv), and plots (.svg).
+
+    Examples:
+
+      interbasin evaluate a b --data digits -o out
+
+      interbasin evaluate my.networks:small@aligned my.networks:small@b.safetensors --data images --reset 20 -o out
+
+      interbasin evaluate aligned b --original a --alignment aligned --data test.npz --path slerp --json -o out
+    """
+    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
+    request = {
+        name: value for name, value in ctx.params.items() if name not in ("ctx", "json", "quiet", "debug", "force")
+    }
+    means, deviations = _numbers(mean, "--mean"), _numbers(std, "--std")
+    shape = _numbers(input_shape, "--input-shape")
+    if alignment is not None and original is None:
+        raise typer.BadParameter("says what carried --original to A; give both.", param_hint="--alignment")
+    from interbasin.data import open_data, splits_of
+    from interbasin.evaluate import between
+    from interbasin.networks import load_model
+    from interbasin.networks.labelled import InputsOnly
+    from interbasin.outcome import refuse_outcome_in_the_way
+
+    refuse_outcome_in_the_way(output, force=force)
+    maps = None if alignment is None else _alignment(alignment)
+    align = None if cycle is None else _checked_method(cycle)
+    sizes = None if shape is None else [int(size) for size in shape]
+
+    def load(text: str) -> Any:
+        return load_model(text, input_shape=sizes, strict=strict, trust_remote_code=trust_remote_code, seed=seed)
+
+    one, other = load(a), load(b)
+    before = None if original is None else load(original)
+
+    def read(part: str | None, most: int | None) -> Batches:
+        return open_data(
+            data,
+            like=one.inputs,
+            batch_size=batch_size,
+            limit=most,
+            shuffle=most is not None,
+            seed=seed,
+            split=part,
+            column=column,
+            tokenizer=_tokenizer(a) if tokenizer is None else tokenizer,
+            max_length=max_length,
+            tokens_as_labels=None,
+            scale=scale,
+            mean=means,
+            std=deviations,
+        )
+
+    known = splits_of(data)
+    batches = read(split or ("test" if "test" in known else None), limit)
+    training = read("train" if "train" in known else None, None if reset is None else reset * batch_size)
+    inputs = InputsOnly(batches).first()
+    with words.progress("Evaluating", 100) as done:
+        found = between(
+            one.model,
+            other.model,
+            batches,
+            points=points,
+            path=path,
+            original=None if before is None else before.model,
+            alignment=maps,
+            align=None if align is None else align(inputs, training, seed),
+            reset=None if reset is None else training,
+            inputs=inputs,
+            progress=lambda share: done(round(100 * share)),
+        )
+    named = {"a": a, "b": b, "data": data, **({"original": original} if original else {})}
+    outcome = found.save(output, request=request, inputs=named, seed=seed, force=force)
+    words.result({**outcome.summary(), "output": str(output)}, lambda console: _show(console, outcome, batches, output))
+    for warning in outcome.warnings:
+        words.remark(warning)
+
+
+def _numbers(text: str | None, option: str) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(one) for one in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"takes numbers with commas between them, and got {text!r}.", param_hint=option
+        ) from error
+
+
+def _alignment(folder: Path) -> Alignment:
+    """The alignment in a folder of its own, or in that of an outcome."""
+    from interbasin.networks.wiring import Alignment
+    from interbasin.outcome import Outcome
+
+    return Outcome.load(folder).alignment() if (folder / "outcome.json").exists() else Alignment.load(folder)
+
+
+def _tokenizer(model: str) -> str | None:
+    """Where the tokenizer of a network is, if it is one of transformers."""
+    from interbasin.networks.models import parse_model
+
+    name = parse_model(model)
+    return name.name if name.kind in ("folder", "hub", "adapter") else None
+
+
+def _checked_method(method: str) -> Callable[[Any, Batches, int], Callable[[nn.Module, nn.Module], Any]]:
+    """What aligns by a method, once inputs and data are there; the name is looked up before anything is read."""
+    from interbasin.jobs.rebasin import rebasin
+    from interbasin.jobs.rebasin.methods import chosen
+
+    chosen(method, None, has_data=True, has_labels=True)
+
+    def prepared(inputs: Any, data: Batches, seed: int) -> Callable[[nn.Module, nn.Module], Any]:
+        return lambda source, target: rebasin(source, target, inputs, method=method, data=data, seed=seed)
+
+    return prepared
+
+
+def _show(console: Console, outcome: Outcome, batches: Batches, output: Path) -> None:
+    metrics = outcome.metrics
+    rows = [(name, number(metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in metrics]
+    console.print(f"{batches.samples.name}: {batches.count:,} samples")
+    console.print(table(("figure", "value", "meaning"), rows, words=(0, 2)))
+    errors = "alignment_error_relative."
+    spaces = [name.removeprefix(errors) for name in metrics if name.startswith(errors)]
+    if spaces:
+        columns = {
+            "error": "alignment_error",
+            "relative": "alignment_error_relative",
+            # Without maps it is the same before and after.
+            **({"cosine before": "cosine_before"} if outcome.request["alignment"] else {}),
+            "cosine": "cosine_after",
+            "cycle error": "cycle_error",
+        }
+        shown = {title: key for title, key in columns.items() if any(f"{key}.{space}" in metrics for space in spaces)}
+        cells = [[space, *(number(metrics.get(f"{key}.{space}")) for key in shown.values())] for space in spaces]
+        console.print(table(("space", *shown), cells))
+    console.print(f"written to {output}: {', '.join(one.path for one in outcome.artefacts)}", soft_wrap=True)
