@@ -11,11 +11,15 @@ Borwein's.
 
 A curve cannot pass between rotations and reflections: for square :math:`X` the sign of the determinant is that of the
 start.
+
+Several matrices can descend together, each along its own curve with one step length for all: the product of such
+manifolds is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,9 +27,18 @@ from torch import Tensor
 
 from interbasin.errors import FitError, ShapeError
 
-__all__ = ["Descent", "Objective", "descend", "require_gradient", "value_and_gradient"]
+__all__ = [
+    "Descent",
+    "JointObjective",
+    "Objective",
+    "descend",
+    "descend_together",
+    "require_gradient",
+    "value_and_gradient",
+]
 
 Objective = Callable[[Tensor], tuple[float | Tensor, Tensor]]
+JointObjective = Callable[[tuple[Tensor, ...]], tuple[float | Tensor, Sequence[Tensor]]]
 
 ARMIJO = 1e-4
 SHORTEN = 0.2
@@ -34,25 +47,30 @@ SHORTEST = 1e-20
 
 @dataclass(frozen=True)
 class Descent:
-    """Where a descent ended: the point, its value, the values on the way, and how it ended."""
+    """Where a descent ended: the points, their value, the values on the way, and how it ended."""
 
-    point: Tensor
+    points: tuple[Tensor, ...]
     value: float
     path: tuple[float, ...]
     status: str
     steps: int
 
+    @property
+    def point(self) -> Tensor:
+        """The point of a descent of one matrix."""
+        return self.points[0]
+
 
 @dataclass(frozen=True)
 class _Place:
-    point: Tensor
+    points: tuple[Tensor, ...]
     value: float
-    gradient: Tensor
-    tangent: Tensor  # G - X G^T X, the gradient along the manifold
+    gradients: tuple[Tensor, ...]
+    tangents: tuple[Tensor, ...]  # G - X G^T X, the gradient along the manifold
 
     @property
     def steepness(self) -> float:
-        return float(torch.linalg.matrix_norm(self.tangent))
+        return _length(self.tangents)
 
 
 def descend(objective: Objective, start: Tensor, *, tolerance: float = 1e-10, steps: int = 1000) -> Descent:
@@ -64,32 +82,60 @@ def descend(objective: Objective, start: Tensor, *, tolerance: float = 1e-10, st
         tolerance: Stop when the gradient along the manifold is this small beside the whole gradient at the start.
         steps: The limit of steps.
     """
-    here = _evaluate(objective, start)
-    flat = tolerance * float(torch.linalg.matrix_norm(here.gradient))
+
+    def alone(points: tuple[Tensor, ...]) -> tuple[float, Sequence[Tensor]]:
+        value, gradient = value_and_gradient(objective(points[0]))
+        return value, (require_gradient(gradient, points[0]),)
+
+    return descend_together(alone, (start,), tolerance=tolerance, steps=steps)
+
+
+def descend_together(
+    objective: JointObjective,
+    starts: Sequence[Tensor],
+    *,
+    tolerance: float = 1e-10,
+    steps: int = 1000,
+    report: Callable[[int, float], object] | None = None,
+) -> Descent:
+    """The same for several matrices at once: ``objective`` takes all of them and gives a gradient for each.
+
+    Args:
+        objective: Gives value and Euclidean gradients.
+        starts: Each ``(n, p)`` with ``p <= n`` and orthonormal columns.
+        tolerance: Stop when the gradient along the manifold is this small beside the whole gradient at the start.
+        steps: The limit of steps.
+        report: Called after each step with its number and the value.
+    """
+    here = _evaluate(objective, tuple(starts))
+    flat = tolerance * _length(here.gradients)
     path = [here.value]
     guess = _first_guess(here)
     for step in range(steps):
         if here.steepness <= flat:
-            return Descent(here.point, here.value, tuple(path), "converged", step)
+            return Descent(here.points, here.value, tuple(path), "converged", step)
         there = _search(objective, here, guess)
         if there is None:
-            return Descent(here.point, here.value, tuple(path), "stalled", step)
+            return Descent(here.points, here.value, tuple(path), "stalled", step)
         guess = _barzilai_borwein(here, there, step)
         here = there
         path.append(here.value)
+        if report is not None:
+            report(step + 1, here.value)
     status = "converged" if here.steepness <= flat else "step-limit"
-    return Descent(here.point, here.value, tuple(path), status, steps)
+    return Descent(here.points, here.value, tuple(path), status, steps)
 
 
-def _evaluate(objective: Objective, point: Tensor) -> _Place:
-    value, gradient = value_and_gradient(objective(point))
-    gradient = require_gradient(gradient, point).detach().to(point)
-    if not torch.isfinite(torch.tensor(value)) or not bool(torch.isfinite(gradient).all()):
+def _evaluate(objective: JointObjective, points: tuple[Tensor, ...]) -> _Place:
+    answer = objective(points)
+    value = float(torch.as_tensor(answer[0]).detach())
+    gradients = tuple(one.detach().to(point) for one, point in zip(answer[1], points, strict=True))
+    if not math.isfinite(value) or not all(bool(torch.isfinite(one).all()) for one in gradients):
         raise FitError(
             f"The objective or its gradient is not finite (value {value}); check it at the start it was given."
         )
-    tangent = gradient - point @ (gradient.mT @ point)
-    return _Place(point, value, gradient, tangent)
+    tangents = tuple(one - point @ (one.mT @ point) for one, point in zip(gradients, points, strict=True))
+    return _Place(points, value, gradients, tangents)
 
 
 def value_and_gradient(answer: object) -> tuple[float, object]:
@@ -113,16 +159,16 @@ def require_gradient(gradient: object, point: Tensor) -> Tensor:
     return gradient
 
 
-def _search(objective: Objective, here: _Place, guess: float) -> _Place | None:
+def _search(objective: JointObjective, here: _Place, guess: float) -> _Place | None:
     """The first point on the curve that Armijo's rule accepts, or None where none is better."""
-    curve = _cayley_curve(here)
-    slope = 0.5 * float(torch.linalg.matrix_norm(_skew(here))) ** 2
+    curves = [_cayley_curve(*pair) for pair in zip(here.points, here.gradients, strict=True)]
+    slope = 0.5 * _length([_skew(*pair) for pair in zip(here.points, here.gradients, strict=True)]) ** 2
     # Below this the objective's own round-off hides any decrease; there the gradient decides, as in Hager and Zhang's
     # rule.
-    noise = 8 * torch.finfo(here.point.dtype).eps * abs(here.value)
+    noise = 8 * torch.finfo(here.points[0].dtype).eps * abs(here.value)
     time = guess
     while time > SHORTEST:
-        there = _evaluate(objective, curve(time))
+        there = _evaluate(objective, tuple(curve(time) for curve in curves))
         if there.value <= here.value - ARMIJO * time * slope:
             return there
         if time * slope <= noise and there.value <= here.value + noise and there.steepness < here.steepness:
@@ -131,37 +177,42 @@ def _search(objective: Objective, here: _Place, guess: float) -> _Place | None:
     return None
 
 
-def _skew(place: _Place) -> Tensor:
-    outer = place.gradient @ place.point.mT
+def _length(tensors: Sequence[Tensor]) -> float:
+    return math.hypot(*(float(torch.linalg.matrix_norm(one)) for one in tensors))
+
+
+def _skew(point: Tensor, gradient: Tensor) -> Tensor:
+    outer = gradient @ point.mT
     return outer - outer.mT
 
 
-def _cayley_curve(place: _Place) -> Callable[[float], Tensor]:
-    rows, columns = place.point.shape
+def _cayley_curve(point: Tensor, gradient: Tensor) -> Callable[[float], Tensor]:
+    rows, columns = point.shape
     if 2 * columns < rows:
         # S = U V^T with 2p columns: Sherman, Morrison and Woodbury make the solve 2p x 2p [wen:13, lemma 4].
-        left = torch.cat([place.gradient, place.point], dim=1)
-        right = torch.cat([place.point, -place.gradient], dim=1)
-        inner, head = right.mT @ left, right.mT @ place.point
+        left = torch.cat([gradient, point], dim=1)
+        right = torch.cat([point, -gradient], dim=1)
+        inner, head = right.mT @ left, right.mT @ point
         small = torch.eye(2 * columns, dtype=head.dtype, device=head.device)
-        return lambda time: place.point - time * left @ torch.linalg.solve(small + time / 2 * inner, head)
-    skew = _skew(place)
+        return lambda time: point - time * left @ torch.linalg.solve(small + time / 2 * inner, head)
+    skew = _skew(point, gradient)
     whole = torch.eye(rows, dtype=skew.dtype, device=skew.device)
-    return lambda time: torch.linalg.solve(whole + time / 2 * skew, place.point - time / 2 * (skew @ place.point))
+    return lambda time: torch.linalg.solve(whole + time / 2 * skew, point - time / 2 * (skew @ point))
 
 
 def _first_guess(place: _Place) -> float:
     # A turn of about one radian: long enough to see the curve, short enough to stay on this side of the sphere.
-    size = float(torch.linalg.matrix_norm(place.tangent))
+    size = place.steepness
     return 1 / size if size > 0 else 1.0
 
 
 def _barzilai_borwein(here: _Place, there: _Place, step: int) -> float:
     """The step that the change of the gradient suggests, long and short by turns."""
-    moved = there.point - here.point
-    turned = there.tangent - here.tangent
-    mixed = abs(float((moved * turned).sum()))
-    guess = float(moved.square().sum()) / mixed if step % 2 == 0 and mixed > 0 else 0.0
-    if step % 2 == 1 and float(turned.square().sum()) > 0:
-        guess = mixed / float(turned.square().sum())
+    moved = [after - before for after, before in zip(there.points, here.points, strict=True)]
+    turned = [after - before for after, before in zip(there.tangents, here.tangents, strict=True)]
+    mixed = abs(sum(float((one * other).sum()) for one, other in zip(moved, turned, strict=True)))
+    guess = _length(moved) ** 2 / mixed if step % 2 == 0 and mixed > 0 else 0.0
+    change = _length(turned) ** 2
+    if step % 2 == 1 and change > 0:
+        guess = mixed / change
     return min(max(guess, 1e-12), 1e12) if guess > 0 else _first_guess(there)

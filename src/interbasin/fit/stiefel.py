@@ -98,7 +98,7 @@ def _descend(objective: Objective, start: Tensor, tolerance: float, steps: int) 
         return value, require_gradient(gradient, point.mT).mT
 
     found = descend(transposed, start.mT.contiguous(), tolerance=tolerance, steps=steps)
-    return Descent(found.point.mT, found.value, found.path, found.status, found.steps)
+    return Descent((found.point.mT,), found.value, found.path, found.status, found.steps)
 
 
 def _checked_start(start: object, moments: PairedMoments | None) -> Tensor:

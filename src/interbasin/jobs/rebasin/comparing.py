@@ -1,0 +1,71 @@
+"""Whether two networks are made the same way, and if not, where they part."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from interbasin.errors import ShapeError, WiringError
+from interbasin.networks.wiring.wiring import Wiring
+
+__all__ = ["require_same_tensors", "require_same_wiring"]
+
+
+def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
+    """Refuse networks whose tensors differ by name or shape.
+
+    Raises:
+        WiringError: if a tensor is missing in one of them.
+        ShapeError: if one has another shape; says which, and what carries between widths.
+    """
+    ours, theirs = source.state_dict(), target.state_dict()
+    for one, other, side in ((ours, theirs, "target"), (theirs, ours, "source")):
+        missing = [name for name in one if name not in other]
+        if missing:
+            more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+            raise WiringError(
+                f"Asked to put {type(source).__name__} into the coordinates of {type(target).__name__}, but the {side} "
+                f"has no {missing[0]!r}{more}; re-basin needs two networks of one architecture and depth (transport "
+                "carries updates between different ones)."
+            )
+
+
+def require_same_wiring(source: Wiring, target: Wiring) -> None:
+    """Refuse networks whose spaces differ: other widths, another number of heads, another non-linearity.
+
+    Raises:
+        ShapeError: if a space has another width.
+        WiringError: if they differ in anything else.
+    """
+    for name, space in source.spaces.items():
+        other = target.spaces.get(name)
+        if other is None:
+            raise WiringError(
+                f"Space {name!r} of the source is none of the target's: the two networks compute differently although "
+                "their tensors have the same names; re-basin needs one architecture (check the configurations)."
+            )
+        if (space.size, space.blocks) != (other.size, other.blocks):
+            raise ShapeError(
+                f"Space {name!r} is {_width(space)} in the source and {_width(other)} in the target; "
+                "re-basin needs equal widths (transport carries updates between unequal ones)."
+            )
+        if space.group is not other.group:
+            raise WiringError(
+                f"Space {name!r} may move by {space.group} maps in the source and by {other.group} maps in the target: "
+                "the two networks compute differently; check the configurations."
+            )
+    for name, tensor in source.tensors.items():
+        if name in target.tensors and tensor.shape != target.tensors[name].shape:
+            raise ShapeError(
+                f"{name} has shape {tensor.shape} in the source and {target.tensors[name].shape} in the target; "
+                "re-basin needs equal shapes (transport carries updates between unequal ones)."
+            )
+        if name in target.tensors and tensor.axes != target.tensors[name].axes:
+            raise WiringError(
+                f"{name} is used differently by the two networks, although they have the same tensors; check the "
+                "configurations."
+            )
+
+
+def _width(space: object) -> str:
+    size, blocks = space.size, space.blocks  # type: ignore[attr-defined]
+    return f"{blocks} blocks of {size}" if blocks > 1 else f"{size} wide"
