@@ -18,7 +18,7 @@ from interbasin.networks.wiring.adapter_names import (
     refusal,
     refuse_another_rank,
 )
-from interbasin.networks.wiring.admission import named_tensors
+from interbasin.networks.wiring.admission import named_tensors, names_kept
 from interbasin.networks.wiring.carry import Mover
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
 from interbasin.networks.wiring.spaces import BOUNDARY, Axis
@@ -97,7 +97,7 @@ def _carried_network(model: nn.Module, alignment: Alignment) -> nn.Module:
     moved = copied(model)
     forget_what_was_derived(moved)
     named = named_tensors(moved)
-    stored = moved.state_dict(keep_vars=True)
+    stored = set(names_kept(moved))
     _refuse_absent(wiring, named)
     # Of the network itself: parameters that are views of the same memory part when they are copied.
     _refuse_other_ties(wiring, named_tensors(model))
