@@ -9,9 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from interbasin.networks.wiring.axes import Axes, Family, Leaf, Plain, Product, Same, Sum, Term, _common_factors
+from interbasin.networks.wiring.axes import Axes
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.spaces import Reason, Role
+from interbasin.networks.wiring.terms import Family, Leaf, Plain, Product, Same, Sum, Term, common_factors
 
 WHY = Reason("operator", "a test")
 PLACE = Reason("position", "a position")
@@ -175,7 +176,7 @@ def test_stretches_that_end_inside_a_block_are_not_factored() -> None:
 def test_common_factors_refine_both_lists(one: list[int], random) -> None:
     other = list(one)
     random.shuffle(other)
-    found = _common_factors(one, other)
+    found = common_factors(one, other)
     if found is None:
         assert one != other
         return
@@ -191,7 +192,7 @@ def test_common_factors_refine_both_lists(one: list[int], random) -> None:
     [([4, 6], [4, 6], [4, 6]), ([12], [3, 4], [3, 4]), ([4, 6], [2, 12], [2, 2, 6]), ([2, 3], [3, 2], None)],
 )
 def test_common_factors_are_the_coarsest(one: list[int], other: list[int], found: list[int] | None) -> None:
-    assert _common_factors(one, other) == found
+    assert common_factors(one, other) == found
 
 
 # ---------------------------------------------------------------------- dependence

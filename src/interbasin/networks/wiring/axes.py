@@ -1,15 +1,8 @@
-"""The algebra of axes: what an axis of a tensor is made of while a network is being traced.
+"""The algebra of axes: what is learned about the axes of a network's tensors while it is being traced.
 
 Every axis of every parameter starts as one unknown, an *atom*. Operators make atoms one (a sum adds what lies in one
 space), cut them (a split of fused projections), factor them (a view of channels as heads by channels), and shrink the
-group of maps that may act on them. An axis is described by a small term::
-
-    Plain      does not move: positions, inputs, outputs, kernels; carries the reason
-    Same       the same numbers all along: broadcast, so nothing is asked of what meets it
-    Leaf       an atom, and how it moves: by the map (write), by its dual (read), by its size (scale)
-    Sum        one stretch after the other
-    Product    mixed radix, outermost first, as a view lays it out
-    Family     a term for each stretch of a Sum that stands on another axis of the same tensor
+group of maps that may act on them. An axis is described by a small term of `terms`.
 
 **Dependence.** The map of an atom may differ from block to block of another atom (each head has its own), as long as
 every tensor that has the one also has the other. `limits` records which atoms were beside it, in every tensor seen.
@@ -20,86 +13,40 @@ Nothing here knows an operator, and nothing looks at a number inside a tensor.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from interbasin.networks.wiring.groups import Group, contains, meet
 from interbasin.networks.wiring.spaces import Reason, Role
+from interbasin.networks.wiring.terms import (
+    STRETCH,
+    Atom,
+    Beside,
+    Family,
+    Leaf,
+    Plain,
+    Product,
+    Same,
+    Sum,
+    Term,
+    beside_each,
+    bounds_of,
+    common_factors,
+    count_of,
+    factors_of,
+    has_row,
+    leaves_of,
+    member_of,
+    mentions,
+    rebuilt,
+    rekeyed,
+    twin_of,
+    unit,
+    varying,
+    walk,
+)
 
-__all__ = ["Atom", "Axes", "Family", "Leaf", "Plain", "Product", "Same", "Sum", "Term"]
-
-
-class Atom:
-    """One unknown. What is known of it so far lives in its root, the end of its chain of links."""
-
-    __slots__ = ("because", "dependents", "group", "limits", "link", "parts", "size", "twin")
-
-    def __init__(self, size: int, group: Group = Group.INVERTIBLE, because: Reason | None = None) -> None:
-        self.size = size
-        self.group = group
-        self.because = because
-        self.link: tuple[Atom, Role] | None = None
-        self.parts: Term | None = None
-        # Of an atom that was cut: the one whose stretches are known to be the same, for families that follow either.
-        self.twin: Atom | None = None
-        # It may depend on an atom that lies in every one of these sets. None given: on nothing.
-        self.limits: list[frozenset[Atom]] = []
-        self.dependents: set[Atom] = set()
-
-
-@dataclass(frozen=True)
-class Plain:
-    size: int
-    why: Reason
-
-
-@dataclass(frozen=True)
-class Same:
-    size: int
-
-
-@dataclass(frozen=True)
-class Leaf:
-    atom: Atom
-    role: Role = Role.WRITE
-
-    @property
-    def size(self) -> int:
-        return self.atom.size
-
-
-@dataclass(frozen=True)
-class Sum:
-    parts: tuple[Term, ...]
-    origin: Atom | None = None
-
-    @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts)
-
-
-@dataclass(frozen=True)
-class Product:
-    parts: tuple[Term, ...]
-
-    @property
-    def size(self) -> int:
-        return math.prod(part.size for part in self.parts)
-
-
-@dataclass(frozen=True)
-class Family:
-    origin: Atom
-    stretches: tuple[Term, ...]  # of the row, one a member
-    members: tuple[Term, ...]
-
-    @property
-    def size(self) -> int:
-        return self.members[0].size
-
-
-Term = Plain | Same | Leaf | Sum | Product | Family
+__all__ = ["Axes"]
 
 
 class Axes:
@@ -124,7 +71,7 @@ class Axes:
         if len(terms) == 1:
             return Same(1), terms[0]
         origin = Atom(len(terms))
-        stretches: tuple[Term, ...] = tuple(Plain(1, _STRETCH) for _ in terms)
+        stretches: tuple[Term, ...] = tuple(Plain(1, STRETCH) for _ in terms)
         origin.parts = Sum(stretches, origin)
         return Leaf(origin), Family(origin, stretches, tuple(terms))
 
@@ -156,24 +103,24 @@ class Axes:
         for part, member in zip(term.stretches, term.members, strict=True):
             stretch, own = self.resolve(part), self.resolve(member, role)
             if isinstance(stretch, Sum):
-                spread.extend((one, _member(own, stretch.origin, place)) for place, one in enumerate(stretch.parts))
+                spread.extend((one, member_of(own, stretch.origin, place)) for place, one in enumerate(stretch.parts))
             else:
                 spread.append((stretch, own))
         first = spread[0][1]
         if all(own == first for _, own in spread[1:]):
             return first
-        return Family(_twin(term.origin), *zip(*spread, strict=True))
+        return Family(twin_of(term.origin), *zip(*spread, strict=True))
 
     def leaves(self, term: Term) -> Iterator[Leaf]:
         """The leaves of a term, families included."""
-        yield from _leaves(self.resolve(term))
+        yield from leaves_of(self.resolve(term))
 
     def moves(self, term: Term) -> bool:
         """Whether anything in the term can still move."""
         return any(leaf.atom.group is not Group.FIXED for leaf in self.leaves(term))
 
     def _sum(self, parts: list[Term], origin: Atom | None) -> Term:
-        origin = None if origin is None else _twin(origin)
+        origin = None if origin is None else twin_of(origin)
         parts = [part for part in parts if part.size]
         if len(parts) == 1:
             return parts[0]
@@ -204,12 +151,12 @@ class Axes:
             return flat[0]
         first, rest = flat[0], flat[1:]
         if isinstance(first, Sum):
-            keyed = first.origin is not None and any(_mentions(factor, first.origin) for factor in rest)
+            keyed = first.origin is not None and any(mentions(factor, first.origin) for factor in rest)
             if not keyed and all(isinstance(part, Plain) for part in first.parts):
                 assert isinstance(first.parts[0], Plain)
                 return self._product([Plain(first.size, first.parts[0].why), *rest])
             stretches: list[Term] = [
-                self._product([part, *(_member(factor, first.origin, position) for factor in rest)])
+                self._product([part, *(member_of(factor, first.origin, position) for factor in rest)])
                 for position, part in enumerate(first.parts)
             ]
             return self._sum(stretches, None)
@@ -258,7 +205,7 @@ class Axes:
             plain, left = (a, b) if isinstance(a, Plain) else (b, a)
             assert isinstance(plain, Plain)
             self.restrict(left, Group.FIXED, plain.why)
-            return _varying(left, plain.why)  # which now does not move either, and still knows what depends on it
+            return varying(left, plain.why)  # which now does not move either, and still knows what depends on it
         again = {"why": why, "role": role, "pair": pair, "same": same}
         if isinstance(a, Family) or isinstance(b, Family):
             return self._unify_families(a, b, again)
@@ -289,22 +236,22 @@ class Axes:
         return self.resolve(b if isinstance(a, Family) or again["role"] is Role.SCALE else a)
 
     def _unify_sums(self, a: Term, b: Term, again: dict[str, object]) -> Term:
-        bounds = sorted({*_bounds(a), *_bounds(b)})
+        bounds = sorted({*bounds_of(a), *bounds_of(b)})
         sizes = [stop - start for start, stop in zip([0, *bounds[:-1]], bounds, strict=True)]
         left, right = self.cut(a, sizes), self.cut(b, sizes)
         if left is None or right is None:
             return self._give_up(a, b)
-        origins = [term.origin for term in (a, b) if isinstance(term, Sum) and term.origin is not None]
         parts = tuple(self.unify(x, y, **again) for x, y in zip(left, right, strict=True))  # type: ignore[arg-type]
-        origins = [_twin(origin) for origin in origins]
-        if len(origins) == 2 and _bounds(a) == _bounds(b) and origins[0] is not origins[1]:
-            origins[1].twin = origins[0]
         a, b = self.resolve(a), self.resolve(b)
+        # By now both are cut, if only just: families that follow either row follow one.
+        origins = [term.origin for term in (a, b) if isinstance(term, Sum) and term.origin is not None]
+        if len(origins) == 2 and bounds_of(a) == bounds_of(b) and origins[0] is not origins[1]:
+            origins[1].twin = origins[0]
         origin = a.origin if isinstance(a, Sum) and len(a.parts) == len(parts) else None
         return self._sum(list(parts), origin)
 
     def _unify_products(self, a: Term, b: Term, again: dict[str, object]) -> Term:
-        sizes = _common_factors([part.size for part in _factors(a)], [part.size for part in _factors(b)])
+        sizes = common_factors([part.size for part in factors_of(a)], [part.size for part in factors_of(b)])
         left = None if sizes is None else self.split(a, sizes)
         right = None if sizes is None else self.split(b, sizes)
         if left is None or right is None:
@@ -376,7 +323,7 @@ class Axes:
         """How much stands before these terms: what others depend on is to be made one before them."""
         found = 0
         for term in map(self.resolve, terms):
-            for part in _walk(term):
+            for part in walk(term):
                 if isinstance(part, Family):
                     found = max(found, 1)
                 elif isinstance(part, Leaf):
@@ -388,18 +335,18 @@ class Axes:
         terms = [self.resolve(term) for term in dims]
         while lost := {
             part.origin
-            for part, beside in _beside_each(terms)
-            if isinstance(part, Family) and not _has_row([*beside.own, *beside.others], part)
+            for part, beside in beside_each(terms)
+            if isinstance(part, Family) and not has_row([*beside.own, *beside.others], part)
         }:
             terms = [self.resolve(self._without_families(term, lost)) for term in terms]
-        limited = {leaf.atom for term in terms for leaf in _leaves(term) if self.allowed(leaf.atom)}
+        limited = {leaf.atom for term in terms for leaf in leaves_of(term) if self.allowed(leaf.atom)}
         if limited:
-            for part, beside in _beside_each(terms):
+            for part, beside in beside_each(terms):
                 if isinstance(part, Leaf) and part.atom in limited:
                     self._settle_atom(part.atom, beside)
         return terms
 
-    def _settle_atom(self, atom: Atom, beside: _Beside) -> None:
+    def _settle_atom(self, atom: Atom, beside: Beside) -> None:
         """Keep of what an atom may depend on what stands beside it once: on its own axis, or on another if not there.
 
         What stands there twice, as in a table of all pairs, does not say which of the two its map goes by.
@@ -407,8 +354,8 @@ class Axes:
         allowed = self.allowed(atom)
         kept = set()
         for other in allowed:
-            own = _count(beside.own, other)
-            if own == (1, 1) or (own == (0, 0) and _count(beside.others, other) == (1, 1)):
+            own = count_of(beside.own, other)
+            if own == (1, 1) or (own == (0, 0) and count_of(beside.others, other) == (1, 1)):
                 kept.add(other)
         if kept != allowed:
             atom.limits.append(frozenset(kept))
@@ -420,10 +367,7 @@ class Axes:
             return self._product([self._without_families(part, origins) for part in term.parts])
         if isinstance(term, Sum):
             return self._sum([self._without_families(part, origins) for part in term.parts], term.origin)
-        if isinstance(term, Family):
-            members = tuple(self._without_families(member, origins) for member in term.members)
-            return Family(term.origin, term.stretches, members)
-        return term
+        return rebuilt(term, lambda part: self._without_families(part, origins))
 
     def uniform(self, family: Family) -> Term:
         """One term in place of a family: all members move alike."""
@@ -454,11 +398,7 @@ class Axes:
         if isinstance(term, Leaf):
             return self._cut_atom(term, sizes)
         if isinstance(term, Family):
-            members = [self.cut(member, sizes) for member in term.members]
-            found = [member for member in members if member is not None]
-            if len(found) < len(members):
-                return None
-            return [Family(term.origin, term.stretches, tuple(pieces)) for pieces in zip(*found, strict=True)]
+            return self._taken_apart(term, lambda member: self.cut(member, sizes))
         if isinstance(term, Product):
             inner = math.prod(part.size for part in term.parts[1:])
             if (
@@ -474,6 +414,14 @@ class Axes:
             return [self.resolve(Product((part, *term.parts[1:]))) for part in outer]
         return self._cut_sum(term, sizes)
 
+    def _taken_apart(self, family: Family, apart: Callable[[Term], list[Term] | None]) -> list[Term] | None:
+        """A family of the first parts of all members, one of the second parts, and so on."""
+        members = [apart(member) for member in family.members]
+        found = [parts for parts in members if parts is not None]
+        if len(found) < len(members):
+            return None
+        return [Family(family.origin, family.stretches, parts) for parts in zip(*found, strict=True)]
+
     def _cut_atom(self, leaf: Leaf, sizes: list[int]) -> list[Term]:
         atom = leaf.atom
         followers = [one for one in atom.dependents if one.link is None and one.parts is None and one is not atom]
@@ -484,7 +432,7 @@ class Axes:
             for limit in atom.limits:
                 self._limit(piece, limit)
         rest = {one: self.allowed(one) - {atom} for one in followers}
-        atom.parts = Sum(tuple(Leaf(piece) if piece.size > 1 else _unit(piece) for piece in pieces), atom)
+        atom.parts = Sum(tuple(Leaf(piece) if piece.size > 1 else unit(piece) for piece in pieces), atom)
         for one in followers:
             members = []
             for piece in pieces:
@@ -545,11 +493,7 @@ class Axes:
             assert isinstance(whole, Product)
             return list(whole.parts)
         if isinstance(term, Family):
-            members = [self.split(member, sizes) for member in term.members]
-            found = [member for member in members if member is not None]
-            if len(found) < len(members):
-                return None
-            return [Family(term.origin, term.stretches, tuple(factors)) for factors in zip(*found, strict=True)]
+            return self._taken_apart(term, lambda member: self.split(member, sizes))
         if isinstance(term, Sum):
             return self._split_sum(term, sizes)
         return self._split_product(term, sizes)
@@ -564,7 +508,7 @@ class Axes:
         atom.parts = Product(tuple(Leaf(factor) for factor in factors))
 
     def _split_product(self, term: Product, sizes: list[int]) -> list[Term] | None:
-        fine = _common_factors([part.size for part in term.parts], sizes)
+        fine = common_factors([part.size for part in term.parts], sizes)
         if fine is None:
             return None
         factors: list[Term] = []
@@ -612,7 +556,7 @@ class Axes:
             found = self.split(whole, [whole.size // inner, inner])
             if found is None:
                 return None
-            outer.append(found[0] if found[0].size > 1 else Plain(1, _STRETCH))
+            outer.append(found[0] if found[0].size > 1 else Plain(1, STRETCH))
             members.append(found[1])
         if len(members) == 1:
             first, second = outer[0], members[0]
@@ -634,7 +578,7 @@ class Axes:
         kept = list(dims)
         kept[axis] = pieces[1]
         if isinstance(whole, Sum) and whole.origin is not None:
-            bounds = [0, *_bounds(whole)]
+            bounds = [0, *bounds_of(whole)]
             if start in bounds and start + length in bounds:
                 first, last = bounds.index(start), bounds.index(start + length)
                 kept = [self._narrow(self.resolve(term), whole.origin, first, last) for term in kept]
@@ -642,7 +586,7 @@ class Axes:
                     # The stretches that are left are a sum of their own, which the families follow.
                     fresh = Atom(length)
                     fresh.parts = Sum(whole.parts[first:last], fresh)
-                    kept = [_rekey(term, whole.origin, fresh) for term in kept]
+                    kept = [rekeyed(term, whole.origin, fresh) for term in kept]
                     kept[axis] = Leaf(fresh)
         return self.settle(kept)
 
@@ -655,168 +599,3 @@ class Axes:
         if isinstance(term, Sum) and term.origin is not origin:
             return self._sum([self._narrow(part, origin, first, last) for part in term.parts], term.origin)
         return term
-
-
-_STRETCH = Reason("structure", "one stretch of a fused tensor")
-
-
-def _unit(piece: Atom) -> Term:
-    # A stretch of one entry has no map to speak of but a factor; it is left alone.
-    return Plain(1, piece.because or _STRETCH)
-
-
-def _twin(origin: Atom) -> Atom:
-    while origin.twin is not None:
-        origin = origin.twin
-    return origin
-
-
-def _factors(term: Term) -> tuple[Term, ...]:
-    return term.parts if isinstance(term, Product) else (term,)
-
-
-def _varying(term: Term, why: Reason) -> Term:
-    """The term beside something that differs from entry to entry: nothing in it is the same all along any more."""
-    if isinstance(term, Same):
-        return Plain(term.size, why) if term.size > 1 else term
-    if isinstance(term, Product):
-        return Product(tuple(_varying(part, why) for part in term.parts))
-    if isinstance(term, Sum):
-        return Sum(tuple(_varying(part, why) for part in term.parts), term.origin)
-    if isinstance(term, Family):
-        return Family(term.origin, term.stretches, tuple(_varying(member, why) for member in term.members))
-    return term
-
-
-def _bounds(term: Term) -> list[int]:
-    if isinstance(term, Sum):
-        return list(accumulate(part.size for part in term.parts))
-    return [term.size]
-
-
-def _common_factors(one: Sequence[int], other: Sequence[int]) -> list[int] | None:
-    """The coarsest factors that refine both lists, outermost first, or nothing if there are none."""
-    marks = {1}
-    for sizes in (one, other):
-        marks.update(accumulate(reversed(sizes), lambda a, b: a * b))
-    ladder = sorted(marks)
-    if any(upper % lower for lower, upper in pairwise(ladder)):
-        return None
-    return [upper // lower for lower, upper in pairwise(ladder)][::-1]
-
-
-def _walk(term: Term) -> Iterator[Term]:
-    yield term
-    for part in _children(term):
-        yield from _walk(part)
-
-
-def _children(term: Term) -> tuple[Term, ...]:
-    if isinstance(term, Sum | Product):
-        return term.parts
-    return term.members if isinstance(term, Family) else ()
-
-
-def _leaves(term: Term) -> Iterator[Leaf]:
-    return (part for part in _walk(term) if isinstance(part, Leaf))
-
-
-@dataclass(frozen=True)
-class _Beside:
-    """What stands beside a part of a tensor's axes: the factors next to it on its own axis, and the other axes."""
-
-    own: tuple[Term, ...]
-    others: tuple[Term, ...]
-
-    def narrowed(self, origin: Atom, position: int) -> _Beside:
-        own = (_stretch(term, origin, position) for term in self.own)
-        return _Beside(tuple(own), tuple(_stretch(term, origin, position) for term in self.others))
-
-
-def _beside_each(terms: Sequence[Term]) -> Iterator[tuple[Leaf | Family, _Beside]]:
-    """Every leaf and every family on the axes of a tensor, with what stands beside it."""
-    for place, term in enumerate(terms):
-        yield from _beside_parts(term, _Beside((), (*terms[:place], *terms[place + 1 :])))
-
-
-def _beside_parts(term: Term, beside: _Beside) -> Iterator[tuple[Leaf | Family, _Beside]]:
-    if isinstance(term, Leaf | Family):
-        yield term, beside
-    if isinstance(term, Product):
-        for place, part in enumerate(term.parts):
-            own = (*beside.own, *term.parts[:place], *term.parts[place + 1 :])
-            yield from _beside_parts(part, _Beside(own, beside.others))
-    elif isinstance(term, Sum | Family):
-        for position, part in enumerate(_children(term)):
-            narrow = beside if term.origin is None else beside.narrowed(term.origin, position)
-            yield from _beside_parts(part, narrow)
-
-
-def _has_row(terms: Sequence[Term], family: Family) -> bool:
-    """Whether the row that a family follows stands on these axes, once, and with the stretches it had."""
-    rows = [part for term in terms for part in _walk(term) if isinstance(part, Sum) and part.origin is family.origin]
-    sizes = [stretch.size for stretch in family.stretches]
-    alike = all([part.size for part in row.parts] == sizes for row in rows)
-    return alike and _count(terms, family.origin) == (1, 1)
-
-
-def _stretch(term: Term, origin: Atom, position: int) -> Term:
-    """The term with the rows and the families of ``origin`` narrowed to one stretch."""
-    if isinstance(term, Sum | Family) and term.origin is origin and position < len(_children(term)):
-        return _children(term)[position]
-    if isinstance(term, Product):
-        return Product(tuple(_stretch(part, origin, position) for part in term.parts))
-    if isinstance(term, Sum):
-        return Sum(tuple(_stretch(part, origin, position) for part in term.parts), term.origin)
-    if isinstance(term, Family):
-        return Family(term.origin, term.stretches, tuple(_stretch(one, origin, position) for one in term.members))
-    return term
-
-
-def _count(terms: Sequence[Term], atom: Atom) -> tuple[int, int]:
-    """How often an atom, or the row that was cut from it, stands on these axes: at least, and at most."""
-    least = most = 0
-    for term in terms:
-        if isinstance(term, Leaf):
-            found = (1, 1) if term.atom is atom else (0, 0)
-        elif isinstance(term, Sum) and term.origin is atom:
-            found = (1, 1)
-        elif isinstance(term, Product):
-            found = _count(term.parts, atom)
-        elif isinstance(term, Sum | Family):
-            each = [_count([part], atom) for part in _children(term)]
-            found = (min(low for low, _ in each), max(high for _, high in each))
-        else:
-            found = (0, 0)
-        least, most = least + found[0], most + found[1]
-    return least, most
-
-
-def _mentions(term: Term, origin: Atom) -> bool:
-    return any(isinstance(part, Family) and part.origin is origin for part in _walk(term))
-
-
-def _member(term: Term, origin: Atom | None, position: int) -> Term:
-    """The term with the families of ``origin`` narrowed to one stretch."""
-    if origin is None:
-        return term
-    if isinstance(term, Family) and term.origin is origin:
-        return term.members[position]
-    if isinstance(term, Product):
-        return Product(tuple(_member(part, origin, position) for part in term.parts))
-    if isinstance(term, Sum):
-        return Sum(tuple(_member(part, origin, position) for part in term.parts), term.origin)
-    if isinstance(term, Family):
-        return Family(term.origin, term.stretches, tuple(_member(one, origin, position) for one in term.members))
-    return term
-
-
-def _rekey(term: Term, origin: Atom, fresh: Atom) -> Term:
-    if isinstance(term, Family):
-        members = tuple(_rekey(member, origin, fresh) for member in term.members)
-        return Family(fresh if term.origin is origin else term.origin, term.stretches, members)
-    if isinstance(term, Product):
-        return Product(tuple(_rekey(part, origin, fresh) for part in term.parts))
-    if isinstance(term, Sum):
-        return Sum(tuple(_rekey(part, origin, fresh) for part in term.parts), term.origin)
-    return term

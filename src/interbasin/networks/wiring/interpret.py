@@ -17,9 +17,10 @@ import torch
 from torch import fx
 
 from interbasin.networks.wiring.aliases import is_plain_write
-from interbasin.networks.wiring.axes import Atom, Axes, Plain, Same, Term
+from interbasin.networks.wiring.axes import Axes
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.spaces import Reason, Role
+from interbasin.networks.wiring.terms import Atom, Plain, Same, Term
 from interbasin.networks.wiring.tracing import MARK
 
 __all__ = ["RULES", "Run", "Value", "rule"]

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from interbasin.networks.wiring.axes import Atom, Axes, Family, Leaf, Plain, Product, Same, Sum, Term
+from interbasin.networks.wiring.axes import Axes
 from interbasin.networks.wiring.groups import Group, contains, meet
 from interbasin.networks.wiring.spaces import PLACES, Axis, Each, Grid, In, Reason, Role, Row, Space, Still
+from interbasin.networks.wiring.terms import Atom, Family, Leaf, Plain, Product, Same, Sum, Term
 
 __all__ = ["Named", "name_spaces"]
 

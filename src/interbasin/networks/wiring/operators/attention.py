@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from interbasin.networks.wiring.axes import Plain, Product, Same
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.contraction import contract
 from interbasin.networks.wiring.operators.elementwise import add_like, bend
+from interbasin.networks.wiring.terms import Plain, Product, Same
 
 __all__: list[str] = []
 

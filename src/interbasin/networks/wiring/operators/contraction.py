@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from interbasin.networks.wiring.axes import Same, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.elementwise import add_like
 from interbasin.networks.wiring.spaces import Role
+from interbasin.networks.wiring.terms import Same, Term
 
 __all__ = ["contract"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interbasin.networks.wiring.axes import Plain, Product, Same, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.contraction import contract
 from interbasin.networks.wiring.operators.elementwise import add_like
 from interbasin.networks.wiring.spaces import Reason
+from interbasin.networks.wiring.terms import Plain, Product, Same, Term
 
 __all__ = ["positions"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from interbasin.networks.wiring.axes import Same
 from interbasin.networks.wiring.interpret import Run, Value, constant, rule
 from interbasin.networks.wiring.operators.convolution import POSITION
+from interbasin.networks.wiring.terms import Same
 
 __all__: list[str] = []
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from interbasin.networks.wiring.axes import Plain, Same, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Pending, Run, Value, rule
 from interbasin.networks.wiring.spaces import Role
+from interbasin.networks.wiring.terms import Plain, Same, Term
 
 __all__ = ["add_like", "bend", "multiply"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interbasin.networks.wiring.axes import Plain, Same, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.convolution import POSITION
 from interbasin.networks.wiring.spaces import Reason
+from interbasin.networks.wiring.terms import Plain, Same, Term
 
 __all__: list[str] = []
 

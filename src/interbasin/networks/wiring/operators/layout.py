@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from interbasin.networks.wiring.axes import Family, Leaf, Product, Same, Sum, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.slicing import stretches
+from interbasin.networks.wiring.terms import Family, Leaf, Product, Same, Sum, Term
 
 __all__: list[str] = []
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interbasin.networks.wiring.axes import Product, Same, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.elementwise import add_like, multiply
+from interbasin.networks.wiring.terms import Product, Same, Term
 
 __all__: list[str] = []
 

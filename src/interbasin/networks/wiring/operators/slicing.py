@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from interbasin.networks.wiring.axes import Family, Leaf, Plain, Product, Same, Sum, Term
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import Pending, Run, Value, rule
 from interbasin.networks.wiring.operators.convolution import POSITION
+from interbasin.networks.wiring.terms import Family, Leaf, Plain, Product, Same, Sum, Term
 
 __all__ = ["stretches"]
 
