@@ -8,7 +8,7 @@ from interbasin._lazy import lazy_names
 from interbasin._version import __version__
 
 if TYPE_CHECKING:
-    from interbasin import data, errors, evaluate, fit, maps, networks, statistics
+    from interbasin import data, errors, evaluate, fit, maps, networks, outcome, statistics
     from interbasin.errors import InterbasinError
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin
@@ -35,13 +35,14 @@ __all__ = [
     "maps",
     "merge",
     "networks",
+    "outcome",
     "rebasin",
     "record",
     "statistics",
     "wire",
 ]
 
-_FOLDERS = ("data", "errors", "evaluate", "fit", "maps", "networks", "statistics")
+_FOLDERS = ("data", "errors", "evaluate", "fit", "maps", "networks", "outcome", "statistics")
 _HOMES = {
     "Alignment": "interbasin.networks.wiring",
     "InterbasinError": "interbasin.errors",
