@@ -74,14 +74,16 @@ def _check_names(first: str, expected: Mapping[str, Entry], other: str, found: M
     missing, surplus = [[*expected.keys() - found.keys()], [*found.keys() - expected.keys()]]
     if not missing and not surplus:
         return
-    if _without_numbers(expected) == _without_numbers(found):
+    if _without_numbers(expected) == _without_numbers(found) and not (
+        _layers(missing) & _layers(found) or _layers(surplus) & _layers(expected)
+    ):
         deeper, shallower, names = (first, other, missing) if len(expected) > len(found) else (other, first, surplus)
         raise WiringError(
-            f"{deeper} is deeper than {shallower}: {listed(sorted(names, key=_by_number), 1)} is in the first alone; "
+            f"{deeper} is deeper than {shallower}: it alone holds {listed(sorted(names, key=_by_number), 1)}; "
             "only networks of equal depth can be merged."
         )
     parts = [
-        f"{listed(sorted(names, key=_by_number), 2)} is in {where} and not in {elsewhere}"
+        f"{where} holds {listed(sorted(names, key=_by_number), 2)}, which {elsewhere} lacks"
         for names, where, elsewhere in ((missing, first, other), (surplus, other, first))
         if names
     ]
@@ -92,6 +94,11 @@ def _check_names(first: str, expected: Mapping[str, Entry], other: str, found: M
 
 def _without_numbers(names: Iterable[str]) -> set[str]:
     return {re.sub(r"\d+", "#", name) for name in names}
+
+
+def _layers(names: Iterable[str]) -> set[str]:
+    """What names begin with, up to the first number: the layers that they are in."""
+    return {re.match(r"\D*\d*", name)[0] for name in names}  # type: ignore[index]
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

@@ -1,0 +1,97 @@
+"""``interbasin merge``: what people and programs are shown, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tests.cli.test_frame import failed, run, run_apart
+from tests.jobs.merge.networks import saved, tensors
+from tests.test_storage import left_in
+
+from interbasin.cli.merge import DTYPES, METHODS
+from interbasin.jobs.merge import merging, methods
+from interbasin.networks import open_checkpoint
+
+
+@pytest.fixture(name="folders")
+def three_folders(tmp_path):
+    return [saved(tmp_path / name, tensors(seed)) for seed, name in enumerate(("base", "one", "two"))]
+
+
+def test_the_names_in_the_help_are_those_of_the_table():
+    assert tuple(methods.METHODS) == METHODS and merging.DTYPES == DTYPES
+
+
+def test_help_does_not_wait_for_numpy():
+    shown = run_apart("merge", "--help")
+    assert shown.returncode == 0 and "--density" in shown.stdout
+
+
+def test_people_see_what_was_merged_and_where_it_is(folders, tmp_path):
+    done = run("merge", *folders[1:], "-o", tmp_path / "out", "--method", "lerp", "--t", "0")
+    assert done.exit_code == 0, done.stderr
+    assert "lerp" in done.stdout and "1,236" in done.stdout and "out" in done.stdout
+    found = open_checkpoint(tmp_path / "out")
+    assert torch.equal(found["norm.weight"], tensors(1)["norm.weight"])
+
+
+def test_programs_get_json_and_nothing_else(folders, tmp_path):
+    base, *models = folders
+    options = ("--method", "ties", "--base", base, "--weights", "1,0.5", "--density", "0.2", "--scale", "2")
+    done = run_apart("merge", *models, "-o", tmp_path / "out", *options, "--json")
+    assert done.returncode == 0 and done.stderr == ""
+    found = json.loads(done.stdout)
+    assert (found["method"], found["metrics"]["tensors"], found["output"]) == ("ties", 6, str(tmp_path / "out"))
+    request = found["request"]
+    assert (request["weights"], request["density"], request["scale"]) == ([1.0, 0.5], 0.2, 2.0)
+
+
+def test_shards_and_dtype_can_be_chosen(folders, tmp_path):
+    done = run("merge", *folders, "-o", tmp_path / "out", "--shard", "2e-6", "--dtype", "float16")
+    assert done.exit_code == 0, done.stderr
+    found = open_checkpoint(tmp_path / "out")
+    assert found.kind == "sharded" and found.dtype("norm.weight") == torch.float16
+
+
+def test_remarks_go_to_stderr(tmp_path):
+    values = tensors(0)
+    one = saved(tmp_path / "one", values)
+    two = saved(tmp_path / "two", {name: -value for name, value in values.items()})
+    done = run("merge", one, two, "-o", tmp_path / "out", "--method", "slerp")
+    assert done.exit_code == 0 and "opposite ways" in done.stderr and "opposite" not in done.stdout
+    quiet = run("merge", one, two, "-o", tmp_path / "again", "--method", "slerp", "--quiet")
+    assert quiet.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--method", "tis"), "no method of merging named 'tis'"),
+        (("--method", "ties"), "no base was given"),
+        (("--weights", "1"), "3 models were given and 1 weights"),
+        (("--weights", "1,nan,1"), "A weight of a merge is a number"),
+        (("--method", "lerp"), "3 were given"),
+        (("--density", "0.5"), "average was given density"),
+        (("--dtype", "int4"), "no dtype to merge in named 'int4'"),
+        (("--shard", "0"), "max_shard_bytes"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_one_sentence_and_writes_nothing(folders, tmp_path, options, words):
+    before = left_in(tmp_path)
+    assert words in failed(run("merge", *folders, "-o", tmp_path / "out", *options))
+    assert left_in(tmp_path) == before
+
+
+def test_weights_that_are_no_numbers_are_a_usage_error(folders, tmp_path):
+    done = run("merge", *folders, "-o", tmp_path / "out", "--weights", "1;2")
+    assert done.exit_code == 2 and "takes numbers with commas between them" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_overwritten_unasked(folders, tmp_path):
+    run("merge", *folders, "-o", tmp_path / "out")
+    assert "--force" in failed(run("merge", *folders, "-o", tmp_path / "out"))
+    assert run("merge", *folders, "-o", tmp_path / "out", "--force").exit_code == 0

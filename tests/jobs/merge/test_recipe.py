@@ -1,0 +1,72 @@
+"""Options that do not fit a method are refused before anything is read."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.jobs.merge.networks import tensors
+from tests.test_storage import refused
+
+from interbasin import merge
+from interbasin.errors import DataError, UnknownNameError
+from interbasin.jobs.merge.methods import resolved
+
+A, B, C = tensors(1), tensors(2), tensors(3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"models": [A, B, C], "method": "lerp"}, ("lerp goes from one model to another", "3 were given", "average")),
+        ({"models": [A], "method": "slerp"}, ("slerp goes from one model to another", "1 were given")),
+        ({"models": [A, B], "weights": [1]}, ("a weight a model: 2 models", "1 weights (1)")),
+        ({"models": [A, B], "weights": [1, math.nan]}, ("A weight of a merge is a number", "nan")),
+        ({"models": [A, B], "weights": [1, math.inf]}, ("A weight of a merge is a number", "inf")),
+        ({"models": [A, B], "weights": [1, True]}, ("A weight of a merge is a number", "True")),
+        ({"models": [A, B], "weights": [1, -1]}, ("divides its weights by their sum, which is 0 (1, -1)",)),
+        ({"models": [A, B], "weights": [0, 0]}, ("divides its weights by their sum, which is 0",)),
+        ({"models": [A, B], "weights": "11"}, ("weights is a list with a number a model", "give 2 numbers")),
+        ({"models": [A, B], "weights": 1}, ("weights is a list with a number a model", "give 2 numbers")),
+        ({"models": [A, B], "method": "ties", "base": C, "weights": [1, -1]}, ("weights of zero or more", "1, -1")),
+        ({"models": [A, B], "method": "ties", "base": C, "weights": [0, 0]}, ("needs a weight above zero",)),
+        ({"models": [A, B], "method": "ties", "base": C, "density": 0}, ("above 0 and at most 1, found 0",)),
+        ({"models": [A, B], "method": "ties", "base": C, "density": 1.5}, ("above 0 and at most 1, found 1.5",)),
+        ({"models": [A, B], "method": "ties", "base": C, "density": math.nan}, ("density of a merge is a number",)),
+        ({"models": [A, B], "method": "ties", "base": C, "scale": math.inf}, ("scale of a merge is a number",)),
+        ({"models": [A, B], "method": "lerp", "t": "half"}, ("t of a merge is a number, found 'half'",)),
+        ({"models": [A, B], "method": "ties"}, ("ties adds up", "no base was given", "--base")),
+        ({"models": [A, B], "method": "task-arithmetic"}, ("task-arithmetic adds up", "no base was given")),
+        ({"models": [A, B], "base": C}, ("average has no use for a base", "task-arithmetic or ties")),
+        ({"models": [A, B], "t": 0.5}, ("average was given t", "it takes weights", "lerp, slerp")),
+        ({"models": [A, B], "method": "lerp", "weights": [1, 1]}, ("lerp was given weights", "average")),
+        ({"models": [A, B], "method": "slerp", "density": 0.5}, ("slerp was given density", "ties")),
+        ({"models": []}, ("no models",)),
+        ({"models": A}, ("a list of models, found a dict",)),
+        ({"models": "a"}, ("a list of models, found a str",)),
+        ({"models": [A, 3]}, ("all of one sort, found dict, int",)),
+        ({"models": [A, "folder"]}, ("all of one sort, found dict, str", "output=")),
+        ({"models": [A, B], "output": "out"}, ("from disk to disk, and a dict was given",)),
+        ({"models": ["a", "b"], "output": "out", "max_shard_bytes": 0}, ("max_shard_bytes is a number of bytes",)),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_what_does_not_fit_is_refused(asked, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: merge(**asked), DataError, words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_dtype_is_refused():
+    refused(lambda: merge([A, B], dtype="int8"), UnknownNameError, ("dtype to merge in named 'int8'", "bfloat16"))
+
+
+def test_defaults_are_filled_in():
+    assert resolved("average", 4, base=False).weights == (0.25,) * 4
+    assert resolved("lerp", 2, base=False).t == 0.5
+    found = resolved("ties", 2, base=True)
+    assert (found.weights, found.density, found.scale) == ((1.0, 1.0), 0.5, 1.0)
+
+
+def test_weights_of_an_average_may_extrapolate():
+    assert resolved("average", 2, base=False, weights=[3, -1]).weights == (1.5, -0.5)
