@@ -72,8 +72,7 @@ def heat_map(
     down = _names(rows, len(cells), "rows")
     finite = [one for row in cells for one in row if drawable(one)] or [0.0, 1.0]
     least, most = min(finite) if low is None else low, max(finite) if high is None else high
-    if not most > least:
-        least, most = least - 0.5, least + 0.5
+    scale = linear((least, most), around=0.0, count=4)
     side = max(SMALLEST, min(LARGEST, PLOT / max(wide, len(cells))))
     drawing = Drawing(0, 0, title)
     below, beside = min(LABELS, max(map(width_of, across))), min(LABELS, max(map(width_of, down)))
@@ -86,7 +85,7 @@ def heat_map(
     drawing.height = max(named + (26 if x_label else 0) + 8, top + 150)
     for at, row in enumerate(cells):
         for place, one in enumerate(row):
-            _cell(drawing, box, at, place, side, one, (one - least) / (most - least), f"{down[at]}, {across[place]}")
+            _cell(drawing, box, at, place, side, one, scale.share(one), f"{down[at]}, {across[place]}")
     _label(drawing, box, side, across, down, beside, slanted)
     if x_label:
         drawing.text(box.left + box.width / 2, named + 20, x_label, drawing.width, text_anchor="middle")
@@ -94,7 +93,7 @@ def heat_map(
         middle = box.top + box.height / 2
         turn = f"rotate(-90 20 {number(middle)})"
         drawing.text(20, middle, y_label, max(box.height, 160), text_anchor="middle", transform=turn)
-    _bar(drawing, box, linear((least, most), around=0.0, count=4))
+    _bar(drawing, box, scale)
     return drawing.svg()
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 __all__ = ["Scale", "drawable", "linear", "logarithmic"]
 
-LARGEST = 1e300  # beyond, the difference of two numbers may be infinite
+LARGEST = 1e280  # beyond, an axis around a number, with room on both sides, may have infinite ends
+SMALLEST = 1e-290  # below, the steps between ticks vanish
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -52,7 +53,8 @@ def linear(values: Iterable[float], *, around: float = 0.05, zero: bool = False,
         zero: Whether it must hold zero, without free space beyond it.
         count: About how many ticks.
     """
-    finite = [value for value in values if drawable(value)] or [0.0, 1.0]
+    finite = [value if abs(value) > SMALLEST else 0.0 for value in values if math.isfinite(value)]
+    finite = finite or [0.0, 1.0]
     if zero:
         finite.append(0.0)
     low, high = min(finite), max(finite)
