@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from interbasin import data, errors, evaluate, fit, maps, networks, outcome, statistics
     from interbasin.errors import InterbasinError
     from interbasin.jobs.merge import merge
-    from interbasin.jobs.rebasin import rebasin
+    from interbasin.jobs.rebasin import rebasin, rebasin_many
     from interbasin.networks.folding import fold_norms
     from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import record
@@ -37,6 +37,7 @@ __all__ = [
     "networks",
     "outcome",
     "rebasin",
+    "rebasin_many",
     "record",
     "statistics",
     "wire",
@@ -54,6 +55,7 @@ _HOMES = {
     "interpolate": "interbasin.networks.paths",
     "merge": "interbasin.jobs.merge",
     "rebasin": "interbasin.jobs.rebasin",
+    "rebasin_many": "interbasin.jobs.rebasin",
     "record": "interbasin.networks.recording",
     "wire": "interbasin.networks.wiring",
 }

@@ -14,6 +14,7 @@ from interbasin.cli.fit import fit
 from interbasin.cli.inspect import inspect
 from interbasin.cli.merge import merge
 from interbasin.cli.output import Commands, Debug, Json, Output, Quiet
+from interbasin.cli.rebasin import rebasin
 
 __all__ = ["app", "main"]
 
@@ -60,6 +61,8 @@ def interbasin(
 
       interbasin inspect timm:resnet18
 
+      interbasin rebasin a b -o aligned
+
       interbasin merge one two three -o soup
 
       interbasin evaluate a b --data digits -o out
@@ -71,6 +74,7 @@ app.command()(demo)
 app.command()(fit)
 app.command()(compare)
 app.command()(inspect)
+app.command()(rebasin)
 app.command()(merge)
 app.command()(evaluate)
 

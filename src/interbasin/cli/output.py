@@ -57,6 +57,9 @@ class Commands(TyperGroup):
             _complain(ctx, error, str(error))
             raise typer.Exit(ERROR) from error
         except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # which is how rich tells it
+                sys.stdout = None
+                raise typer.Exit(ERROR) from error
             # Nothing of ours leaves this way: it is code of the network's, which would go without a word.
             if wants(ctx, "debug"):
                 raise
@@ -169,6 +172,16 @@ class Output:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=done)
+
+    @contextlib.contextmanager
+    def status(self, what: str) -> Iterator[Callable[[str], None]]:
+        """A line on stderr that says what is going on, for work whose length is not known; yields what changes it."""
+        console = _console(stderr=True)
+        if self.quiet or not console.is_terminal:
+            yield lambda text: None
+            return
+        with console.status(what) as shown:
+            yield lambda text: shown.update(text)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +28,7 @@ def generic(network: nn.Module, seed: int) -> nn.Module:
 
 def mlp(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), activation()]
     return nn.Sequential(*layers[:-1])
 
@@ -77,10 +79,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.one(x)
-        q, k, v = (
-            layer(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer in (self.q, self.k, self.v)
-        )
+        q, k, v = (layer(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         seen = nn.functional.scaled_dot_product_attention(q, k, v)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         return x + self.down(nn.functional.gelu(self.up(self.two(x))))
@@ -102,7 +101,10 @@ def _tokens() -> Tensor:
 GENERIC = {
     "mlp": (lambda: mlp(10, 24, 24, 5), _rows),
     "odd mlp": (lambda: mlp(10, 24, 24, 5, activation=nn.Tanh), _rows),
-    "linear in the middle": (lambda: nn.Sequential(nn.Linear(10, 8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 5)), _rows),
+    "linear in the middle": (
+        lambda: nn.Sequential(nn.Linear(10, 8), nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 5)),
+        _rows,
+    ),
     "residual": (Residual, _images),
     "attention": (Attention, _tokens),
 }

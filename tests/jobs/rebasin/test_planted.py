@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.jobs.rebasin.networks_to_match import GENERIC, Attention, generic
 from torch import nn
 
 import interbasin as ib
 from interbasin.networks.folding import fold_norms
-from tests.jobs.rebasin.networks_to_match import GENERIC, Attention, generic
 
 
 def planted(name: str, seed: int) -> tuple[nn.Module, nn.Module, torch.Tensor]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from torch import nn
 
 from interbasin.errors import ShapeError, WiringError
+from interbasin.networks.wiring.admission import refuse_numbers_that_are_none
+from interbasin.networks.wiring.spaces import Space
 from interbasin.networks.wiring.wiring import Wiring
 
 __all__ = ["require_same_tensors", "require_same_wiring"]
 
 
 def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
-    """Refuse networks whose tensors differ by name or shape.
+    """Refuse networks that do not hold the same tensors, or hold some that are not numbers.
 
     Raises:
-        WiringError: if a tensor is missing in one of them.
-        ShapeError: if one has another shape; says which, and what carries between widths.
+        WiringError: if a tensor is missing in one of them, or holds NaN.
     """
+    for network in (source, target):
+        refuse_numbers_that_are_none(network)
     ours, theirs = source.state_dict(), target.state_dict()
     for one, other, side in ((ours, theirs, "target"), (theirs, ours, "source")):
         missing = [name for name in one if name not in other]
@@ -66,6 +69,5 @@ def require_same_wiring(source: Wiring, target: Wiring) -> None:
             )
 
 
-def _width(space: object) -> str:
-    size, blocks = space.size, space.blocks  # type: ignore[attr-defined]
-    return f"{blocks} blocks of {size}" if blocks > 1 else f"{size} wide"
+def _width(space: Space) -> str:
+    return f"{space.blocks} blocks of {space.size}" if space.blocks > 1 else f"{space.size} wide"

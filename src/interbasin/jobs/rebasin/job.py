@@ -13,6 +13,7 @@ from torch import nn
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
 from interbasin.evaluate.scores import Loss
+from interbasin.evaluate.self_change import round_off
 from interbasin.jobs.rebasin.comparing import require_same_tensors, require_same_wiring
 from interbasin.jobs.rebasin.finetuning import finetuned
 from interbasin.jobs.rebasin.methods import chosen
@@ -22,6 +23,7 @@ from interbasin.networks.labelled import InputsOnly, parted, refuse_once_only
 from interbasin.networks.normalisation import reset_batch_norm
 from interbasin.networks.recording.batches import batches_of
 from interbasin.networks.wiring.carrying import carry
+from interbasin.networks.wiring.checking import difference
 from interbasin.networks.wiring.finding import wire
 from interbasin.networks.wiring.wiring import Alignment, Wiring
 
@@ -35,8 +37,9 @@ class Rebasin:
     Attributes:
         model: The source in the target's coordinates (and fine-tuned, where that was asked).
         alignment: The maps it went through.
-        metrics: Flat, JSON-able: ``distance_before``, ``distance_after``, ``objective``, ``exact``, ``converged``; with
-            data ``alignment_error.<space>``; with labels ``delta_loss_self`` and ``delta_accuracy_self``.
+        metrics: Flat, JSON-able: ``distance_before``, ``distance_after``, ``objective``, ``exact``, ``converged``,
+            ``output_change`` (the largest, on the inputs, relative to the largest output); with data
+            ``alignment_error.<space>``; with labels ``delta_loss_self`` and ``delta_accuracy_self``.
         target: The network whose coordinates they are: the given one, or it with its norms folded.
         path: The objective on the way, the first before anything moved.
         runs: The objective of every restart.
@@ -166,13 +169,15 @@ def rebasin(
     matched = found.find(task, taken)
     alignment = Alignment(wiring, matched.maps)
     model = carry(source, alignment)
+    changed = _change(source, model, alignment, inputs)
     notes = list(matched.notes)
     if not alignment.is_exact:
         notes.append("The maps are approximate: the aligned network is not the same function as the source.")
         if reset and data is not None and _has_batch_norm(model):
             model = reset_batch_norm(model, InputsOnly(data))
     measure_on = data if test is None else test
-    metrics = _measured(task, matched, taken, alignment, model, measure_on, loss, has_labels)
+    metrics = {"output_change": changed}
+    metrics |= _measured(task, matched, taken, alignment, model, measure_on, loss, has_labels)
     curves: dict[str, Barrier] = {}
 
     def walk(name: str, start: nn.Module) -> Barrier:
@@ -211,6 +216,24 @@ def _common_wiring(source: nn.Module, target: nn.Module, inputs: Any) -> Wiring:
     wiring = wire(source, inputs)
     require_same_wiring(wiring, wire(target, inputs))
     return wiring
+
+
+def _change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs: Any) -> float:
+    """How much the outputs changed; for exact maps, nothing beyond rounding.
+
+    Raises:
+        WiringError: if exact maps changed the function.
+    """
+    change = difference(source, aligned, inputs)
+    allowed = 10 * round_off(source)
+    if alignment.is_exact and not change <= allowed:
+        raise WiringError(
+            f"The maps that were found are exact, but the aligned network's outputs differ by {change:.1e} of their "
+            f"size from the source's (up to {allowed:.1e} would be rounding): the wiring of {type(source).__name__} is "
+            "wrong, or it computes at the edge of its precision. Look at wire(model, inputs).check(model, inputs), try "
+            "the networks in float64, and please report it."
+        )
+    return change
 
 
 def _measured(

@@ -6,15 +6,17 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from interbasin.networks.folding import save_folded
 from interbasin.outcome import Outcome, new_outcome
 from interbasin.outcome.plots import bar_chart, line_chart
 
 if TYPE_CHECKING:
     from interbasin.jobs.rebasin.job import Rebasin
+    from interbasin.outcome import Draft
 
 __all__ = ["leave"]
 
-ERROR, BEFORE, AFTER = "alignment_error_relative.", "cosine_before.", "cosine_after."
+ERROR = "alignment_error_relative."
 
 
 def leave(
@@ -26,7 +28,8 @@ def leave(
     request: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> Outcome:
-    """Write the outcome folder, whole or not at all. It is itself a MODEL: the aligned network.
+    """Write the outcome folder, whole or not at all. It is itself a MODEL: the aligned network; a folded one
+    lies in ``model``, beside the folded ``target``.
 
     Args:
         result: Of `rebasin`.
@@ -36,13 +39,16 @@ def leave(
         request: What was asked, where that is more than the result says.
         force: Replace an earlier outcome.
     """
-    asked = {**result.request, **(request or {})}
+    asked = {**(request or {}), **result.request}
     with new_outcome(folder, job="rebasin", request=asked, inputs=inputs, seed=asked.get("seed"), force=force) as out:
         out.metrics.update(result.metrics)
         out.warnings.extend(result.notes)
-        out.write_checkpoint(result.model, like=like)
+        if asked.get("stay_in_class", True):
+            out.write_checkpoint(result.model, like=like)
+        else:
+            _write_folded(out, result, like)
         out.add_alignment(result.alignment)
-        out.table("objective", {"step": list(range(len(result.path))), "value": list(result.path)})
+        out.table("objective-values", {"step": list(range(len(result.path))), "value": list(result.path)})
         if len(result.path) > 2:
             steps = [float(step) for step in range(len(result.path))]
             out.plot(
@@ -59,7 +65,16 @@ def leave(
     return out.outcome
 
 
-def _errors(out: Any, metrics: Mapping[str, float]) -> None:
+def _write_folded(out: Draft, result: Rebasin, like: Any) -> None:
+    """Both folded networks, for only they share coordinates: ``model`` and ``target`` are each a MODEL."""
+    folder = getattr(like, "path", like)
+    folder = folder if folder is not None and os.path.isdir(folder) else None
+    for name, network in (("model", result.model), ("target", result.target)):
+        save_folded(network, out.folder / name, like=folder)
+        out.add(name, "checkpoint", name)
+
+
+def _errors(out: Draft, metrics: Mapping[str, float]) -> None:
     spaces = [name.removeprefix(ERROR) for name in metrics if name.startswith(ERROR)]
     if not spaces:
         return
@@ -81,7 +96,7 @@ def _errors(out: Any, metrics: Mapping[str, float]) -> None:
     )
 
 
-def _curves(out: Any, result: Rebasin) -> None:
+def _curves(out: Draft, result: Rebasin) -> None:
     if not result.curves:
         return
     for measure in ("loss", "accuracy"):
@@ -92,7 +107,7 @@ def _curves(out: Any, result: Rebasin) -> None:
         }
         if series:
             grid = next(iter(series.values()))[0]
-            out.table(f"path-{measure}", {"t": grid, **{name: values for name, (_, values) in series.items()}})
+            out.table(f"path-{measure}-values", {"t": grid, **{name: values for name, (_, values) in series.items()}})
             out.plot(
                 f"path-{measure}",
                 line_chart(

@@ -1,0 +1,70 @@
+"""Many networks: to one reference, and to a universe in which every cycle closes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.jobs.rebasin.networks_to_match import GENERIC, generic, mlp
+
+import interbasin as ib
+from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.evaluate import cycle_errors
+
+
+def family(name: str, count: int, noise: float) -> tuple[list[torch.nn.Module], torch.Tensor]:
+    build, inputs = GENERIC[name]
+    first = generic(build(), 0)
+    wiring = ib.wire(first, inputs())
+    made = [first, *(ib.carry(first, wiring.sample(seed=seed)) for seed in range(1, count))]
+    with torch.no_grad():
+        for seed, network in enumerate(made):
+            drawn = torch.Generator().manual_seed(seed)
+            for tensor in network.parameters():
+                tensor.add_(noise * torch.randn(tensor.shape, generator=drawn))
+    return made, inputs()
+
+
+@pytest.mark.parametrize("name", ["mlp", "residual", "attention"])
+@pytest.mark.parametrize("reference", [None, 1])
+def test_what_was_planted_falls_together(name, reference):
+    networks, inputs = family(name, 3, 0.0)
+    found = ib.rebasin_many(networks, inputs, reference=reference)
+    assert found.converged
+    assert found.spread[-1] < 1e-8 * found.spread[0]
+    for network, model in zip(networks, found.models, strict=True):
+        assert torch.allclose(model(inputs), network(inputs), atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["permutation-weights", "procrustes-weights"])
+def test_every_cycle_closes_in_the_universe(method):
+    networks = [generic(mlp(10, 16, 16, 5), seed) for seed in range(3)]
+    inputs = GENERIC["mlp"][1]()
+    found = ib.rebasin_many(networks, inputs, method)
+    assert all(later <= before * (1 + 1e-9) for before, later in zip(found.spread[1:], found.spread[2:], strict=False))
+    around = found.between(2, 0) @ found.between(1, 2) @ found.between(0, 1)
+    errors = cycle_errors(around, ib.Alignment(around.wiring, {})).metrics
+    assert max(errors.values()) < 1e-6
+    assert found.metrics["spread_after"] < found.metrics["spread_before"]
+
+
+def test_a_reference_stays_where_it_is():
+    networks, inputs = family("mlp", 3, 0.02)
+    found = ib.rebasin_many(networks, inputs, reference=2)
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(found.models[2].parameters(), networks[2].parameters(), strict=True)
+    )
+
+
+def test_bad_requests():
+    networks, inputs = family("mlp", 2, 0.0)
+    with pytest.raises(DataError, match="two networks or more"):
+        ib.rebasin_many(networks[:1], inputs)
+    with pytest.raises(DataError, match="counted from 0"):
+        ib.rebasin_many(networks, inputs, reference=2)
+    with pytest.raises(UnknownNameError, match="telepathy"):
+        ib.rebasin_many(networks, inputs, "telepathy")
+    with pytest.raises(WiringError, match="give modules"):
+        ib.rebasin_many([networks[0], {}], inputs)
+    with pytest.raises((ShapeError, WiringError), match="transport"):
+        ib.rebasin_many([networks[0], mlp(10, 30, 24, 5)], inputs)
