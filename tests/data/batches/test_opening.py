@@ -226,8 +226,11 @@ def test_texts_are_tokenized_a_batch_at_a_time():
 
 def test_the_tokens_of_a_text_can_be_its_labels():
     Path("t.txt").write_text("a bb\nccc dddd\n", "utf-8")
-    ((inputs, labels),) = open_data("t.txt", tokenizer=Words(), tokens_as_labels=True)
-    assert torch.equal(inputs["input_ids"], labels)
+    for asked in (True, None):
+        ((inputs, labels),) = open_data("t.txt", tokenizer=Words(), tokens_as_labels=asked)
+        assert torch.equal(inputs["input_ids"], labels)
+    Path("l.jsonl").write_text('{"text": "a bb", "label": 3}', "utf-8")
+    assert labels_of(open_data("l.jsonl", tokenizer=Words(), tokens_as_labels=None)) == [3]
     example = torch.zeros(1, 5, dtype=torch.int64)
     (alone,) = open_data("t.txt", tokenizer=Words(), like=example)  # a network of someone's own
     assert alone.tolist() == [[1, 2], [3, 4]]
