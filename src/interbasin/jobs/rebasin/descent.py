@@ -20,9 +20,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from interbasin.jobs.rebasin.elements import Element, Moves, Turns, best
+from interbasin.jobs.rebasin.elements import Element, Moves, best, picked
 from interbasin.jobs.rebasin.pieces import Piece
-from interbasin.jobs.rebasin.problem import Problem, distance_of
+from interbasin.jobs.rebasin.problem import Problem, Unknown, distance_of
 from interbasin.networks.wiring.spaces import Role
 
 __all__ = ["Sweeps", "everything", "match_each", "start", "sweep_until_still"]
@@ -153,6 +153,8 @@ def sweep_until_still(
     path = [problem.objective()]
     # Nearer than a checkpoint's own rounding there is nothing to gain.
     rounding = torch.finfo(torch.float32).eps ** 2 * problem.energy()
+    if path[0] <= rounding:
+        return Sweeps(tuple(path), True)
     for sweep in range(most):
         moved = sweep_once(problem, generator, blocks=sweep < _BLOCK_SWEEPS)
         path.append(problem.objective())
@@ -208,64 +210,43 @@ def _apply_if_nearer(problem: Problem, name: str, step: Element) -> bool:
 
 def _match_blocks(problem: Problem, name: str, admit: Admit, generator: torch.Generator | None, *, fresh: bool) -> bool:
     """Assign blocks by the distance that is left when what is inside them has been matched."""
-    size = problem.unknowns[name].size
-    costs = torch.empty(size, size, dtype=torch.float64)
-    found: dict[tuple[int, int], dict[str, Element]] = {}
+    unknown = problem.unknowns[name]
+    size, grids = unknown.size, problem.blocks(unknown)
+    costs = torch.empty(grids, size, size, dtype=torch.float64)
+    found: list[dict[str, Element]] = []
     for target in range(size):
-        for source in range(size):
-            cost, elements = _pair(problem.pair(name, target, source, admit), generator)
-            if target == source and not fresh:
-                # From where the block stands, too, so that its distance cannot rise.
-                here = problem.pair(name, target, source, admit)
-                other, stayed = _settled(here, generator)
-                if other <= cost:
-                    cost, elements = other, stayed
-            costs[target, source] = cost
-            found[target, source] = elements
-    index = torch.from_numpy(linear_sum_assignment(costs.numpy())[1]).long()
+        row = problem.against(name, target, admit)
+        start(row)
+        costs[:, target] = _settled(row, unknown, generator)
+        found.append(row.elements)
+    stayed: dict[str, Element] = {}
+    if not fresh:
+        # From where the blocks stand, too, so that their distance cannot rise.
+        here = problem.against(name, None, admit)
+        remaining = _settled(here, unknown, generator)
+        stays = remaining <= costs.diagonal(dim1=1, dim2=2)
+        costs.diagonal(dim1=1, dim2=2).copy_(torch.where(stays, remaining, costs.diagonal(dim1=1, dim2=2)))
+        stayed = here.elements
+    index = torch.stack([torch.from_numpy(linear_sum_assignment(one)[1]).long() for one in costs.numpy()])
+    back = index.argsort(1)  # which block of the target each block of the source goes to
     moved = False
     # Inside first, while the blocks stand where they were; then the blocks change places.
-    back = torch.empty_like(index)
-    back[index] = torch.arange(size)
     for child in problem.inside(name):
-        steps = [found[int(back[source]), source][child] for source in range(size)]
-        step = _joined(problem, name, child, steps)
+        grid, block = problem.whereabouts(child, name)
+        chosen = back[grid, block]
+        step = picked([one[child] for one in found], chosen)
+        if stayed:
+            kept = stays[grid, block] & (chosen == block)
+            step = picked([step, stayed[child]], kept.long())
         moved |= not step.changes_nothing
         problem.apply(child, step)
-    order = Moves(index[None])
+    order = Moves(index)
     problem.apply(name, order)
     return moved or not order.changes_nothing
 
 
-def _pair(pair: Problem, generator: torch.Generator | None) -> tuple[float, dict[str, Element]]:
-    if pair.unknowns:
-        start(pair)
-    return _settled(pair, generator)
-
-
-def _settled(pair: Problem, generator: torch.Generator | None) -> tuple[float, dict[str, Element]]:
-    for _ in range(_PAIR_SWEEPS if len(pair.unknowns) > 1 else 1):
-        sweep_once(pair, generator)
-    return pair.objective(), dict(pair.elements)
-
-
-def _joined(problem: Problem, name: str, child: str, steps: list[Element]) -> Element:
-    """One element of all blocks from the elements found inside each block of ``name``."""
-    unknown = problem.unknowns[child]
-    place = unknown.within.index(name)
-    sizes = [problem.sizes[outer] for outer in unknown.within]
-
-    def join(parts: list[Tensor]) -> Tensor:
-        rest = parts[0].shape[1:]
-        inner = [part.reshape(*sizes[:place], *sizes[place + 1 :], *rest) for part in parts]
-        return torch.stack(inner, place).reshape(-1, *rest)
-
-    if isinstance(steps[0], Moves):
-        signs = [one.signs for one in steps]  # type: ignore[union-attr]
-        joined_signs = None if signs[0] is None else join([one for one in signs if one is not None])
-        return Moves(join([one.index for one in steps]), joined_signs)  # type: ignore[union-attr]
-    turns = [one for one in steps if isinstance(one, Turns)]
-    matrix = join([one.matrix for one in turns])
-    if all(one.is_isometric for one in turns):
-        return Turns.isometric(matrix)
-    return Turns(matrix, join([one.dual for one in turns]))
+def _settled(pairs: Problem, unknown: Unknown, generator: torch.Generator | None) -> Tensor:
+    """Sweep inside pairs of blocks; what distance is left of each, ``(blocks outside, blocks)``."""
+    for _ in range(_PAIR_SWEEPS if len(pairs.unknowns) > 1 else 1):
+        sweep_once(pairs, generator)
+    return pairs.remaining(unknown)

@@ -14,6 +14,7 @@ true sum of squares agrees.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -27,7 +28,7 @@ from interbasin.maps import Blocks, Linear, Map, Orthogonal, Permutation, Signed
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.spaces import Role
 
-__all__ = ["Element", "Evidence", "Moves", "Turns", "best"]
+__all__ = ["Element", "Evidence", "Moves", "Turns", "best", "picked"]
 
 # Directions that nothing was seen of, relative to the most that was seen of any, keep to the identity.
 _UNSEEN = 1e-10
@@ -140,6 +141,24 @@ class Turns:
 Element = Moves | Turns
 
 
+def picked(elements: Sequence[Element], choice: Tensor) -> Element:
+    """From elements of one space, all of one kind, a block each: block ``b`` of the element ``choice[b]``."""
+    blocks = torch.arange(len(choice))
+
+    def pick(parts: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(parts))[choice, blocks]
+
+    moves = [one for one in elements if isinstance(one, Moves)]
+    if moves:
+        signs = [one.signs for one in moves if one.signs is not None]
+        return Moves(pick([one.index for one in moves]), pick(signs) if signs else None)
+    turns = [one for one in elements if isinstance(one, Turns)]
+    matrix = pick([one.matrix for one in turns])
+    if all(one.is_isometric for one in turns):
+        return Turns.isometric(matrix)
+    return Turns(matrix, pick([one.dual for one in turns]))
+
+
 @dataclass
 class Evidence:
     """What two networks show of one space, summed over the pieces that touch it: products of blocks.
@@ -232,9 +251,8 @@ def _bending(kind: Group, evidence: Evidence) -> Turns:
         guess = _sylvester(read, write, along)
         isometry = polar(along).factor
     # A map that all but flattens some direction cannot be undone in the precision of a checkpoint.
-    size = torch.linalg.matrix_norm(guess, 2)
-    least = torch.linalg.svdvals(guess)[:, -1]
-    sound = least > 1e-4 * size
+    levels = torch.linalg.svdvals(guess)
+    sound = levels[:, -1] > 1e-4 * levels[:, 0]
     guess = torch.where(sound[:, None, None], guess, identity.matrix)
     candidates = [identity, Turns.isometric(isometry), Turns(guess, torch.linalg.inv(guess).mT)]
     costs = torch.stack([_cost(one, cross, evidence, zero) for one in candidates])

@@ -8,7 +8,7 @@ the blocks as they are now; `Problem.maps` puts them into the source's order, in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 import torch
@@ -190,20 +190,34 @@ class Problem:
 
     # ------------------------------------------------------------------ parts and results
 
-    def pair(self, name: str, target: int, source: int, admit: Callable[[Piece, int], bool]) -> Problem:
-        """The problem of matching one block of the source to one of the target: what is inside is unknown."""
-        inner = [
-            replace(self.unknowns[child], within=tuple(one for one in self.unknowns[child].within if one != name))
-            for child in self.inside(name)
-        ]
+    def against(self, name: str, target: int | None, admit: Callable[[Piece, int], bool]) -> Problem:
+        """The problem of matching every block of the source to one block of the target: what is inside is unknown.
+
+        Without a ``target``, every block is matched to the one in its own place.
+        """
         pieces = []
         for piece, place in self.touching[name]:
             if len(piece.places(name)) == 1 and admit(piece, place):
-                rest = (*piece.dims[:place], *piece.dims[place + 1 :])
-                pieces.append(
-                    Piece(piece.name, piece.source.select(place, source), piece.target.select(place, target), rest)
-                )
-        return Problem(pieces, inner, self.sizes)
+                wanted = piece.target
+                if target is not None:
+                    wanted = wanted.narrow(place, target, 1).expand_as(piece.source)
+                pieces.append(Piece(piece.name, piece.source, wanted, piece.dims))
+        return Problem(pieces, [self.unknowns[child] for child in self.inside(name)], self.sizes)
+
+    def remaining(self, blocks: Unknown) -> Tensor:
+        """Squared distance that is left in each block of a space, ``(blocks outside, blocks)``."""
+        left = torch.zeros(self.blocks(blocks), blocks.size, dtype=torch.float64)
+        for piece in self.pieces:
+            place = piece.places(blocks.name)[0]
+            left += self._front(piece, (piece.source - piece.target).square(), place, blocks).sum(2, dtype=left.dtype)
+        return left
+
+    def whereabouts(self, name: str, outer: str) -> tuple[Tensor, Tensor]:
+        """For each block of a space, which block of ``outer`` it lies in, and which of the blocks outside that."""
+        unknown = self.unknowns[name]
+        grid = torch.meshgrid(*(torch.arange(self.sizes[one]) for one in unknown.within), indexing="ij")
+        places = {one: place.flatten() for one, place in zip(unknown.within, grid, strict=True)}
+        return self._flat(places, self.unknowns[outer]), places[outer]
 
     def maps(self) -> dict[str, Map]:
         """The map of every space, with what is inside blocks in the source's order."""
