@@ -118,6 +118,16 @@ def test_a_write_into_what_is_handed_on_is_followed_if_nothing_else_is_read() ->
     assert wiring.check(network, rows(4)) < EXACT
 
 
+def test_what_is_handed_on_after_a_write_reads_what_was_written() -> None:
+    def run(self: Written, x: Tensor) -> Tensor:
+        hidden, other = self.first(x).clone(), self.other(x)
+        hidden[:, :3] = other[:, :3]
+        return self.out(torch.lerp(*torch.broadcast_tensors(hidden, other), 0.3))
+
+    network = layers(run)
+    assert wire(network, rows(4)).check(network, rows(4)) < EXACT
+
+
 def test_activations_in_place_keep_the_operators_whole() -> None:
     network = generic(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Linear(8, 3)))
     wiring = wire(network, rows(4))

@@ -68,7 +68,7 @@ def writes_of(graph: fx.GraphModule) -> Writes:
     survey = _Survey()
     survey.look(graph)
     given = {node for node in graph.graph.nodes if node.op == "placeholder"}
-    undeclared, lying = survey.undeclared(), survey.lying()
+    lying = survey.lying()
     into: dict[str, list[fx.Node]] = {}
     stale = secret = None
     for time, target, node in survey.writes:
@@ -79,7 +79,8 @@ def writes_of(graph: fx.GraphModule) -> Writes:
         fresh = {node, target} if is_plain_write(node) else {node}
         if any(survey.made[one] < time < survey.read[one] for one in beside - fresh) or not is_plain_write(node):
             stale = stale or node
-            if memory & undeclared:
+            # What is handed on in secret only after the write reads what was written, as it should.
+            if any(before < time and memory & shared for before, shared in survey.undeclared()):
                 secret = secret or node
     return Writes(stale, secret, into)
 
@@ -92,7 +93,7 @@ class _Survey:
         self.read: dict[fx.Node, int] = defaultdict(int)
         self.writes: list[tuple[int, fx.Node, fx.Node]] = []
         self._joined: dict[int, int] = {}
-        self._undeclared: set[int] = set()
+        self._undeclared: list[tuple[int, set[int]]] = []
 
     def look(self, graph: fx.GraphModule) -> None:
         for node in graph.graph.nodes:
@@ -117,7 +118,7 @@ class _Survey:
                     for other in _storages(source):
                         self._joined[self._root(one)] = self._root(other)
             if (shared and not declared) or handed_on:
-                self._undeclared |= _storages(node) | _storages(source)
+                self._undeclared.append((self.made[node], _storages(node) | _storages(source)))
 
     def _root(self, storage: int) -> int:
         while self._joined.get(storage, storage) != storage:
@@ -135,8 +136,9 @@ class _Survey:
                 found[one].append(node)
         return found
 
-    def undeclared(self) -> set[int]:
-        return {self._root(one) for one in self._undeclared}
+    def undeclared(self) -> list[tuple[int, set[int]]]:
+        """When which memory was shared by an operator that does not declare it."""
+        return [(time, {self._root(one) for one in shared}) for time, shared in self._undeclared]
 
 
 def _storages(node: fx.Node) -> set[int]:

@@ -35,8 +35,9 @@ def wire(model: nn.Module, inputs: Inputs) -> Wiring:
         inputs: One batch: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
 
     Raises:
-        WiringError: if the model cannot be traced, with the line of its code and what can be done; if it is in training
-            mode with dropout; if tensors overlap in ways that cannot be carried.
+        WiringError: if the model cannot be traced, with the line of its code and what can be done; if it draws random
+            numbers; if it returns no tensors, or something that may hold them in ways that are not known; if tensors
+            overlap in ways that cannot be carried, or writes in place in ways that cannot be followed.
 
     Example:
         >>> import torch
