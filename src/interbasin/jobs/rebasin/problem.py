@@ -94,7 +94,7 @@ class Problem:
 
     def energy(self) -> float:
         """Squared length of the target."""
-        return float(sum(float(piece.target.square().sum(dtype=torch.float64)) for piece in self.pieces))
+        return sum((_sum_of_squares(piece.target) for piece in self.pieces), 0.0)
 
     def evidence(self, name: str, admit: Callable[[Piece, int], bool] = lambda piece, place: True) -> Evidence:
         """What the pieces show of a space; ``admit`` chooses among them."""
@@ -133,12 +133,15 @@ class Problem:
             return
         self.elements[name] = step.after(self.elements[name])  # type: ignore[arg-type]
         for piece, place in self.touching[name]:
-            outer = [piece.beside(place, other) for other in unknown.within]
-            order = [*outer, place]
-            front = piece.source.movedim(order, list(range(len(order))))
             role = piece.dims[place].role
-            moved = step.act(front.reshape(self.blocks(unknown), unknown.size, -1), role)
-            piece.source = moved.reshape(front.shape).movedim(list(range(len(order))), order)
+            if isinstance(step, Moves) and step.signs is None and len(step.index) == 1:
+                piece.source = piece.source.index_select(place, step.index[0])
+            else:
+                outer = [piece.beside(place, other) for other in unknown.within]
+                order = [*outer, place]
+                front = piece.source.movedim(order, list(range(len(order))))
+                moved = step.act(front.reshape(self.blocks(unknown), unknown.size, -1), role)
+                piece.source = moved.reshape(front.shape).movedim(list(range(len(order))), order)
             self._revise(piece, place, name, step, role)
         self._reorder_inside(name, step)
 
@@ -237,10 +240,14 @@ class Problem:
 
 def distance_of(pieces: Iterable[Piece]) -> float:
     """Squared distance of source and target over some pieces."""
-    total = 0.0
-    for piece in pieces:
-        total += float((piece.source - piece.target).square().sum(dtype=torch.float64))
-    return total
+    return sum((_sum_of_squares(piece.source - piece.target) for piece in pieces), 0.0)
+
+
+def _sum_of_squares(tensor: Tensor) -> float:
+    # The sum of a row loses next to nothing in the tensor's own precision, and to widen every entry takes long.
+    squares = tensor.square()
+    rows = squares.flatten(1).sum(1) if squares.ndim > 1 else squares
+    return float(rows.sum(dtype=torch.float64))
 
 
 def _add(sums: dict[Role, Tensor], role: Role, value: Tensor) -> None:
