@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interbasin.jobs.merge.operands import Combine, Operands, weighted_sum
+from interbasin.jobs.merge.operands import Combine, Operands, WeightedSum
 from interbasin.jobs.merge.recipe import Recipe
 
 __all__ = ["average"]
@@ -10,4 +10,5 @@ __all__ = ["average"]
 
 def average(tensor: Operands, recipe: Recipe) -> Combine:
     r""":math:`\sum_i w_i m_i` with weights that sum to one: the uniform soup, or a weighted one [wortsman:22]."""
-    return lambda parts: weighted_sum(parts.models, recipe.weights)
+    mean = WeightedSum(recipe.weights)
+    return lambda parts: mean(parts.models)

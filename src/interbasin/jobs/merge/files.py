@@ -237,11 +237,20 @@ def _write_folder(target: Path, merging: Merging, request: Mapping[str, Any], ma
                 copy_companions(copied, source, folder)
             if merging.kind is not None:
                 note_dtype(folder, merging.kind)
+            # What is made durable while it is hashed need not be waited for in the end.
+            flushed = apart.submit(_flush, folder)
+        flushed.result()
         inputs = [one.result() for one in hashes]
         draft.metrics |= {**merging.metrics(), "files": files}
         draft.warnings += merging.all_remarks()
         draft.text(CARD, _card(target, merging, inputs, "config.json" in copied))
     return files
+
+
+def _flush(folder: Path) -> None:
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _write_file(target: Path, merging: Merging, request: Mapping[str, Any], force: bool) -> None:

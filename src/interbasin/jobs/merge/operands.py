@@ -10,7 +10,7 @@ import numpy as np
 
 from interbasin.jobs.merge.numbers import Array, Numbers, stretches, widened, working_precision
 
-__all__ = ["Combine", "Operands", "Parts", "weighted_sum"]
+__all__ = ["Combine", "Operands", "Parts", "WeightedSum"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +64,27 @@ class Operands:
             yield Parts(wide) if self.base is None else Parts(wide[:-1], wide[-1])
 
 
-def weighted_sum(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
-    """The sum of weight times array."""
-    total = arrays[0] * weights[0]
-    for array, weight in zip(arrays[1:], weights[1:], strict=True):
-        total += array * weight
-    return total
+class WeightedSum:
+    """The sum of weight times array; in memory that the next sum is written over, as asking for new is what would cost.
+
+    Args:
+        weights: One an array.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.weights = weights
+        self.total = self.term = np.empty(0)
+
+    def __call__(self, arrays: Sequence[Array]) -> Array:
+        length, dtype = len(arrays[0]), arrays[0].dtype
+        if len(self.total) < length:
+            self.total, self.term = np.empty(length, dtype), np.empty(length, dtype)
+        total, term = self.total[:length], self.term[:length]
+        np.multiply(arrays[0], self.weights[0], out=total)
+        for array, weight in zip(arrays[1:], self.weights[1:], strict=True):
+            np.multiply(array, weight, out=term)
+            total += term
+        return total
 
 
 def _all_the_same(stored: Sequence[Array]) -> bool:

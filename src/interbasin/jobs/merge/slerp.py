@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from interbasin.jobs.merge.numbers import stretches
-from interbasin.jobs.merge.operands import Combine, Operands, weighted_sum
+from interbasin.jobs.merge.operands import Combine, Operands, WeightedSum
 from interbasin.jobs.merge.recipe import Recipe
 from interbasin.networks.arcs import PARALLEL, shares_on_arc
 
@@ -25,8 +25,8 @@ def slerp(tensor: Operands, recipe: Recipe) -> Combine:
     cosine = cosine_between(tensor)
     if cosine < -PARALLEL:
         tensor.remarks.append(OPPOSITE)
-    shares = shares_on_arc(cosine, recipe.t)
-    return lambda parts: weighted_sum(parts.models, shares)
+    between = WeightedSum(shares_on_arc(cosine, recipe.t))
+    return lambda parts: between(parts.models)
 
 
 def cosine_between(tensor: Operands) -> float:

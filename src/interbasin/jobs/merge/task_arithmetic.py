@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interbasin.jobs.merge.numbers import Array
-from interbasin.jobs.merge.operands import Combine, Operands, Parts, weighted_sum
+from interbasin.jobs.merge.operands import Combine, Operands, Parts, WeightedSum
 from interbasin.jobs.merge.recipe import Recipe
 
 __all__ = ["task_arithmetic"]
@@ -11,11 +11,12 @@ __all__ = ["task_arithmetic"]
 
 def task_arithmetic(tensor: Operands, recipe: Recipe) -> Combine:
     r""":math:`b + \lambda \sum_i w_i (m_i - b)`, with :math:`\lambda` the scale [ilharco:23]."""
-    weights = [recipe.scale * weight for weight in recipe.weights]
+    total = WeightedSum([recipe.scale * weight for weight in recipe.weights])
 
     def combine(parts: Parts) -> Array:
         assert parts.base is not None
-        updates = [model - parts.base for model in parts.models]
-        return weighted_sum(updates, weights) + parts.base
+        found = total([model - parts.base for model in parts.models])
+        found += parts.base
+        return found
 
     return combine

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from interbasin.jobs.merge.numbers import Array, Numbers, stretches
-from interbasin.jobs.merge.operands import Combine, Operands, Parts, weighted_sum
+from interbasin.jobs.merge.operands import Combine, Operands, Parts, WeightedSum
 from interbasin.jobs.merge.recipe import Recipe
 
 __all__ = ["ties"]
@@ -42,7 +42,7 @@ def ties(tensor: Operands, recipe: Recipe) -> Combine:
 
 def disjoint_mean(updates: Sequence[Array], weights: Sequence[float]) -> Array:
     """The weighted mean of the updates that have the sign of the weighted sum; zero where there are none."""
-    total = weighted_sum(updates, weights)
+    total = WeightedSum(weights)(updates)
     elected = np.where(total >= 0, total.dtype.type(1), total.dtype.type(-1))
     total[:] = 0
     share = np.zeros_like(total)
