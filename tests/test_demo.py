@@ -10,11 +10,17 @@ import torch
 
 from interbasin import demo, fit
 from interbasin.demo import run_demo
+from interbasin.jobs.rebasin import METHODS
 
 
 @pytest.fixture
-def short(monkeypatch):
-    monkeypatch.setattr(demo, "EPOCHS", 2)
+def brief(monkeypatch):
+    monkeypatch.setattr(demo.networks, "EPOCHS", 2)
+
+
+@pytest.fixture
+def short(monkeypatch, brief):
+    monkeypatch.setattr(demo.rebasins, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
 
 
 def test_every_fit_has_a_row_below_the_baseline(short):
@@ -46,7 +52,19 @@ def test_the_global_generator_is_left_alone(one_fit):
 def test_progress_counts_the_epochs_of_both_networks(one_fit):
     done: list[int] = []
     run_demo(progress=done.append)
-    assert done == [1, 2, 3, 4]
+    assert done[:4] == [1, 2, 3, 4]
+    assert done == sorted(done)
+    assert done[-1] == demo.steps()
+
+
+def test_every_method_of_rebasin_has_a_row_below_none(brief, monkeypatch):
+    monkeypatch.setattr(fit, "names", lambda: ("procrustes",))
+    rows = run_demo().aligned
+    wanted = [(method.name, variant) for method in METHODS.values() for variant in method.variants]
+    assert [(row.method, row.variant) for row in rows] == [("(none)", ""), *wanted]
+    for row in rows[1:]:
+        assert row.distance < rows[0].distance
+        assert not row.exact or row.accuracy == rows[0].accuracy
 
 
 def test_a_missing_extra_is_a_note_and_not_the_end(short, monkeypatch):
@@ -63,3 +81,7 @@ def test_a_fitted_map_carries_the_hidden_layer_far_better_than_none():
     assert min(found.source_accuracy, found.target_accuracy) > 0.9
     assert rows["procrustes"].accuracy > 0.9 > 0.5 > rows["(none)"].accuracy
     assert rows["least-squares"].residual <= rows["procrustes"].residual <= rows["assignment"].residual
+    aligned = {(row.method, row.variant): row for row in found.aligned}
+    for method in ("permutation-weights", "procrustes-weights"):
+        assert aligned[method, "coordinate"].barrier < 0.5 * aligned["(none)", ""].barrier
+        assert aligned[method, "coordinate"].merged >= aligned["(none)", ""].merged

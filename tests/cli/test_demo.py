@@ -10,11 +10,13 @@ from tests.cli.test_frame import failed, run
 from tests.test_storage import left_in
 
 from interbasin import demo, fit
+from interbasin.jobs.rebasin import METHODS
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch, tmp_path):
-    monkeypatch.setattr(demo, "EPOCHS", 2)
+    monkeypatch.setattr(demo.networks, "EPOCHS", 2)
+    monkeypatch.setattr(demo.rebasins, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
     monkeypatch.chdir(tmp_path)
 
 

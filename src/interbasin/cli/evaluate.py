@@ -9,6 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
+from interbasin.cli.reading import (
+    DATA,
+    MODEL,
+    BatchSize,
+    Column,
+    InputShape,
+    MaxLength,
+    Mean,
+    Reading,
+    Scale,
+    Std,
+    Strict,
+    Tokenizer,
+    TrustRemoteCode,
+    numbers,
+    tokenizer_of,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,8 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
-MODEL = "a folder or hub id of transformers, timm:NAME[@weights] or package.module:factory[@weights]"
-DATA = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
 MEANINGS = {
     "barrier": "rise of the loss above the chord from A to B",
     "barrier_original": "the same, the chord from the original of A to B",
@@ -65,26 +80,16 @@ def evaluate(
         str | None, typer.Option(help="Part of the data, where there are parts: test (the default) or train.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples, drawn with --seed.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples a batch.")] = 64,
-    column: Annotated[str | None, typer.Option(help="Column of a .parquet, or key of a .jsonl file.")] = None,
-    tokenizer: Annotated[
-        str | None, typer.Option(help="Folder whose tokenizer makes tokens of text; by default that of A.")
-    ] = None,
-    max_length: Annotated[int | None, typer.Option(min=1, help="At most so many tokens of a text.")] = None,
-    mean: Annotated[str | None, typer.Option(help="Subtracted from images, in [0, 1]: one, or one a channel.")] = None,
-    std: Annotated[str | None, typer.Option(help="And divided by: one number, or one a channel.")] = None,
-    scale: Annotated[
-        bool, typer.Option("--scale/--no-scale", help="Bring eight-bit numbers from 0...255 to 0...1.")
-    ] = True,
-    input_shape: Annotated[
-        str | None, typer.Option(help="Shape of the inputs, batch first, where A does not tell: 1,3,224,224.")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the code that comes with a folder of transformers.")
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict/--no-strict", help="Refuse weights that a network has no use for.")
-    ] = True,
+    batch_size: BatchSize = 64,
+    column: Column = None,
+    tokenizer: Tokenizer = None,
+    max_length: MaxLength = None,
+    mean: Mean = None,
+    std: Std = None,
+    scale: Scale = True,
+    input_shape: InputShape = None,
+    trust_remote_code: TrustRemoteCode = False,
+    strict: Strict = True,
     seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier outcome in OUTPUT.")] = False,
     json: Json = False,
@@ -108,11 +113,10 @@ def evaluate(
     request = {
         name: value for name, value in ctx.params.items() if name not in ("ctx", "json", "quiet", "debug", "force")
     }
-    means, deviations = _numbers(mean, "--mean"), _numbers(std, "--std")
-    shape = _numbers(input_shape, "--input-shape")
+    means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
+    shape = numbers(input_shape, "--input-shape")
     if alignment is not None and original is None:
         raise typer.BadParameter("says what carried --original to A; give both.", param_hint="--alignment")
-    from interbasin.data import open_data, splits_of
     from interbasin.evaluate import between
     from interbasin.networks import load_model
     from interbasin.networks.labelled import InputsOnly
@@ -129,27 +133,21 @@ def evaluate(
     one, other = load(a), load(b)
     before = None if original is None else load(original)
 
-    def read(part: str | None, most: int | None) -> Batches:
-        return open_data(
-            data,
-            like=one.inputs,
-            batch_size=batch_size,
-            limit=most,
-            shuffle=most is not None,
-            seed=seed,
-            split=part,
-            column=column,
-            tokenizer=_tokenizer(a) if tokenizer is None else tokenizer,
-            max_length=max_length,
-            tokens_as_labels=None,
-            scale=scale,
-            mean=means,
-            std=deviations,
-        )
-
-    known = splits_of(data)
-    batches = read(split or ("test" if "test" in known else None), limit)
-    training = read("train" if "train" in known else None, None if reset is None else reset * batch_size)
+    reading = Reading(
+        data,
+        one.inputs,
+        batch_size,
+        column,
+        tokenizer_of(a) if tokenizer is None else tokenizer,
+        max_length,
+        means,
+        deviations,
+        scale,
+        seed,
+    )
+    known = reading.splits
+    batches = reading.part(split or ("test" if "test" in known else None), limit)
+    training = reading.part("train" if "train" in known else None, None if reset is None else reset * batch_size)
     inputs = InputsOnly(batches).first()
     with words.progress("Evaluating", 100) as done:
         found = between(
@@ -172,31 +170,12 @@ def evaluate(
         words.remark(warning)
 
 
-def _numbers(text: str | None, option: str) -> list[float] | None:
-    if text is None:
-        return None
-    try:
-        return [float(one) for one in text.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"takes numbers with commas between them, and got {text!r}.", param_hint=option
-        ) from error
-
-
 def _alignment(folder: Path) -> Alignment:
     """The alignment in a folder of its own, or in that of an outcome."""
     from interbasin.networks.wiring import Alignment
     from interbasin.outcome import Outcome
 
     return Outcome.load(folder).alignment() if (folder / "outcome.json").exists() else Alignment.load(folder)
-
-
-def _tokenizer(model: str) -> str | None:
-    """Where the tokenizer of a network is, if it is one of transformers."""
-    from interbasin.networks.models import parse_model
-
-    name = parse_model(model)
-    return name.name if name.kind in ("folder", "hub", "adapter") else None
 
 
 def _checked_method(method: str) -> Callable[[Any, Batches, int], Callable[[nn.Module, nn.Module], Any]]:

@@ -6,10 +6,27 @@ from torch import nn
 
 from interbasin.errors import ShapeError, WiringError
 from interbasin.networks.wiring.admission import refuse_numbers_that_are_none
+from interbasin.networks.wiring.finding import wire
+from interbasin.networks.wiring.inputs import Inputs
+from interbasin.networks.wiring.likeness import made_alike
 from interbasin.networks.wiring.spaces import Space
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["require_same_tensors", "require_same_wiring"]
+__all__ = ["common_wiring", "require_same_tensors", "require_same_wiring"]
+
+
+def common_wiring(source: nn.Module, target: nn.Module, inputs: Inputs, known: Wiring | None = None) -> Wiring:
+    """The one wiring of two networks; the second is only traced where it could have another.
+
+    Args:
+        source, target: The networks.
+        inputs: One batch.
+        known: The wiring of the source, where it was found already.
+    """
+    wiring = wire(source, inputs) if known is None else known
+    if not made_alike(source, target):
+        require_same_wiring(wiring, wire(target, inputs))
+    return wiring
 
 
 def require_same_tensors(source: nn.Module, target: nn.Module) -> None:

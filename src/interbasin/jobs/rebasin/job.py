@@ -14,7 +14,7 @@ from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
 from interbasin.evaluate.scores import Loss
 from interbasin.evaluate.self_change import round_off
-from interbasin.jobs.rebasin.comparing import require_same_tensors, require_same_wiring
+from interbasin.jobs.rebasin.comparing import common_wiring, require_same_tensors
 from interbasin.jobs.rebasin.finetuning import finetuned
 from interbasin.jobs.rebasin.methods import chosen
 from interbasin.jobs.rebasin.task import Matched, Options, Task
@@ -24,8 +24,7 @@ from interbasin.networks.normalisation import reset_batch_norm
 from interbasin.networks.recording.batches import batches_of
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.checking import difference
-from interbasin.networks.wiring.finding import wire
-from interbasin.networks.wiring.wiring import Alignment, Wiring
+from interbasin.networks.wiring.wiring import Alignment
 
 __all__ = ["Rebasin", "rebasin"]
 
@@ -130,6 +129,7 @@ def rebasin(
 
     Example:
         >>> import torch
+        >>> from interbasin import carry, wire
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> inputs = torch.randn(5, 4)
         >>> other = carry(net, wire(net, inputs).sample(seed=1))
@@ -154,7 +154,7 @@ def rebasin(
     require_same_tensors(source, target)
     if not stay_in_class:
         source, target = (fold_norms(network, inputs) for network in (source, target))
-    wiring = _common_wiring(source, target, inputs)
+    wiring = common_wiring(source, target, inputs)
     options = Options(reach, restarts, sweeps, tolerance, centered, epochs)
     task = Task(
         source,
@@ -210,12 +210,6 @@ def rebasin(
         "seed": seed,
     }
     return Rebasin(model, alignment, metrics, target, matched.path, matched.runs, tuple(notes), curves, request)
-
-
-def _common_wiring(source: nn.Module, target: nn.Module, inputs: Any) -> Wiring:
-    wiring = wire(source, inputs)
-    require_same_wiring(wiring, wire(target, inputs))
-    return wiring
 
 
 def _change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs: Any) -> float:

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.errors import DataError, UnknownNameError, WiringError
-from interbasin.jobs.rebasin.comparing import require_same_tensors, require_same_wiring
+from interbasin.jobs.rebasin.comparing import common_wiring, require_same_tensors
 from interbasin.jobs.rebasin.descent import start, sweep_until_still
 from interbasin.jobs.rebasin.problem import Unknown
 from interbasin.jobs.rebasin.reach import unknowns
 from interbasin.jobs.rebasin.task import Options, Task
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.copying import copied
-from interbasin.networks.wiring.finding import wire
 from interbasin.networks.wiring.wiring import Alignment, Wiring
 from interbasin.randomness import generator_of
 
@@ -97,6 +96,7 @@ def rebasin_many(
         UnknownNameError: for a method that does not exist.
 
     Example:
+        >>> from interbasin import wire
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> batch = torch.randn(5, 4)
         >>> others = [carry(net, wire(net, batch).sample(seed=seed)) for seed in (1, 2)]
@@ -164,10 +164,11 @@ def _common(networks: Sequence[nn.Module], inputs: Any) -> Wiring:
     for network in networks:
         if not isinstance(network, nn.Module):
             raise WiringError(f"Re-basin takes networks, found a {type(network).__name__}; give modules.")
-    wiring = wire(networks[0], inputs)
+    wiring = None
     for other in networks[1:]:
         require_same_tensors(networks[0], other)
-        require_same_wiring(wiring, wire(other, inputs))
+        wiring = common_wiring(networks[0], other, inputs, wiring)
+    assert wiring is not None
     return wiring
 
 
