@@ -217,13 +217,13 @@ def _match_blocks(problem: Problem, name: str, admit: Admit, generator: torch.Ge
     for target in range(size):
         row = problem.against(name, target, admit)
         start(row)
-        costs[:, target] = _settled(row, unknown, generator)
+        costs[:, target] = _settled(row, unknown, generator, already=1)
         found.append(row.elements)
     stayed: dict[str, Element] = {}
     if not fresh:
         # From where the blocks stand, too, so that their distance cannot rise.
         here = problem.against(name, None, admit)
-        remaining = _settled(here, unknown, generator)
+        remaining = _settled(here, unknown, generator, already=0)
         stays = remaining <= costs.diagonal(dim1=1, dim2=2)
         costs.diagonal(dim1=1, dim2=2).copy_(torch.where(stays, remaining, costs.diagonal(dim1=1, dim2=2)))
         stayed = here.elements
@@ -245,8 +245,10 @@ def _match_blocks(problem: Problem, name: str, admit: Admit, generator: torch.Ge
     return moved or not order.changes_nothing
 
 
-def _settled(pairs: Problem, unknown: Unknown, generator: torch.Generator | None) -> Tensor:
+def _settled(pairs: Problem, unknown: Unknown, generator: torch.Generator | None, already: int) -> Tensor:
     """Sweep inside pairs of blocks; what distance is left of each, ``(blocks outside, blocks)``."""
-    for _ in range(_PAIR_SWEEPS if len(pairs.unknowns) > 1 else 1):
+    # Where no tensor lies in two of the spaces, each is at its best after one visit, and a start is one.
+    entangled = any(sum(space in pairs.unknowns for space in piece.spaces) > 1 for piece in pairs.pieces)
+    for _ in range(_PAIR_SWEEPS if entangled else 1 - already):
         sweep_once(pairs, generator)
     return pairs.remaining(unknown)
