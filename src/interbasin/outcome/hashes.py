@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from interbasin.errors import FileError, InterbasinError
+from interbasin.networks.checkpoints.faults import stamp_of
 
 __all__ = ["Digest", "InputFiles", "digest_of", "files_of"]
 
@@ -57,9 +58,9 @@ def files_of(given: str | os.PathLike[str]) -> InputFiles:
     if path is None:
         return InputFiles(text)
     if path.is_file():
-        one = digest_of(path)
+        one = _remembered(path)
         return InputFiles(text, str(path), one.bytes, one.sha256)
-    files = {file.relative_to(path).as_posix(): digest_of(file) for file in _inside(path)}
+    files = {file.relative_to(path).as_posix(): _remembered(file) for file in _inside(path)}
     lines = "".join(f"{one.sha256}  {name}\n" for name, one in sorted(files.items()))
     return InputFiles(
         text,
@@ -82,6 +83,27 @@ def digest_of(path: Path) -> Digest:
             return Digest(file.tell(), digest)
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}; is it still there, and yours?") from error
+
+
+# Inputs that were hashed, by what tells a file from a later one of the same name.
+_SEEN: dict[tuple[str, int, int, int], Digest] = {}
+
+
+def _remembered(path: Path) -> Digest:
+    """The digest of an input; a file that did not change since this process hashed it is not read again.
+
+    Who tries many merges of the same networks would otherwise wait for little else.
+    """
+    stamp = stamp_of(path)
+    if stamp is None:
+        return digest_of(path)
+    key = (os.path.realpath(path), *stamp)
+    if key not in _SEEN:
+        found = digest_of(path)
+        if stamp_of(path) != stamp:  # written to in the meantime
+            return found
+        _SEEN[key] = found
+    return _SEEN[key]
 
 
 def _behind(text: str) -> Path | None:
