@@ -35,6 +35,7 @@ bench: $(VENV)/.dev ## Run the quick benchmarks.
 	$(BIN)/python benchmarks/moments.py --quick
 	$(BIN)/python benchmarks/recording.py --quick
 	$(BIN)/python benchmarks/wiring.py --quick
+	$(BIN)/python benchmarks/merge.py --quick
 
 docs: $(VENV)/.dev ## Make the generated pages and tables anew, from the program and from benchmarks/results.
 	$(BIN)/python docs/generate.py

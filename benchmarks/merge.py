@@ -9,6 +9,7 @@ mergekit lives in an environment of its own, made from benchmarks/peers/mergekit
 
     python benchmarks/merge.py --quick     two methods, few rounds, no 1 B; writes results/merge-quick.json
     python benchmarks/merge.py             everything; writes results/merge.json
+    python benchmarks/merge.py --only slerp     those cases again, merged into the full results
 
 How mergekit's parameters map to ours: `linear` with weights 1 - t and t is lerp, with any weights average (both
 normalise them); `slerp` with base_model the first model and t is slerp; `task_arithmetic` and `ties` have the same
@@ -437,6 +438,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two methods and few rounds, without the 1 B checkpoints")
     parser.add_argument("--threads", type=int, default=1, help="threads for torch (default: 1)")
     parser.add_argument("--rounds", type=int, default=5, help="of every measurement (default: 5)")
+    parser.add_argument("--only", metavar="TEXT", help="only cases whose name contains this; others keep their results")
     parser.add_argument("--folder", type=Path, help="where checkpoints go; needs 10 GB (default: a temporary folder)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="where results go")
     asked = parser.parse_args()
@@ -453,22 +455,31 @@ def main() -> None:
         small, large = Path(place) / "small", Path(place) / "large"
         small.mkdir()
         parameters = {"small": make_small(small)}
-        cases: list[dict[str, Any]] = []
-        growth: list[dict[str, Any]] = []
+        before = json.loads(path.read_text("utf-8")) if asked.only and path.exists() else {"cases": [], "growth": []}
+        growth: list[dict[str, Any]] = before["growth"]
+        parameters = before.get("parameters", {}) | parameters
+        found = {case["key"]: case for case in before["cases"]}
 
-        def keep() -> None:
+        def keep() -> list[dict[str, Any]]:
+            cases = [found[case.key] for case in CASES if case.key in found]
             content = {"environment": environment, "parameters": parameters, "bars": judge(cases, growth)}
             frame.save(path, {**content, "cases": cases, "growth": growth})
+            return cases
 
         for case in CASES[::5] if asked.quick else CASES:
-            cases.append(measure(case, small, programs, asked.threads, 2 if asked.quick else asked.rounds))
+            if asked.only and asked.only not in case.key:
+                continue
+            rounds = 2 if asked.quick else asked.rounds
+            measured = measure(case, small, programs, asked.threads, rounds)
+            # Cases measured again later carry their own date; the environment is that of the last run.
+            found[case.key] = {"date": environment["date"], **measured}
             keep()
-            print(f"{case.key}: {cases[-1]['command_ratio']:.1f}, {cases[-1]['inside_ratio']:.2f}", file=sys.stderr)
-        if not asked.quick:
+            print(f"{case.key}: {measured['command_ratio']:.1f}, {measured['inside_ratio']:.2f}", file=sys.stderr)
+        if not asked.quick and (not asked.only or asked.only in "growth"):
             large.mkdir()
             parameters["large"] = make_large(large)
             growth = measure_growth(small, large, asked.threads)
-            keep()
+        cases = keep()
     report(cases, growth, judge(cases, growth))
 
 
