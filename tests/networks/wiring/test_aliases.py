@@ -12,7 +12,7 @@ from tests.networks.wiring.test_mended import EXACT
 from torch import Tensor, nn
 
 from interbasin.errors import WiringError
-from interbasin.networks.wiring import wire
+from interbasin.networks.wiring import carry, wire
 
 
 def layers(run: Callable[[Written, Tensor], Tensor], **more: nn.Module | nn.Parameter) -> Written:
@@ -158,11 +158,14 @@ class Remembering(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["copied", "without gradients", "mixed"])
-def test_what_a_network_keeps_from_call_to_call_is_fixed(how: str) -> None:
+def test_what_a_network_keeps_from_call_to_call_moves_with_what_it_is_made_of_or_not_at_all(how: str) -> None:
     network = generic(Remembering(how)).requires_grad_(False)
     wiring = wire(network, rows(4))
-    assert all(space.is_fixed for space in wiring.spaces.values())
     assert wiring.check(network, rows(4)) < EXACT
+    assert any(not space.is_fixed for space in wiring.spaces.values()) == (how == "mixed")
+    other = carry(network, wiring.sample(seed=1))
+    for _ in range(3):
+        torch.testing.assert_close(other(rows(4)), network(rows(4)))
 
 
 def test_a_table_that_is_rescaled_as_it_is_read_stays() -> None:

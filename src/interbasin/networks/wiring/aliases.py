@@ -7,10 +7,11 @@ of, the other members of a split, what a region without gradients was given. Suc
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -28,14 +29,13 @@ class Writes:
     Attributes:
         stale: A write after which something else on the same memory is read; rewriting the graph without in-place
             operators mends that.
-        secret: The same, where the operator that made them share memory does not declare it; nothing mends that.
-        into: For each write into something that the graph was given (by the name of the placeholder): the nodes that
-            write.
+        secret: The same, where the operator that made the two share memory does not declare it; nothing mends that.
+        lasting: The nodes that write into something that the graph was given.
     """
 
     stale: fx.Node | None = None
     secret: fx.Node | None = None
-    into: dict[str, list[fx.Node]] = field(default_factory=dict)
+    lasting: tuple[fx.Node, ...] = ()
 
 
 def regions(node: fx.Node) -> list[fx.GraphModule]:
@@ -69,64 +69,79 @@ def writes_of(graph: fx.GraphModule) -> Writes:
     survey.look(graph)
     given = {node for node in graph.graph.nodes if node.op == "placeholder"}
     lying = survey.lying()
-    into: dict[str, list[fx.Node]] = {}
+    lasting = []
     stale = secret = None
     for time, target, node in survey.writes:
-        memory = survey.memory(target)
-        beside = {one for part in memory for one in lying[part]}
-        for placeholder in beside & given:
-            into.setdefault(placeholder.name, []).append(node)
+        beside = {one for part in survey.memory(target) for one in lying[part]}
+        if beside & given:
+            lasting.append(node)
         fresh = {node, target} if is_plain_write(node) else {node}
-        if any(survey.made[one] < time < survey.read[one] for one in beside - fresh) or not is_plain_write(node):
+        old = [one for one in beside - fresh if survey.made[one] <= time < survey.read[one]]
+        if old or not is_plain_write(node):
             stale = stale or node
-            # What is handed on in secret only after the write reads what was written, as it should.
-            if any(before < time and memory & shared for before, shared in survey.undeclared()):
-                secret = secret or node
-    return Writes(stale, secret, into)
+        if any(survey.family(one) is not survey.family(target) for one in old):
+            secret = secret or node
+    return Writes(stale, secret, tuple(lasting))
 
 
 class _Survey:
-    """When each node is made and read for the last time, on which memory it lies, and when which are written."""
+    """When each node is made and read for the last time, on which memory it lies, and when which are written.
+
+    Nodes that lie on one memory because their operators say so are of one family; others only turn out to share it.
+    """
 
     def __init__(self) -> None:
         self.made: dict[fx.Node, int] = {}
         self.read: dict[fx.Node, int] = defaultdict(int)
         self.writes: list[tuple[int, fx.Node, fx.Node]] = []
-        self._joined: dict[int, int] = {}
-        self._undeclared: list[tuple[int, set[int]]] = []
+        self._time = 0
+        self._memories: dict[int, int] = {}
+        self._families: dict[fx.Node, fx.Node] = {}
+        self._returned: dict[fx.Node, list[Any]] = {}
 
-    def look(self, graph: fx.GraphModule) -> None:
+    def look(self, graph: fx.GraphModule, given: Sequence[Any] = ()) -> None:
+        waiting = iter(given)
         for node in graph.graph.nodes:
-            time = self.made[node] = len(self.made) + 1
+            # What a region is given is read before what stands in it, and what it gives is made after that.
+            before, self._time = self._time, self._time + 1
             for one in node.all_input_nodes:
-                self.read[one] = time
+                self.read[one] = before
+            if node.op == "placeholder" and isinstance(outer := next(waiting, None), fx.Node):
+                _join(self._families, node, outer)
             for inner in regions(node):
-                self.look(inner)
-            self.writes.extend((time, target, node) for target in written(node))
-            self._join(node)
+                self.look(inner, node.args[-sum(one.op == "placeholder" for one in inner.graph.nodes) :])
+                self._returned[node] = list(_flat([one.args[0] for one in inner.graph.nodes if one.op == "output"]))
+            self.made[node] = self._time
+            self.writes.extend((before, target, node) for target in written(node))
+            self._relate(node)
 
-    def _join(self, node: fx.Node) -> None:
-        if not isinstance(node.target, torch._ops.OpOverload) or written(node):
+    def _relate(self, node: fx.Node) -> None:
+        """Say which of its arguments a node lies on the memory of."""
+        if node.target is operator.getitem:
+            container, place = node.args
+            returned = self._returned.get(container, [])  # type: ignore[arg-type]
+            source = returned[place] if isinstance(place, int) and place < len(returned) else container
+            if isinstance(source, fx.Node):
+                _join(self._families, node, source)
+        if not isinstance(node.target, torch._ops.OpOverload):
             return
-        declared = any(one.alias_info is not None for one in node.target._schema.returns)
+        for target in written(node):
+            _join(self._families, node, target)
+        declared = any(one.alias_info is not None for one in node.target._schema.returns) and not written(node)
         handed_on = node.target._schema.name.partition("::")[2] in HANDED_ON
-        for source in node.all_input_nodes:
-            shared = bool(_storages(node) & _storages(source))
+        if node.args and isinstance(node.args[0], fx.Node) and (declared or handed_on):
             # A view lies on the memory of its first argument, whatever the tracer made of it.
-            if handed_on or (declared and node.args and source is node.args[0]):
-                for one in _storages(node):
-                    for other in _storages(source):
-                        self._joined[self._root(one)] = self._root(other)
-            if (shared and not declared) or handed_on:
-                self._undeclared.append((self.made[node], _storages(node) | _storages(source)))
+            for one in _storages(node):
+                for other in _storages(node.args[0]):
+                    _join(self._memories, one, other)
+            if declared:
+                _join(self._families, node, node.args[0])
 
-    def _root(self, storage: int) -> int:
-        while self._joined.get(storage, storage) != storage:
-            storage = self._joined[storage]
-        return storage
+    def family(self, node: fx.Node) -> fx.Node:
+        return _root(self._families, node)
 
     def memory(self, node: fx.Node) -> set[int]:
-        return {self._root(one) for one in _storages(node)}
+        return {_root(self._memories, one) for one in _storages(node)}
 
     def lying(self) -> dict[int, list[fx.Node]]:
         """The nodes on each memory."""
@@ -136,9 +151,20 @@ class _Survey:
                 found[one].append(node)
         return found
 
-    def undeclared(self) -> list[tuple[int, set[int]]]:
-        """When which memory was shared by an operator that does not declare it."""
-        return [(time, {self._root(one) for one in shared}) for time, shared in self._undeclared]
+
+Key = TypeVar("Key")
+
+
+def _root(joined: dict[Key, Key], one: Key) -> Key:
+    while one in joined:
+        one = joined[one]
+    return one
+
+
+def _join(joined: dict[Key, Key], one: Key, other: Key) -> None:
+    first, second = _root(joined, one), _root(joined, other)
+    if first != second:
+        joined[first] = second
 
 
 def _storages(node: fx.Node) -> set[int]:

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from interbasin.networks.wiring import operators  # noqa: F401  (registers the rules)
 from interbasin.networks.wiring.admission import admit, names_kept
 from interbasin.networks.wiring.axes import Axes
-from interbasin.networks.wiring.interpret import INPUT, KEPT, Run, Value, constant
+from interbasin.networks.wiring.interpret import INPUT, Run, Value, constant
 from interbasin.networks.wiring.naming import name_spaces
 from interbasin.networks.wiring.spaces import Reason
 from interbasin.networks.wiring.tables import angles
@@ -80,16 +80,18 @@ def _follow(
         if home in held:
             if node.users:
                 used[home] = None
-            if name in traced.kept:
-                run.fix(held[home], KEPT)
             values.append(held[home])
         else:
             found = node.meta.get("val")
             why = INPUT if name is None else CONSTANT
             values.append(constant(found.shape, why) if isinstance(found, Tensor) else found)
-    for value in run.walk(traced.graph, values):
+    for value, name in zip(run.walk(traced.graph, values), traced.results, strict=True):
         if isinstance(value, Value):
-            run.fix(run.settle(value), OUTPUT)
+            kept = None if name is None else held.get(tied.get(name, name))
+            if kept is None:
+                run.fix(run.settle(value), OUTPUT)
+            else:
+                run.written(kept, value)
     activations = {place: value.dims for place, value in run.marks if value.pending is None}
     named = name_spaces(axes, {name: terms[name] for name in terms if name in used}, activations, run.seen)
     return Wiring(

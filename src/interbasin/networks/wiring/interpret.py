@@ -166,6 +166,16 @@ class Run:
         for term in value.dims:
             self.axes.restrict(term, Group.FIXED, why)
 
+    def written(self, before: Value, after: Value) -> None:
+        """A tensor that outlives the call is written into: the next call reads there what this one wrote.
+
+        That is right if it moves as what was there before; otherwise neither can move.
+        """
+        terms = [[self.axes.resolve(term) for term in self.settle(one).dims] for one in (before, after)]
+        if terms[0] != terms[1]:
+            for one in (before, after):
+                self.fix(one, KEPT)
+
     def settle(self, value: Value) -> Value:
         """The value with nothing pending."""
         if value.pending is None:
@@ -264,10 +274,9 @@ class Run:
         entry = RULES.get(packet) or (RULES.get(packet.removesuffix("_")) if in_place else None)
         result = self._checked(node, name, self._apply(entry, name, arguments))
         if in_place:
-            held[node.args[0]] = result  # type: ignore[index]
-        if node in self.writes:
-            for value in _values(result):
-                self.fix(self.settle(value), KEPT)
+            before, held[node.args[0]] = held[node.args[0]], result  # type: ignore[index]
+            if node in self.writes and isinstance(before, Value) and isinstance(result, Value):
+                self.written(before, result)
         return result
 
     def _checked(self, node: fx.Node, name: str, result: Any) -> Any:

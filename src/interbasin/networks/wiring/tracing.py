@@ -14,11 +14,12 @@ import itertools
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
 
 from interbasin.errors import WiringError
 from interbasin.networks.wiring.aliases import writes_of
@@ -36,6 +37,8 @@ _LIBRARY.impl("mark", lambda value, place: None, "CompositeExplicitAutograd")  #
 MARK = torch.ops.interbasin.mark.default
 fx.node.has_side_effect(MARK)
 
+WRITTEN_BACK = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -44,13 +47,13 @@ class Trace:
     Attributes:
         graph: The operators of one call.
         placeholders: For each of its placeholders a tensor of the network by name, or None for an input.
-        kept: Tensors of the network that a call writes into, by name.
+        results: For each of its outputs the tensor of the network that it is written into, or None for an output.
         writes: The nodes that write into tensors of the network or into its inputs.
     """
 
     graph: fx.GraphModule
     placeholders: list[str | None]
-    kept: frozenset[str] = frozenset()
+    results: list[str | None]
     writes: frozenset[fx.Node] = frozenset()
 
 
@@ -101,7 +104,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
             writes = writes_of(program.graph_module)
             if writes.stale is not None and writes.secret is None:
                 program = program.run_decompositions({})
-                writes = replace(writes_of(program.graph_module), into=writes.into)
+                writes = writes_of(program.graph_module)
     except WiringError:
         raise
     except Exception as error:
@@ -109,14 +112,18 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     refuse_graph(model, program.graph_module, writes)
     signature = program.graph_signature
     names: dict[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    owned = {name: owner.removeprefix("model.") for name, owner in names.items()}
+    owned = {name: _owner(owner) for name, owner in names.items()}
     placeholders = [node.name for node in program.graph.nodes if node.op == "placeholder"]
     return Trace(
         program.graph_module,
         [owned.get(name) for name in placeholders],
-        frozenset(owned[name] for name in writes.into if name in owned),
-        frozenset(node for nodes in writes.into.values() for node in nodes),
+        [_owner(one.target) if one.kind in WRITTEN_BACK else None for one in signature.output_specs],
+        frozenset(writes.lasting),
     )
+
+
+def _owner(name: str | None) -> str:
+    return str(name).removeprefix("model.")
 
 
 @contextlib.contextmanager
