@@ -131,8 +131,9 @@ class Turns:
 
     def map(self) -> Map:
         if self.is_isometric:
-            # Many small turns were multiplied; one factor takes their rounding out again.
-            maps: list[Map] = [Orthogonal(one) for one in polar(self.matrix).factor]
+            # Many turns were multiplied; a step of Newton and Schulz squares what they have lost of orthogonality.
+            settled = 1.5 * self.matrix - 0.5 * self.matrix @ (self.matrix.mT @ self.matrix)
+            maps: list[Map] = [Orthogonal(one) for one in settled]
         else:
             maps = [Linear(one.clone()) for one in self.matrix]
         return maps[0] if len(maps) == 1 else Blocks(maps)

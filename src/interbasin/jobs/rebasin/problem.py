@@ -149,7 +149,10 @@ class Problem:
         """Keep the correlations that are still true, and forget the others."""
         own = self._crosses.get((id(piece), place))
         self.forget([piece])
-        if own is not None and len(piece.places(name)) == 1:
+        # To turn a correlation takes as long as to make it anew from as many vectors as it has units.
+        rest = piece.source.numel() // (self.blocks(self.unknowns[name]) * self.unknowns[name].size)
+        worthwhile = isinstance(step, Moves) or rest > self.unknowns[name].size
+        if own is not None and worthwhile and len(piece.places(name)) == 1:
             self._crosses[id(piece), place] = step.move_columns(own, role)
 
     def forget(self, pieces: Iterable[Piece]) -> None:
