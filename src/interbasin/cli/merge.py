@@ -53,6 +53,14 @@ def merge(
     dtype: Annotated[
         str | None, typer.Option(help=f"Of the result: {', '.join(DTYPES)}; by default that of the first MODEL.")
     ] = None,
+    align: Annotated[
+        str | None,
+        typer.Option(
+            help="For networks that were trained apart: a method of rebasin that needs no data, as "
+            "permutation-weights, by which all are brought into the coordinates of the first MODEL."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what --align draws at random.")] = 0,
     shard: Annotated[float, typer.Option("--shard", help="Size in GB beyond which no file grows.")] = 5.0,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier merge in OUTPUT.")] = False,
     json: Json = False,
@@ -72,6 +80,8 @@ def merge(
 
       interbasin merge math code -o both --method ties --base original --density 0.2 --weights 1,0.7
 
+      interbasin merge one two -o middle --align permutation-weights
+
       interbasin merge a.safetensors b.safetensors -o merged.safetensors --dtype bfloat16 --json
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
@@ -82,7 +92,7 @@ def merge(
     first = open_network(models[0]).checkpoint
     with words.progress("Merging", len(first.sources)) as done:
         made = merged_on_disk(
-            [first, *models[1:]],
+            [first, *models[1:]] if align is None else models,
             method,
             output=output,
             weights=numbers,
@@ -91,6 +101,8 @@ def merge(
             density=density,
             scale=scale,
             dtype=dtype,
+            align=align,
+            seed=seed,
             max_shard_bytes=int(shard * 1e9),
             force=force,
             progress=done,
@@ -113,7 +125,7 @@ def _numbers(text: str | None) -> list[float] | None:
 
 def _show(console: Console, made: Merged) -> None:
     asked = made.request
-    options = [(name, _told(asked.get(name))) for name in ("weights", "t", "density", "scale", "base")]
+    options = [(name, _told(asked.get(name))) for name in ("weights", "t", "density", "scale", "base", "align")]
     options = [(name, told) for name, told in options if told]
     metrics = made.metrics
     facts = [

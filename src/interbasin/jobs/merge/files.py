@@ -37,7 +37,7 @@ from interbasin.outcome import Draft, InputFiles, new_outcome, refuse_outcome_in
 from interbasin.outcome.hashes import files_of
 from interbasin.storage import as_path, new_file, refuse_file_in_the_way
 
-__all__ = ["Merged", "merge_files"]
+__all__ = ["Merged", "merge_files", "refuse_in_the_way"]
 
 CARD = "README.md"
 
@@ -76,6 +76,7 @@ def merge_files(
     base: StoredNetwork | None = None,
     *,
     kind: str | None,
+    align: str | None,
     max_shard_bytes: int,
     force: bool,
     progress: Callable[[int], None] | None,
@@ -86,15 +87,14 @@ def merge_files(
     alone = target.suffix == ".safetensors"
     networks = [*models, *([] if base is None else [base])]
     # All that can be refused is, before anything is read or written.
-    _keep_apart(target, networks)
-    if alone:
-        refuse_file_in_the_way(target, force=force, ours=is_our_file)
-    else:
-        refuse_outcome_in_the_way(target, force=force)
+    refuse_in_the_way(target, networks, force)
     merging = Merging(networks, recipe, base is not None, kind, progress or (lambda done: None))
     merging.remarks += check_configurations(networks)
     merging.check()
     request = _request(recipe, models, base, kind)
+    if align is not None:
+        request["align"] = align
+        merging.remarks.append(f"All models were brought into the coordinates of the first by {align}.")
     if alone:
         _write_file(target, merging, request, force)
         files = 1
@@ -296,6 +296,16 @@ def _request(
         "base": None if base is None else base.label,
         "dtype": kind,
     }
+
+
+def refuse_in_the_way(target: str | os.PathLike[str], networks: Sequence[StoredNetwork], force: bool) -> None:
+    """Refuse a destination that is taken, or that is one of the networks."""
+    path = as_path(target)
+    _keep_apart(path, networks)
+    if path.suffix == ".safetensors":
+        refuse_file_in_the_way(path, force=force, ours=is_our_file)
+    else:
+        refuse_outcome_in_the_way(path, force=force)
 
 
 def _keep_apart(target: Path, networks: Sequence[StoredNetwork]) -> None:

@@ -37,6 +37,9 @@ def merge(
     t: float | None = ...,
     density: float | None = ...,
     scale: float | None = ...,
+    align: str | None = ...,
+    inputs: Any = ...,
+    seed: int = ...,
 ) -> Module: ...
 
 
@@ -66,6 +69,9 @@ def merge(
     density: float | None = ...,
     scale: float | None = ...,
     dtype: Any = ...,
+    align: str | None = ...,
+    inputs: Any = ...,
+    seed: int = ...,
     max_shard_bytes: int = ...,
     force: bool = ...,
     progress: Callable[[int], None] | None = ...,
@@ -82,6 +88,9 @@ def merge(
     density: float | None = None,
     scale: float | None = None,
     dtype: Any = None,
+    align: str | None = None,
+    inputs: Any = None,
+    seed: int = 0,
     output: str | os.PathLike[str] | None = None,
     max_shard_bytes: int = SHARD,
     force: bool = False,
@@ -101,7 +110,7 @@ def merge(
 
     Calculated in float32 (float64 for such tensors) and rounded once. Tensors that are the same in all networks are
     taken as they are, and those that hold no real numbers come from the first (from the nearer end of a path). Networks
-    that were trained apart do not share coordinates: bring them into those of one of them first.
+    that were trained apart do not share coordinates: ``align`` brings them into those of the first one.
 
     Args:
         models: Modules; mappings of names to tensors; or, with ``output``, folders and files with weights.
@@ -112,6 +121,10 @@ def merge(
         density: For ties: the share of every update that is kept, in each tensor by itself; 0.5 by default.
         scale: For task-arithmetic and ties: :math:`\lambda`, what the merged update is multiplied with; 1 by default.
         dtype: Of the result, by torch's name; by default that of the first model, tensor by tensor. Not for modules.
+        align: A method of `rebasin` that needs no data, for networks that were trained apart: all are brought into the
+            coordinates of the first. They are then held in memory, and on disk must be MODELs that can be built.
+        inputs: For ``align``: one batch to trace with; MODELs on disk often know one.
+        seed: For ``align``.
         output: A folder to write, or a file whose name ends in ``.safetensors``. Memory is needed for one tensor of
             each network. Configuration and tokenizer are those of the first model, a README.md says what was merged.
         max_shard_bytes: A file in ``output`` is closed before it grows beyond this.
@@ -147,9 +160,22 @@ def merge(
     recipe = resolved(method, len(models), base=base is not None, weights=weights, t=t, density=density, scale=scale)
     kind = _kind(dtype)
     given = [*models, *([] if base is None else [base])]
+    aligning = None if align is None else _aligning(align, base, inputs, seed)
     if output is not None:
-        return _to_disk(given, recipe, base is not None, output, kind, max_shard_bytes, force, progress)
-    return _in_memory(given, recipe, base is not None, kind)
+        return _to_disk(given, recipe, base is not None, output, kind, aligning, max_shard_bytes, force, progress)
+    return _in_memory(given, recipe, base is not None, kind, aligning)
+
+
+def _aligning(method: str, base: object, inputs: Any, seed: int) -> tuple[str, Any, int]:
+    from interbasin.jobs.rebasin.methods import chosen
+
+    if base is not None:
+        raise DataError(
+            "Networks that were fine-tuned from one base share its coordinates already, and would lose them by being "
+            "aligned; leave align= out, or merge by a method without a base."
+        )
+    chosen(method, None, has_data=False, has_labels=False)
+    return method, inputs, seed
 
 
 def _to_disk(
@@ -158,11 +184,12 @@ def _to_disk(
     has_base: bool,
     output: str | os.PathLike[str],
     kind: str | None,
+    aligning: tuple[str, Any, int] | None,
     max_shard_bytes: int,
     force: bool,
     progress: Callable[[int], None] | None,
 ) -> Merged:
-    from interbasin.jobs.merge.files import merge_files
+    from interbasin.jobs.merge.files import merge_files, refuse_in_the_way
     from interbasin.jobs.merge.stored import open_network
 
     for one in given:
@@ -176,6 +203,11 @@ def _to_disk(
             f"max_shard_bytes is a number of bytes, 1 or more, found {max_shard_bytes!r}; try 5_000_000_000."
         )
     opened = [open_network(one) for one in given]
+    if aligning is not None:
+        from interbasin.jobs.merge.aligning import aligned_networks
+
+        refuse_in_the_way(output, opened, force)
+        opened = aligned_networks(given, opened, *aligning)
     models, base = (opened[:-1], opened[-1]) if has_base else (opened, None)
     return merge_files(
         models,
@@ -183,13 +215,16 @@ def _to_disk(
         recipe,
         base,
         kind=kind,
+        align=None if aligning is None else aligning[0],
         max_shard_bytes=max_shard_bytes,
         force=force,
         progress=progress,
     )
 
 
-def _in_memory(given: list[Any], recipe: Recipe, has_base: bool, kind: str | None) -> Any:
+def _in_memory(
+    given: list[Any], recipe: Recipe, has_base: bool, kind: str | None, aligning: tuple[str, Any, int] | None
+) -> Any:
     from torch import nn
 
     from interbasin.jobs.merge.memory import merge_modules, merge_tensors
@@ -198,8 +233,16 @@ def _in_memory(given: list[Any], recipe: Recipe, has_base: bool, kind: str | Non
     if all(isinstance(one, nn.Module) for one in given):
         if kind is not None:
             raise DataError("dtype is for checkpoints and tensors; for modules call .to(dtype) on the merged one.")
+        if aligning is not None:
+            from interbasin.jobs.merge.aligning import aligned_modules
+
+            models = aligned_modules(models, *aligning)
         return merge_modules(models, recipe, base)
     if all(isinstance(one, Mapping) for one in given):
+        if aligning is not None:
+            raise DataError(
+                "align= traces networks, and tensors alone tell no network; give modules, or MODELs on disk."
+            )
         return merge_tensors(models, recipe, base, kind)
     sorts = ", ".join(dict.fromkeys(type(one).__name__ for one in given))
     raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -47,21 +47,30 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class StoredNetwork:
-    """A checkpoint as it is."""
+    """A checkpoint as it is, or carried into other coordinates: then ``carried`` has the bytes of its tensors."""
 
     label: str
     checkpoint: Checkpoint
     entries: Mapping[str, Entry]
+    carried: Mapping[str, Array] | None = None
 
     @property
     def ties(self) -> Mapping[str, str]:
         return self.checkpoint.ties
 
     def bytes_of(self, name: str) -> Array:
-        return self.checkpoint.bytes_of(name)
+        return self.checkpoint.bytes_of(name) if self.carried is None else self.carried[name]
 
     def reading(self, name: str) -> AbstractContextManager[Callable[[int, Array], Array]]:
-        return self.checkpoint.reading(name)
+        if self.carried is None:
+            return self.checkpoint.reading(name)
+        held = self.carried[name]
+
+        def read(start: int, room: Array) -> Array:
+            room[:] = held[start : start + len(room)]
+            return room
+
+        return nullcontext(read)
 
 
 def open_network(given: str | PathLike[str] | Checkpoint) -> StoredNetwork:

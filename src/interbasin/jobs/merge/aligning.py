@@ -1,0 +1,67 @@
+"""Networks that were trained apart, brought into the coordinates of the first one before they are merged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.errors import DataError, WiringError
+from interbasin.jobs.merge.numbers import Array
+from interbasin.jobs.merge.stored import StoredNetwork
+from interbasin.jobs.rebasin import rebasin
+from interbasin.networks.models import load_model
+
+__all__ = ["aligned_modules", "aligned_networks"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def aligned_modules(models: Sequence[Model], method: str, inputs: Any, seed: int) -> list[Model]:
+    """All models in the coordinates of the first."""
+    if inputs is None:
+        raise DataError("Networks are aligned by tracing them on one batch; give inputs= beside align=.")
+    first, *others = models
+    return [first, *(rebasin(other, first, inputs, method, seed=seed).model for other in others)]  # type: ignore[list-item]
+
+
+def aligned_networks(
+    given: Sequence[Any], networks: Sequence[StoredNetwork], method: str, inputs: Any, seed: int
+) -> list[StoredNetwork]:
+    """The same of networks on disk, whose MODEL strings tell how they are built; the numbers are then in memory."""
+    for one in given:
+        if not isinstance(one, str | os.PathLike):
+            raise DataError(
+                f"To be aligned, networks are given as MODELs that can be built, found a {type(one).__name__}; give a "
+                "folder of transformers, timm:NAME@weights or package.module:factory@weights."
+            )
+    first, *others = (load_model(os.fspath(one)) for one in given)
+    batch = first.require_inputs() if inputs is None else inputs
+    made = [networks[0]]
+    for network, other in zip(networks[1:], others, strict=True):
+        aligned = rebasin(other.model, first.model, batch, method, seed=seed).model
+        made.append(replace(network, carried=_stored(aligned, network)))
+    return made
+
+
+def _stored(model: nn.Module, network: StoredNetwork) -> dict[str, Array]:
+    """The tensors of a network under the names, and in the dtypes, of its checkpoint."""
+    own = model.state_dict()
+    carried = {}
+    for name, entry in network.entries.items():
+        if name not in own:
+            raise WiringError(
+                f"{name} of {network.label} has another name in the network that is built from it, so it cannot be "
+                "merged as it is stored; align it with `interbasin rebasin` first, and merge what that writes."
+            )
+        carried[name] = _bytes(own[name].to(getattr(torch, entry.kind)))
+    return carried
+
+
+def _bytes(tensor: Tensor) -> Array:
+    found: Array = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return found
