@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -22,6 +23,7 @@ from interbasin import merge
 from interbasin.errors import UnknownNameError
 from interbasin.jobs.merge import METHODS, numbers
 from interbasin.jobs.merge.methods import described
+from interbasin.jobs.merge.ties import nth_largest
 
 T = st.floats(-0.5, 1.5)
 WEIGHTS = st.lists(st.floats(0.0625, 4), min_size=1, max_size=4)
@@ -92,6 +94,16 @@ def test_ties_keeps_exactly_the_asked_share_where_many_entries_are_equally_large
     found = merge([model], "ties", base=base, density=density)["x"]
     assert int((found != 0).sum()) == max(1, int(density * 230))
     close(found, naive_ties(base["x"], [model["x"]], [1.0], density, 1.0))
+
+
+@given(seed=SEEDS, count=st.integers(0, 130), dtype=st.sampled_from((np.float32, np.float64)), coarse=st.booleans())
+def test_the_border_of_a_trim_is_where_sorting_puts_it(seed, count, dtype, coarse):
+    drawn = np.abs(np.random.default_rng(seed).normal(size=130)).astype(dtype)
+    sizes = np.round(drawn * 2) if coarse else drawn
+    border, left = nth_largest(sizes.__getitem__, len(sizes), count)
+    wanted = max(1, count)
+    assert border == np.sort(sizes)[::-1][wanted - 1]
+    assert left == wanted - int((sizes > border).sum())
 
 
 def test_ties_by_hand():
