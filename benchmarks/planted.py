@@ -10,7 +10,8 @@ The usual algorithm (`reference/usual_weight_matching.py`) runs beside it. It kn
 transformers it is given an easier task: only such permutations are planted for it. Times are processor time.
 
     python benchmarks/planted.py --quick    5 seeds a case: about two minutes; writes results/planted-quick.json
-    python benchmarks/planted.py            100 seeds a case, 25 under noise; writes results/planted.json
+    python benchmarks/planted.py            100 seeds, 30 where no number was asked; writes results/planted.json
+    python benchmarks/planted.py --resume    the cases that are not in the results yet
     python benchmarks/planted.py --only "ResNet-18"    those cases again, merged into the full results
 """
 
@@ -45,9 +46,9 @@ from interbasin.networks.wiring.groups import Group
 from reference.usual_weight_matching import Pair, weight_matching
 
 SEED = 0
-SEEDS, NOISY_SEEDS, QUICK_SEEDS = 100, 25, 5
+SEEDS, SEEDS_WITHOUT_BAR, QUICK_SEEDS = 100, 30, 5
 STEPS = {"MLP 3x512": 150, "GPT-2": 80, "Llama": 150}
-TRAINED_NETWORKS, FOLDED_NETWORKS = 2, 20
+TRAINED_NETWORKS, FOLDED_NETWORKS = 2, 15
 DISTANCE, FUNCTION, ABOVE_NOISE = 1e-3, 1e-4, 1.01
 USUAL = "a public report for the usual algorithm on a residual network: 10 of 100"
 
@@ -247,21 +248,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, default=None, help="where to write the results")
     parser.add_argument("--only", metavar="TEXT", help="only cases whose name contains this; others keep their results")
+    parser.add_argument("--resume", action="store_true", help="go on where an interrupted run stopped")
     parser.add_argument("--seeds", type=int, default=None)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
     path = arguments.json or frame.RESULTS / ("planted-quick.json" if arguments.quick else "planted.json")
     found: dict[str, dict[str, Any]] = {}
-    if arguments.only and path.exists():
+    if (arguments.only or arguments.resume) and path.exists():
         found = {record["key"]: record for record in json.loads(path.read_text("utf-8"))["cases"]}
     environment = frame.environment(seed=SEED, threads=arguments.threads)
     for case in CASES:
-        if arguments.only and arguments.only not in case.key:
+        if (arguments.only and arguments.only not in case.key) or (arguments.resume and case.key in found):
             continue
         found[case.key] = {
             "date": environment["date"],
-            **measure(case, min(seeds, NOISY_SEEDS) if case.noise else seeds),
+            **measure(case, min(seeds, SEEDS_WITHOUT_BAR) if case.bar is None else seeds),
         }
         gc.collect()
         records = [found[one.key] for one in CASES if one.key in found]
