@@ -9,8 +9,8 @@ the barrier against width. Means over pairs, with the standard deviation.
     python benchmarks/orthogonal_rebasin.py --quick    digits, two pairs of width 32: under a minute
 
 MNIST is looked for as `trained_mlps.py` says; digits take its place where it is not. What was measured is kept, a pair,
-a method and a width at a time, in ``benchmarks/.cache``: a run that was stopped goes on where it was. ``--fresh``
-measures anew. Plots go beside the results.
+a method and a width at a time, in ``benchmarks/.cache``: a run that was stopped goes on where it was, ``--report``
+shows what there is, ``--fresh`` measures anew. Plots go beside the results.
 
 Two things save time and change nothing. Adam treats every weight alike, so that fine-tuning and permuting may change
 places: one fine-tuning of the source serves all methods that only permute. And the cycles begin with the alignment
@@ -39,6 +39,7 @@ from interbasin.jobs.rebasin import METHODS as KNOWN_METHODS
 from interbasin.jobs.rebasin import Rebasin, rebasin
 from interbasin.jobs.rebasin.finetuning import finetuned
 from interbasin.networks.wiring.carrying import carry
+from interbasin.networks.wiring.wiring import Alignment
 from interbasin.outcome.plots import bar_chart, line_chart, scatter_chart
 from trained_mlps import BATCH, CACHE, RATE, Images, load_images, trained
 
@@ -112,6 +113,8 @@ def align(images: Images, plan: Plan, label: str, source: nn.Module, target: nn.
         seed=SEED,
         sweeps=plan.descents if method == "stiefel" else plan.sweeps,
         epochs=plan.epochs,
+        # As the papers have it: maps that cannot shift are fitted to activations as they are, correlations are not.
+        centered=not method.startswith("procrustes"),
     )
 
 
@@ -153,6 +156,13 @@ def tune(model: nn.Module, images: Images, plan: Plan) -> nn.Module:
     return finetuned(model, every, epochs=plan.finetune, rate=1e-4)
 
 
+def errors(pair: tuple[nn.Module, nn.Module], alignment: Alignment, images: Images) -> dict[str, Any]:
+    """How far mapped activations are from the target's, where layers write them and behind the non-linearity."""
+    return {
+        f"errors_{at}": dict(alignment_error(*pair, alignment, images.test, at=at).metrics) for at in ("pre", "post")
+    }
+
+
 def measured(
     label: str,
     pair: tuple[nn.Module, nn.Module],
@@ -181,7 +191,7 @@ def measured(
         "distance_before": result.metrics["distance_before"],
         "distance_after": result.metrics["distance_after"],
         **ways(result.model, tuned, pair, images, plan),
-        "errors": dict(alignment_error(source, target, result.alignment, images.test).metrics),
+        **errors(pair, result.alignment, images),
     }
     if cycles:
         found["cycles"] = dict(cycle(source, target, again, images.test).metrics)
@@ -221,6 +231,7 @@ class Kept:
             "stiefel_steps": 10 * plan.descents,
             "straight_through_epochs": plan.epochs,
             "finetuning": {"epochs": plan.finetune, "batch": FINETUNING_BATCH, "rate": 1e-4},
+            "centered": "correlations only",
             "cycle_pairs": plan.cycles,
             "points": plan.points,
             "coarse_points": plan.coarse,
@@ -233,15 +244,13 @@ class Kept:
             if before["recipe"] == self.recipe:
                 self.found = before["found"]
 
-    def get(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def measure(self, key: str, measure: Callable[[], dict[str, Any]]) -> None:
         if key not in self.found:
             started = time.perf_counter()
             # Through JSON at once, so that a first run and one that goes on see the same.
             self.found[key] = json.loads(json.dumps(measure()))
             frame.save(self.path, {"recipe": self.recipe, "found": self.found})
             print(f"{key}: {time.perf_counter() - started:.0f} s", flush=True)
-        found: dict[str, Any] = self.found[key]
-        return found
 
 
 class TunedSource:
@@ -257,27 +266,25 @@ class TunedSource:
         return self.made
 
 
-def measure_pairs(images: Images, plan: Plan, kept: Kept) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {f"{one}-{other}": {} for one, other in plan.pairs}
-    pairs = [(trained(images, plan.width, one), trained(images, plan.width, other)) for one, other in plan.pairs]
-    tuned = [TunedSource(source, images, plan) for source, _ in pairs]
-    # Method by method, the slow ones last, so that a run that was stopped can be compared over all pairs.
-    for label in sorted((NONE, *METHODS), key=lambda one: one in SLOW):
-        for place, (name, pair, tuned_source) in enumerate(zip(found, pairs, tuned, strict=True)):
+def name_of(seeds: tuple[int, int]) -> str:
+    return f"{seeds[0]}-{seeds[1]}"
+
+
+def measure_all(images: Images, plan: Plan, kept: Kept) -> None:
+    """What bars stand on first; then what is quick, of all pairs; then the rest, pair by pair."""
+    jobs: list[tuple[int, str, Callable[[], dict[str, Any]]]] = []
+    for place, seeds in enumerate(plan.pairs):
+        pair = (trained(images, plan.width, seeds[0]), trained(images, plan.width, seeds[1]))
+        tuned_source = TunedSource(pair[0], images, plan)
+        for label in (NONE, *METHODS):
+            rank = 0 if label == COORDINATE else 2 + place if label in SLOW else 1
             measure = partial(measured, label, pair, tuned_source, images, plan, place < plan.cycles)
-            found[name][label] = kept.get(f"{name} {label}", measure)
-    return {name: {label: cases[label] for label in (NONE, *METHODS)} for name, cases in found.items()}
-
-
-def measure_widths(
-    images: Images, plan: Plan, kept: Kept, pairs: Mapping[str, Mapping[str, Any]]
-) -> dict[int, list[Mapping[str, Any]]]:
-    found: dict[int, list[Mapping[str, Any]]] = {width: [] for width in plan.widths}
-    for seeds in plan.pairs:  # pair by pair, so that a run that was stopped has the same pairs of every width
+            jobs.append((rank, f"{name_of(seeds)} {label}", measure))
         for width in plan.widths:
-            key = f"{seeds[0]}-{seeds[1]} width {width}"
-            found[width].append(kept.get(key, partial(by_width, images, plan, width, seeds)))
-    return found | {plan.width: list(pairs.values())}
+            key = f"{name_of(seeds)} width {width}"
+            jobs.append((2 + place, key, partial(by_width, images, plan, width, seeds)))
+    for _, key, measure in sorted(jobs, key=lambda job: job[0]):
+        kept.measure(key, measure)
 
 
 # ---------------------------------------------------------------------- what it says
@@ -334,7 +341,10 @@ def bars(methods: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         "accuracy lost by alignment, points": (-100 * ours["lerp"]["delta_accuracy_self"]["mean"], 1.5),
         "barrier against the original networks": (ours["lerp"]["barrier_original"]["mean"], 0.017),
         "accuracy of the middle below the ends, points": (100 * ours["lerp"]["middle_below_ends"]["mean"], 0.5),
-        "barrier after fine-tuning": (ours["lerp_finetuned"]["barrier"]["mean"], 0.001),
+        "barrier against the original networks after fine-tuning": (
+            ours["lerp_finetuned"]["barrier_original"]["mean"],
+            0.001,
+        ),
         "FRNE of the returning cycle, coordinate": (ours["cycles"]["cycle_frne"]["largest"], 1e-4),
         "FRNE of the returning cycle, sequential": (
             methods["procrustes-weights sequential"]["cycles"]["cycle_frne"]["largest"],
@@ -383,6 +393,8 @@ def papers(methods: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Their figures beside ours. Naive interpolation is what all methods are held against, and no figure to be met."""
     found = []
     for where, what, theirs, label, (group, name), more in PAPERS:
+        if label not in methods:
+            continue
         figures = methods[label]
         # No place in the tree: the composed cycle, the worst of the layers.
         ours = figures[group][name]["mean"] if group else largest_cycle(figures["cycles"])
@@ -391,37 +403,37 @@ def papers(methods: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def content_of(
-    images: Images,
-    plan: Plan,
-    kept: Kept,
-    pairs: Mapping[str, Mapping[str, Any]],
-    widths: Mapping[int, Sequence[Mapping[str, Any]]],
-    threads: int,
-) -> dict[str, Any]:
-    methods = {label: over_pairs([pair[label] for pair in pairs.values()]) for label in (NONE, *METHODS)}
+def content_of(images: Images, plan: Plan, kept: Kept, threads: int) -> dict[str, Any]:
+    """The results over the pairs that have been measured: of a run that was stopped, those may be fewer of some."""
+    names = [name_of(seeds) for seeds in plan.pairs]
+    methods: dict[str, Any] = {}
+    pairs: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for label in (NONE, *METHODS):
+        cases = {name: kept.found[f"{name} {label}"] for name in names if f"{name} {label}" in kept.found}
+        if cases:
+            methods[label] = {"pairs": len(cases), **over_pairs(list(cases.values()))}
+        for name, figures in cases.items():
+            pairs[name][label] = {what: figures["lerp"][what] for what in ("start_accuracy", "barrier_original")}
+    widths: dict[str, Any] = {}
+    for width in plan.widths:
+        found = [kept.found[f"{name} width {width}"] for name in names if f"{name} width {width}" in kept.found]
+        if found:
+            widths[str(width)] = {"pairs": len(found), **over_pairs(found)}
+    compared = (NONE, PERMUTATION, COORDINATE)
+    widths[str(plan.width)] = {
+        "pairs": min(methods[label]["pairs"] for label in compared),
+        **{label: {way: methods[label][way] for way in ("lerp", "lerp_finetuned")} for label in compared},
+    }
     return {
         "question": "orthogonal_rebasin",
         "environment": frame.environment(seed=SEED, threads=threads),
         "recipe": kept.recipe,
         "test_images": len(images.test.labels),
-        "pairs": {
-            name: {
-                label: {figure: figures["lerp"][figure] for figure in ("start_accuracy", "barrier_original")}
-                for label, figures in pair.items()
-            }
-            for name, pair in pairs.items()
-        },
+        "pairs": pairs,
         "bars": bars(methods),
         "papers": papers(methods),
         "methods": methods,
-        "widths": {
-            str(width): {
-                label: {way: over_pairs([case[label][way] for case in cases]) for way in ("lerp", "lerp_finetuned")}
-                for label in (NONE, PERMUTATION, COORDINATE)
-            }
-            for width, cases in widths.items()
-        },
+        "widths": widths,
     }
 
 
@@ -430,6 +442,7 @@ def content_of(
 
 def save_plots(content: Mapping[str, Any], images: Images, plan: Plan, folder: Path, stem: str) -> None:
     methods = content["methods"]
+    aligned = [label for label in methods if label != NONE]
     count = len(content["pairs"])
     note = f"{images.name}, width {plan.width}: mean over {count} pairs, {content['test_images']:,} test images"
     folder.mkdir(parents=True, exist_ok=True)
@@ -459,11 +472,13 @@ def save_plots(content: Mapping[str, Any], images: Images, plan: Plan, folder: P
         "error-by-layer",
         bar_chart(
             {
-                layer: {label: errors_by_layer(methods[label]["errors"], RELATIVE)[layer]["mean"] for label in METHODS}
-                for layer in errors_by_layer(methods[COORDINATE]["errors"], RELATIVE)
+                layer: {
+                    label: errors_by_layer(methods[label]["errors_pre"], RELATIVE)[layer]["mean"] for label in aligned
+                }
+                for layer in errors_by_layer(methods[COORDINATE]["errors_pre"], RELATIVE)
             },
-            title="Alignment error a layer, behind the non-linearity",
-            x_label="mean square that mapped activations miss, relative to the target's",
+            title="Alignment error a layer, before the non-linearity",
+            x_label="missed mean square, relative to the target's",
             note=note,
         ),
     )
@@ -484,8 +499,8 @@ def save_plots(content: Mapping[str, Any], images: Images, plan: Plan, folder: P
     )
     for label in (COORDINATE, "procrustes-activations pre"):
         source, target = (trained(images, plan.width, seed) for seed in plan.pairs[0])
-        aligned = align(images, plan, label, source, target).model
-        networks = {"source": source, "aligned": aligned, "target": target}
+        moved = align(images, plan, label, source, target).model
+        networks = {"source": source, "aligned": moved, "target": target}
         found = next(iter(pca(networks, images.test.first(500)).values()))
         shares = ", ".join(f"{100 * share:.0f} %" for share in found.explained)
         write(
@@ -509,10 +524,22 @@ def report(content: Mapping[str, Any]) -> None:
 
     frame.show(
         f"{len(content['pairs'])} pairs, {content['recipe']['data']}, width {content['recipe']['width']}",
-        ("method", "aligned %", "barrier orig.", "barrier", "middle %", "fine-tuned", "FRNE", "cycle", "cpu s"),
+        (
+            "method",
+            "pairs",
+            "aligned %",
+            "barrier orig.",
+            "barrier",
+            "middle %",
+            "fine-tuned",
+            "FRNE",
+            "cycle",
+            "cpu s",
+        ),
         [
             (
                 label,
+                str(figures["pairs"]),
                 percent(figures["lerp"]["start_accuracy"]),
                 small(figures["lerp"]["barrier_original"]),
                 small(figures["lerp"]["barrier"]),
@@ -542,10 +569,11 @@ def report(content: Mapping[str, Any]) -> None:
     )
     frame.show(
         "Barrier against width",
-        ("width", NONE, PERMUTATION, COORDINATE, f"{PERMUTATION}, tuned", f"{COORDINATE}, tuned"),
+        ("width", "pairs", NONE, PERMUTATION, COORDINATE, f"{PERMUTATION}, tuned", f"{COORDINATE}, tuned"),
         [
             (
                 width,
+                str(one["pairs"]),
                 *(small(one[label]["lerp"]["barrier_original"]) for label in (NONE, PERMUTATION, COORDINATE)),
                 *(small(one[label]["lerp_finetuned"]["barrier_original"]) for label in (PERMUTATION, COORDINATE)),
             )
@@ -560,6 +588,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="digits, narrow; writes orthogonal_rebasin-quick.json")
     parser.add_argument("--fresh", action="store_true", help="measure anew what an earlier run has kept")
+    parser.add_argument("--report", action="store_true", help="measure nothing; show what earlier runs have kept")
     parser.add_argument("--pairs", type=int, default=None, help="only the first so many pairs")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, default=None, help="where to write the results")
@@ -572,9 +601,9 @@ def main() -> None:
     path = arguments.json or frame.RESULTS / f"{stem}.json"
     images = load_images(arguments.quick)
     kept = Kept(images, plan, arguments.fresh)
-    pairs = measure_pairs(images, plan, kept)
-    widths = measure_widths(images, plan, kept, pairs)
-    content = content_of(images, plan, kept, pairs, widths, arguments.threads)
+    if not arguments.report:
+        measure_all(images, plan, kept)
+    content = content_of(images, plan, kept, arguments.threads)
     frame.save(path, content)
     save_plots(content, images, plan, path.parent, path.stem)
     report(content)

@@ -179,13 +179,304 @@ def wiring_depth(found: dict[str, Any]) -> str:
     return table(columns, rows) + f"\n\n{environment(found)}"
 
 
+def rebasin_bars(found: dict[str, Any]) -> str:
+    rows = [
+        (name, bar["bar"], _number(bar["found"]), "met" if bar["met"] else "**not met**")
+        for name, bar in found["bars"].items()
+    ]
+    return table(("bar", "asked", "found", ""), rows)
+
+
+def rebasin_methods(found: dict[str, Any]) -> str:
+    def row(label: str, figures: dict[str, Any]) -> tuple[str, ...]:
+        lerp, cycles = figures["lerp"], figures.get("cycles")
+        composed = [one["mean"] for name, one in (cycles or {}).items() if name.startswith("cycle_error.")]
+        return (
+            label,
+            str(figures["pairs"]),
+            f"{_spread(lerp['start_accuracy'], 100, 2)} %",
+            _spread(lerp["start_loss"]),
+            _spread(lerp["barrier_original"]),
+            _spread(lerp["barrier"]),
+            f"{_spread(lerp['middle_accuracy'], 100, 2)} %",
+            _spread(figures["slerp"]["barrier_original"]),
+            "-" if cycles is None else _number(cycles["cycle_frne"]["mean"]),
+            "-" if cycles is None else _range(composed),
+            "-" if cycles is None else f"{figures['seconds']['mean']:.1f}",
+        )
+
+    columns = (
+        "method",
+        "pairs",
+        "A after alignment",
+        "its loss",
+        "barrier, original ends",
+        "barrier, own ends",
+        "middle",
+        "SLERP, original ends",
+        "FRNE there and back",
+        "composed cycle a space",
+        "s",
+    )
+    rows = [row(label, figures) for label, figures in found["methods"].items()]
+    return table(columns, rows) + f"\n\n{_pairs(found)} {environment(found)}"
+
+
+def rebasin_finetuned(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            label,
+            str(figures["pairs"]),
+            f"{_spread(figures['lerp_finetuned']['start_accuracy'], 100, 2)} %",
+            _spread(figures["lerp_finetuned"]["barrier_original"]),
+            _spread(figures["lerp_finetuned"]["barrier"]),
+            f"{_spread(figures['lerp_finetuned']['middle_accuracy'], 100, 2)} %",
+            _spread(figures["slerp_finetuned"]["barrier_original"]),
+        )
+        for label, figures in found["methods"].items()
+    ]
+    columns = (
+        "method",
+        "pairs",
+        "A, aligned and fine-tuned",
+        "barrier, original ends",
+        "barrier, own ends",
+        "middle",
+        "SLERP, original ends",
+    )
+    return table(columns, rows) + f"\n\n{_pairs(found)}"
+
+
+def rebasin_papers(found: dict[str, Any]) -> str:
+    words = {None: "-", True: "met", False: "**not met**"}
+    rows = [
+        (one["where"], one["what"], _number(one["theirs"]), _number(one["ours"]), one["method"], words[one["met"]])
+        for one in found["papers"]
+    ]
+    return table(("where", "what", "theirs", "ours", "by", ""), rows, words=(0, 1, 4, 5))
+
+
+def rebasin_layers(found: dict[str, Any]) -> str:
+    def means(errors: dict[str, Any], prefix: str) -> list[float]:
+        return [one["mean"] for name, one in errors.items() if name.startswith(prefix)]
+
+    rows = [
+        (
+            label,
+            *(_number(one) for one in means(figures["errors_pre"], "alignment_error.")),
+            *(f"{one:.3f}" for one in means(figures["errors_pre"], "alignment_error_relative.")),
+            *(f"{one:.3f}" for one in means(figures["errors_post"], "alignment_error_relative.")),
+        )
+        for label, figures in found["methods"].items()
+        if "errors_pre" in figures
+    ]
+    if not rows:
+        return "Not measured yet."
+    layers = range(1, 1 + (len(rows[0]) - 1) // 3)
+    kinds = ("before", "before, relative", "behind, relative")
+    columns = ("method", *(f"layer {layer}, {kind}" for kind in kinds for layer in layers))
+    return table(columns, rows) + f"\n\n{_pairs(found)}"
+
+
+def rebasin_widths(found: dict[str, Any]) -> str:
+    permutation, orthogonal = "permutation-weights", "procrustes-weights coordinate"
+    rows = [
+        (
+            width,
+            str(case["pairs"]),
+            _spread(case["none"]["lerp"]["barrier_original"]),
+            _spread(case[permutation]["lerp"]["barrier_original"]),
+            _spread(case[orthogonal]["lerp"]["barrier_original"]),
+            f"{_spread(case['none']['lerp']['start_accuracy'], 100, 1)} %",
+            f"{_spread(case[orthogonal]['lerp']['start_accuracy'], 100, 1)} %",
+            f"{_spread(case[permutation]['lerp']['middle_accuracy'], 100, 1)} %",
+            f"{_spread(case[orthogonal]['lerp']['middle_accuracy'], 100, 1)} %",
+            _spread(case[permutation]["lerp_finetuned"]["barrier_original"]),
+            _spread(case[orthogonal]["lerp_finetuned"]["barrier_original"]),
+        )
+        for width, case in found["widths"].items()
+    ]
+    columns = (
+        "width",
+        "pairs",
+        "no alignment",
+        "permutations",
+        "orthogonal",
+        "A",
+        "A after orthogonal",
+        "middle, permutations",
+        "middle, orthogonal",
+        "permutations, fine-tuned",
+        "orthogonal, fine-tuned",
+    )
+    return table(columns, rows) + f"\n\n{_pairs(found)}"
+
+
+def _pairs(found: dict[str, Any]) -> str:
+    return (
+        f"{found['recipe']['data']}, mean ± standard deviation over pairs of networks, on "
+        f"{found['test_images']:,} test images."
+    )
+
+
+def _spread(one: dict[str, float], times: float = 1, digits: int = 3) -> str:
+    return f"{times * one['mean']:.{digits}f} ± {times * one['deviation']:.{digits}f}"
+
+
+def _range(values: Sequence[float]) -> str:
+    least, most = _number(min(values)), _number(max(values))
+    return least if least == most else f"{least} to {most}"
+
+
+def merging(found: dict[str, Any]) -> str:
+    cases = [
+        (
+            case["key"],
+            _number(case["difference"]),
+            f"{case['differing_at_border']} of {case['at_border']}" if case["at_border"] else "-",
+            *(f"{case['command_seconds'][name]:.2f}" for name in ("mergekit", "interbasin")),
+            f"{case['command_ratio']:.1f}",
+            *(f"{case['inside_seconds'][name]:.2f}" for name in ("mergekit", "interbasin")),
+            f"{case['inside_ratio']:.2f}",
+            *(_megabytes(case["peak_bytes"][name]) for name in ("mergekit", "interbasin")),
+        )
+        for case in found["cases"]
+    ]
+    columns = (
+        "merge",
+        "largest difference",
+        "differ at the border",
+        "mergekit, s",
+        "whole command, s",
+        "ratio",
+        "mergekit, s",
+        "start-up removed, s",
+        "ratio",
+        "mergekit, MB",
+        "peak MB",
+    )
+    parts = [f"{found['parameters']['small'] / 1e6:.1f} M parameters in float32:", table(columns, cases)]
+    if found["growth"]:
+        growth = [
+            (case["method"], *(_megabytes(case["peak_bytes"][size]) for size in ("small", "large")))
+            for case in found["growth"]
+        ]
+        parts += [
+            f"Peak memory of the whole command, two models, and for {found['parameters']['large'] / 1e9:.2f} B "
+            "parameters in bfloat16:",
+            table(("method", "30 M, MB", "1 B, MB"), growth),
+        ]
+    return "\n\n".join([*parts, f"mergekit {found['environment']['mergekit'].split()[0]}; {environment(found)}"])
+
+
+def planted(found: dict[str, Any]) -> str:
+    rows = []
+    for case in found["cases"]:
+        ours, usual = case["ours"], case["usual"]
+        left = ours["ratio"] if "ratio" in ours else ours["distance"]
+        rows.append(
+            (
+                case["key"],
+                f"{case['parameters'] / 1e6:.1f} M",
+                f"{ours['recovered']} of {ours['seeds']}",
+                "-" if case["bar"] is None else f"{case['bar']}: {'met' if case['met'] else '**not met**'}",
+                f"{_number(left['median'])} / {_number(left['largest'])}"
+                + (" of the noise" if "ratio" in ours else ""),
+                _number(ours["function"]["largest"]) if "function" in ours else "-",
+                f"{ours['seconds']['median']:.2f}",
+                "-" if usual is None else f"{usual['recovered']} of {usual['seeds']}",
+                "-" if usual is None else f"{usual['seconds']['median']:.2f}",
+            )
+        )
+    columns = (
+        "network",
+        "parameters",
+        "recovered",
+        "asked, of 100",
+        "distance left, median / most",
+        "function half-way, most",
+        "s",
+        "the usual algorithm",
+        "s",
+    )
+    return table(columns, rows) + f"\n\n{environment(found)}"
+
+
+def weight_matching_pairs(found: dict[str, Any]) -> str:
+    rows = []
+    for pair in found["pairs"]:
+        for way, label in (("rebasin", "`rebasin` 0.0.47"), ("plain", "plain reference"), ("ours", "interbasin")):
+            runs = [one[way] for one in pair["rounds"]]
+            whole = [run["whole"] for run in runs if "whole" in run]
+            rows.append(
+                (
+                    f"{pair['seeds'][0]}, {pair['seeds'][1]}",
+                    label,
+                    f"{pair['before']:.2f}",
+                    _range_of([run["after"] for run in runs], ".2f"),
+                    f"{min(run['match'] for run in runs):.2f}",
+                    f"{min(whole):.2f}" if whole else "-",
+                )
+            )
+    bars = [
+        (name, bar["bar"], f"{bar['found']:.4g}", "met" if bar["met"] else "**not met**")
+        for name, bar in found["bars"].items()
+    ]
+    columns = ("seeds", "by", "before", "distance left", "matching, s", "whole call, s")
+    parts = [table(columns, rows, words=(0, 1)), table(("bar", "asked", "worst pair", ""), bars), environment(found)]
+    return "\n\n".join(parts)
+
+
+def weight_matching_transformers(found: dict[str, Any]) -> str:
+    rows = []
+    for case in found["transformers"]:
+        peer = case["rebasin"]
+        after = f"{peer['answer']}: {peer['after']:.2f}" if "after" in peer else peer["answer"]
+        mine = case["ours"]
+        rows.append((case["shape"], f"{case['before']:.2f}", after, f"{mine['after']:.2f}", f"{mine['whole']:.1f}"))
+    return table(("pair", "before", "`rebasin`", "interbasin", "whole call, s"), rows)
+
+
+def weight_matching_widths(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            case["kind"],
+            str(case["width"]),
+            f"{case['times']['plain']['best']:.2f}",
+            f"{case['times']['ours']['best']:.2f}",
+            f"{case['ratio']:.2f}",
+            *(f"{case[name]:.2f}" for name in ("before", "plain", "ours")),
+        )
+        for case in found["widths"]
+    ]
+    columns = ("maps", "width", "plain, s", "interbasin, s", "times as fast", "distance before", "plain", "interbasin")
+    return table(columns, rows) + f"\n\n{environment(found)}"
+
+
+def _range_of(values: Sequence[float], form: str) -> str:
+    least, most = format(min(values), form), format(max(values), form)
+    return least if least == most else f"{least} to {most}"
+
+
 MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "merge-summary": ("merge", polar_summary),
+    "merge": ("merge", merging),
     "polar-summary": ("polar", polar_summary),
     "polar": ("polar", polar),
     "moments": ("moments", moments),
     "recording": ("recording", recording),
     "architectures": ("wiring", architectures),
     "wiring-depth": ("wiring", wiring_depth),
+    "planted": ("planted", planted),
+    "weight-matching": ("weight_matching", weight_matching_pairs),
+    "weight-matching-transformers": ("weight_matching", weight_matching_transformers),
+    "weight-matching-widths": ("weight_matching", weight_matching_widths),
+    "rebasin-bars": ("orthogonal_rebasin", rebasin_bars),
+    "rebasin-methods": ("orthogonal_rebasin", rebasin_methods),
+    "rebasin-finetuned": ("orthogonal_rebasin", rebasin_finetuned),
+    "rebasin-papers": ("orthogonal_rebasin", rebasin_papers),
+    "rebasin-layers": ("orthogonal_rebasin", rebasin_layers),
+    "rebasin-widths": ("orthogonal_rebasin", rebasin_widths),
 }
 
 

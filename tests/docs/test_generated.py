@@ -74,3 +74,12 @@ def test_a_table_without_results_says_how_to_get_them(generate: ModuleType, tmp_
     monkeypatch.setattr(generate, "RESULTS", tmp_path)
     page = "<!-- table: architectures -->\nold\n<!-- end of table -->\n"
     assert "Not measured yet: `python benchmarks/wiring.py` does." in generate.filled(page)
+
+
+def test_a_figure_of_a_paper_that_is_not_met_is_said_to_be_so(generate: ModuleType) -> None:
+    one = {"where": "a paper", "what": "barrier", "theirs": 0.1, "method": "stiefel joint"}
+    found = {"papers": [{**one, "ours": 0.05, "met": True}, {**one, "ours": 0.2, "met": False}]}
+    assert generate.rebasin_papers(found).splitlines()[2:] == [
+        "| a paper | barrier | 0.1 | 0.05 | stiefel joint | met |",
+        "| a paper | barrier | 0.1 | 0.2 | stiefel joint | **not met** |",
+    ]

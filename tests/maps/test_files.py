@@ -7,11 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
 from tests.test_storage import TOO_LONG, case, left_in, refused
 
-from interbasin import PairedMoments, maps, storage
+from interbasin import PairedMoments, maps
 from interbasin.errors import FileError
 from interbasin.maps import Affine, Blocks, Identity, Linear, Map, Orthogonal, Permutation, SignedPermutation
 
@@ -199,7 +200,9 @@ def test_force_does_not_touch_what_is_not_ours(tmp_path):
 
 
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
-@pytest.mark.parametrize(("owner", "function"), [(storage, "save_file"), (Path, "write_text")], ids=["numbers", "text"])
+@pytest.mark.parametrize(
+    ("owner", "function"), [(safetensors.torch, "save_file"), (Path, "write_text")], ids=["numbers", "text"]
+)
 def test_a_save_that_fails_leaves_the_earlier_map(fault, owner, function, saved, tmp_path, monkeypatch):
     folder = saved(LINEAR)
 

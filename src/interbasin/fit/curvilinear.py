@@ -128,7 +128,7 @@ def descend_together(
 
 def _evaluate(objective: JointObjective, points: tuple[Tensor, ...]) -> _Place:
     answer = objective(points)
-    value = float(torch.as_tensor(answer[0]).detach())
+    value = _number(answer[0])
     gradients = tuple(one.detach().to(point) for one, point in zip(answer[1], points, strict=True))
     if not math.isfinite(value) or not all(bool(torch.isfinite(one).all()) for one in gradients):
         raise FitError(
@@ -145,7 +145,12 @@ def value_and_gradient(answer: object) -> tuple[float, object]:
             f"The objective must return its value and its gradient, found {type(answer).__name__}; "
             "return (value, gradient)."
         )
-    return float(torch.as_tensor(answer[0]).detach()), answer[1]
+    return _number(answer[0]), answer[1]
+
+
+def _number(value: object) -> float:
+    # Not by way of a tensor of torch's default precision, in which small steps drown.
+    return float(value.detach() if isinstance(value, Tensor) else value)  # type: ignore[arg-type]
 
 
 def require_gradient(gradient: object, point: Tensor) -> Tensor:

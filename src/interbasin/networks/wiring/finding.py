@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +11,19 @@ from torch import Tensor, fx, nn
 from interbasin.networks.wiring import operators  # noqa: F401  (registers the rules)
 from interbasin.networks.wiring.admission import admit, names_kept
 from interbasin.networks.wiring.axes import Axes
+from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.interpret import INPUT, Run, Value, constant
 from interbasin.networks.wiring.naming import name_spaces
 from interbasin.networks.wiring.spaces import Reason
 from interbasin.networks.wiring.tables import angles
+from interbasin.networks.wiring.terms import Leaf, Term, families
 from interbasin.networks.wiring.tracing import Inputs, Trace, trace
 from interbasin.networks.wiring.wiring import TensorWiring, Wiring
 
 __all__ = ["wire", "wire_around"]
 
 CONSTANT = Reason("constant", "a constant of the network lies along it")
+UNREAD = Reason("unread", "nothing reads it in the traced call")
 OUTPUT = Reason("output", "the network's output lies along it")
 
 
@@ -62,6 +65,36 @@ def _placeholders(traced: Trace) -> list[fx.Node]:
     return [node for node in traced.graph.graph.nodes if node.op == "placeholder"]
 
 
+def _follow_unread(run: Run, tensors: Sequence[Sequence[Term]]) -> None:
+    """See to the stretches of tensors that nothing reads in the traced call, as positions beyond its length.
+
+    Another call may read them in place of those that were: what lies beside them moves as it does there. The rest stays
+    as it is.
+    """
+    axes = run.axes
+
+    def unread(term: Term) -> bool:
+        leaves = list(axes.leaves(term))
+        return bool(leaves) and all(leaf.atom not in known for leaf in leaves)
+
+    for _ in range(2):
+        known = {leaf.atom for atom in run.read for leaf in axes.leaves(Leaf(atom))}
+        for dims in tensors:
+            for term in dims:
+                for family in families(axes.resolve(term)):
+                    read = [member for member in family.members if not unread(member)]
+                    for member in family.members:
+                        like = next((one for one in read if one.size == member.size), None)
+                        if like is not None and unread(member):
+                            axes.unify(member, like, UNREAD)
+    known = {leaf.atom for atom in run.read for leaf in axes.leaves(Leaf(atom))}
+    for dims in tensors:
+        for term in dims:
+            for leaf in list(axes.leaves(term)):
+                if leaf.atom not in known:
+                    axes.restrict(leaf, Group.FIXED, UNREAD)
+
+
 def _follow(
     traced: Trace, tensors: dict[str, Tensor], tied: dict[str, str], around: frozenset[str] = frozenset()
 ) -> Wiring:
@@ -92,6 +125,7 @@ def _follow(
                 run.fix(run.settle(value), OUTPUT)
             else:
                 run.written(kept, value)
+    _follow_unread(run, [terms[name] for name in used])
     activations = {place: value.dims for place, value in run.marks if value.pending is None}
     named = name_spaces(axes, {name: terms[name] for name in terms if name in used}, activations, run.seen)
     return Wiring(

@@ -30,6 +30,13 @@ HIDDEN = Reason("unknown", "it comes from inside a module that was walked around
 KEPT = Reason("constant", "the network writes into it during a call")
 # In place of numbers that a network takes out of tensors: one that is equal to none, and a whole one.
 SOME_NUMBER, SOME_INDEX = float("nan"), object()
+# Operators that lay a tensor out anew or take a part of it, and read no number: what they leave over is unread.
+LAYING_OUT = frozenset({
+    "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unsafe_chunk",
+    "unsafe_split", "split_copy", "unbind", "view", "_unsafe_view", "reshape", "permute", "transpose", "t",
+    "numpy_T", "mT", "expand", "unsqueeze", "squeeze", "flatten", "unflatten", "movedim", "moveaxis", "alias",
+    "detach", "contiguous", "clone", "to", "_to_copy",
+})  # fmt: skip
 # Operators that hand a tensor on as it is.
 PASSING = frozenset(
     {"to", "_to_copy", "alias", "detach", "contiguous", "clone", "type_as", "float", "double", "dropout"}
@@ -131,6 +138,8 @@ class Run:
     # Nodes that write into what outlives the call: the network's own tensors, and its inputs.
     writes: frozenset[fx.Node] = frozenset()
     unknown: dict[str, int] = field(default_factory=dict)
+    # What some operator looked at.
+    read: set[Atom] = field(default_factory=set)
     # How each atom stood in the first value that was not a parameter: that is the side its map acts on.
     seen: dict[Atom, Role] = field(default_factory=dict)
     # What went into modules and came out of them, by place.
@@ -271,6 +280,8 @@ class Run:
         packet = name.split(".")[1] if name.startswith("aten.") else name
         in_place = is_plain_write(node)
         self.operator, self.shapes = name.removesuffix(".default"), _shapes(node.meta.get("val"))
+        if packet not in LAYING_OUT:
+            self._read(_values(list(arguments.values())))
         entry = RULES.get(packet) or (RULES.get(packet.removesuffix("_")) if in_place else None)
         result = self._checked(node, name, self._apply(entry, name, arguments))
         if in_place:
@@ -278,6 +289,11 @@ class Run:
             if node in self.writes and isinstance(before, Value) and isinstance(result, Value):
                 self.written(before, result)
         return result
+
+    def _read(self, values: Sequence[Value]) -> None:
+        for value in values:
+            for term in value.dims:
+                self.read.update(leaf.atom for leaf in self.axes.leaves(term))
 
     def _checked(self, node: fx.Node, name: str, result: Any) -> Any:
         """The result with a value for every tensor that is read; what is cast is not what it was."""
@@ -294,14 +310,19 @@ class Run:
         """Entries that are rounded stay where they are, but are others; whole numbers can only change places."""
         if not isinstance(value, Value) or not isinstance(made, torch.Tensor):
             return value
+        if value.pending is None and value.shape != tuple(made.shape):
+            # The rule was not written for this form of the operator.
+            self.not_known(f"{self.operator} in this form", [self.settle(one) for one in self.operands])
+            self.fix(value, self.why("its axes are not those of the result"))
+            return constant(made.shape, self.why("a form of the operator that has no rule", "unknown"))
         before = {
             one.meta["val"].dtype for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)
         }
         if before != {made.dtype} and any(value is one for one in self.operands):
             value = Value(list(value.dims), value.learned, value.pending)
-        if not (made.dtype.is_floating_point or made.dtype.is_complex):
+        if not (made.dtype.is_floating_point or made.dtype.is_complex) or made.dtype.itemsize == 1:
             for term in self.settle(value).dims:
-                self.axes.restrict(term, Group.PERMUTATION, self.why("it is made whole numbers"))
+                self.axes.restrict(term, Group.PERMUTATION, self.why("it is rounded to few digits"))
         return value
 
     def _number(self, node: fx.Node, name: str, value_of: Any) -> Any:

@@ -38,9 +38,9 @@ class Reason:
 
 
 # Kinds that are the network's own boundary, not a lack of understanding: they do not count against coverage.
-BOUNDARY = frozenset({"input", "output", "kernel", "lookup", "position"})
+BOUNDARY = frozenset({"input", "output", "kernel", "lookup", "position", "unread"})
 # Of these, the ones that are not even spaces: nothing is written or read there.
-PLACES = frozenset({"constant", "kernel", "lookup", "position"})
+PLACES = frozenset({"constant", "kernel", "lookup", "position", "unread"})
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,14 @@ def twin_of(origin: Atom) -> Atom:
     return origin
 
 
+def families(term: Term) -> Iterator[Family]:
+    """The families in a term, the outer ones first."""
+    if isinstance(term, Family):
+        yield term
+    for part in term.members if isinstance(term, Family) else term.parts if isinstance(term, Sum | Product) else ():
+        yield from families(part)
+
+
 def factors_of(term: Term) -> tuple[Term, ...]:
     """What a term is a product of, itself at least."""
     return term.parts if isinstance(term, Product) else (term,)

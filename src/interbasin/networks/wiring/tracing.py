@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
 
 from interbasin.errors import WiringError
+from interbasin.networks.wiring.admission import named_tensors
 from interbasin.networks.wiring.aliases import writes_of
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
 from interbasin.networks.wiring.inputs import Inputs, bound_inputs
@@ -113,6 +114,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     signature = program.graph_signature
     names: dict[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     owned = {name: _owner(owner) for name, owner in names.items()}
+    owned |= _kept_elsewhere(shell, program)
     placeholders = [node.name for node in program.graph.nodes if node.op == "placeholder"]
     return Trace(
         program.graph_module,
@@ -120,6 +122,22 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         [_owner(one.target) if one.kind in WRITTEN_BACK else None for one in signature.output_specs],
         frozenset(writes.lasting),
     )
+
+
+def _kept_elsewhere(shell: nn.Module, program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Constants of the graph that are the network's own tensors, reached by another way than their names: whose."""
+    own = {_memory(tensor): name for name, tensor in named_tensors(shell).items()}
+    lifted = program.graph_signature.inputs_to_lifted_tensor_constants
+    held = {placeholder: program.constants.get(constant) for placeholder, constant in lifted.items()}
+    whose = {name: own.get(_memory(one)) for name, one in held.items() if isinstance(one, Tensor)}
+    return {placeholder: name for placeholder, name in whose.items() if name is not None}
+
+
+def _memory(tensor: Tensor) -> object:
+    """What two tensors share only if they are the same numbers in the same places."""
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _owner(name: str | None) -> str:

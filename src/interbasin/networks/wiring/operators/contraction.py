@@ -74,7 +74,12 @@ def matmul(
     return contract(run, self, letters, right, others, result)
 
 
-@rule("addmm", "baddbmm", "addbmm")
+@rule("addbmm")
+def addbmm(run: Run, self: Value, batch1: Value, batch2: Value, **_: Any) -> Value:
+    return add_like(run, contract(run, batch1, "abc", batch2, "acd", "bd"), self)
+
+
+@rule("addmm", "baddbmm")
 def addmm(
     run: Run, self: Value, mat1: Value | None = None, mat2: Value | None = None, batch1: Value | None = None,
     batch2: Value | None = None, **_: Any,
@@ -91,6 +96,7 @@ def addmm(
 def einsum(run: Run, equation: str, tensors: list[Value], path: Any = None) -> Value:
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
+    names = ""
     if "..." in equation:
         spare = [letter for letter in _letters(26) if letter not in equation]
         rank = max(len(value.dims) - len(term.replace("...", "")) for term, value in zip(terms, tensors, strict=True))
@@ -100,8 +106,9 @@ def einsum(run: Run, equation: str, tensors: list[Value], path: Any = None) -> V
             terms[position] = term.replace("...", names[rank - own :])
         result = result.replace("...", names)
     if "->" not in equation:
-        flat = "".join(terms)
-        result = "".join(sorted(letter for letter in set(flat) if flat.count(letter) == 1))
+        # What the dots stand for comes first and is kept, however many operands have it.
+        flat = [letter for letter in "".join(terms) if letter not in names]
+        result = names + "".join(sorted(letter for letter in set(flat) if flat.count(letter) == 1))
     if any(len(set(term)) < len(term) for term in terms):
         return run.not_known("aten.einsum with a diagonal", tensors)  # type: ignore[no-any-return]
     value, letters = tensors[0], terms[0]

@@ -119,8 +119,9 @@ def max_pool(run: Run, self: Value, **_: Any) -> Any:
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def grid_sample(run: Run, input: Value, grid: Value, **_: Any) -> Value:
     run.fix(grid, run.why("it says where to look"))
-    fix_positions(run, input.dims[2:])
-    return run.made([*input.dims[:2], *positions(run, run.shape[2:])])
+    # Each of the batch is looked at in places of its own.
+    fix_positions(run, [input.dims[0], *input.dims[2:]])
+    return run.made([*positions(run, run.shape[:1]), input.dims[1], *positions(run, run.shape[2:])])
 
 
 @rule("im2col")

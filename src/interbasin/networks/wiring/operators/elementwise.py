@@ -205,7 +205,8 @@ def addcmul(run: Run, self: Value, tensor1: Value, tensor2: Value, value: Any = 
 
 @rule("addcdiv")
 def addcdiv(run: Run, self: Value, tensor1: Value, tensor2: Value, value: Any = 1) -> Value:
-    return add_like(run, self, multiply(run, tensor1, tensor2))
+    divisor = bend(run, tensor2, Group.SIGNED, "it is divided by, entry by entry")
+    return add_like(run, self, multiply(run, tensor1, divisor))
 
 
 @rule("mul", "multiply", lazy=True)

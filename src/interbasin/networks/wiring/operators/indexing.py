@@ -71,7 +71,8 @@ def gather(run: Run, self: Value, dim: int, index: Value, **_: Any) -> Value:
             # Where the index differs along an axis, its units are picked one by one.
             dims.append(run.axes.unify(term, found, run.why("its units are picked one by one"), pair=Group.PERMUTATION))
         else:
-            run.axes.restrict(term, Group.FIXED, LOOKED_UP)
+            for one in (term, found):
+                run.axes.restrict(one, Group.FIXED, LOOKED_UP)
             dims.append(_looked_up(run.shape[place]))
     return run.made(dims)
 

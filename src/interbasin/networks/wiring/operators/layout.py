@@ -72,7 +72,12 @@ def transpose(run: Run, self: Value, dim0: int = 0, dim1: int = 1, axis0: int | 
     return run.made(dims, self)
 
 
-@rule("t", "numpy_T", "mT", "matrix_H", "mH", "adjoint")
+@rule("numpy_T")
+def reversed_axes(run: Run, self: Value) -> Value:
+    return run.made(self.dims[::-1], self)
+
+
+@rule("t", "mT", "matrix_H", "mH", "adjoint")
 def turned(run: Run, self: Value) -> Value:
     return run.made([*self.dims[:-2], *self.dims[:-3:-1]], self)
 

@@ -66,7 +66,8 @@ def _layers(
         return run.not_known(f"{run.operator} with projections or learned states", run.operands)
     for term in input.dims[:2]:
         run.axes.restrict(term, Group.FIXED, run.why("time and batch lie along it", "position"))
-    value = input
+    # Even where the input is the same all along, the states are not.
+    value = Value([*positions(run, input.shape[:2]), input.dims[2]])
     waiting = iter(params)
     last: list[Term] = []
     for _ in range(num_layers):
@@ -159,4 +160,6 @@ def _cell(
         stretch = bend(run, Value(run.taken(summed, last, gate * size, size)), group, "a gate bends it")
         why = run.why("the gates of a recurrent layer meet entry by entry")
         hidden = run.made(combined(run, hidden, stretch, why=why, pair=group, same=group), hidden, stretch)
+    # A later step, which the traced call may not come to, would read the new state in place of the old.
+    add_like(run, summed, contract(run, hidden, batch + "y", recurrent, "zy", batch + "z"))
     return run.made(hidden.dims)

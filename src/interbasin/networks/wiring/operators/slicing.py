@@ -70,7 +70,8 @@ def _shorter(term: Term, size: int) -> Term:
 
 @rule("narrow")
 def narrow(run: Run, self: Value, dim: int, start: int, length: int) -> Value:
-    return _piece(run, self, dim % len(self.dims), start, length)
+    axis = dim % len(self.dims)
+    return _piece(run, self, axis, start + self.shape[axis] if start < 0 else start, length)
 
 
 @rule("select")
@@ -89,6 +90,8 @@ def unbind(run: Run, self: Value, dim: int = 0) -> list[Value]:
 @rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_chunk", "unsafe_split", "split_copy")
 def split(run: Run, self: Value, dim: int = 0, **_: Any) -> list[Value]:
     axis = dim % len(self.dims)
+    if sum(shape[axis] for shape in run.shapes) != self.shape[axis]:
+        return run.not_known(f"{run.operator} with stretches that overlap", [self])  # type: ignore[no-any-return]
     found, start = [], 0
     for shape in run.shapes:
         whole = shape[axis] == self.shape[axis]
@@ -102,6 +105,9 @@ def roll(run: Run, self: Value, shifts: Sequence[int], dims: Sequence[int] = ())
     touched = [axis % len(self.dims) for axis in dims] if dims else list(range(len(self.dims)))
     for axis in touched:
         run.axes.restrict(self.dims[axis], Group.FIXED, run.why("it is shifted"))
+    if not dims:
+        # Entries go from row to row: what was the same along an axis is so no longer.
+        return run.made([Plain(size, POSITION) if size > 1 else Same(size) for size in self.shape], self)
     return run.made(_in_other_places(self, touched), self)
 
 
