@@ -643,8 +643,9 @@ def test_what_is_wrong_with_data_is_named(action, error, words):
         (b"PK\x03\x04", ("not an idx file",)),
         (b"", ("not an idx file",)),
         (b"\x1f\x8bxx", ("could not be read",)),
-        (gzip.compress(idx(np.zeros(9, dtype=np.uint8), 8))[:-4], ("could not be read",)),
+        (gzip.compress(idx(np.zeros(9, dtype=np.uint8), 8), mtime=0)[:-4], ("could not be read",)),
     ],
+    ids=["short data", "short header", "zip", "empty", "short gzip", "cut gzip"],
 )
 def test_a_damaged_idx_file_is_named(content, words):
     Path("a").write_bytes(content)
