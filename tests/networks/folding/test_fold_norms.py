@@ -9,10 +9,11 @@ import pytest
 import torch
 from tests.architectures.randomise import randomise
 from tests.architectures.zoo import ARCHITECTURES
+from tests.networks.folding.test_recognise import ChannelNorm, ChannelScale, Scale
 from torch import Tensor, nn
 
 from interbasin.errors import WiringError
-from interbasin.networks.folding import fold_norms
+from interbasin.networks.folding import fold_norms, folding_of
 from interbasin.networks.wiring import Group, wire
 from interbasin.networks.wiring.checking import difference
 
@@ -187,3 +188,91 @@ def test_nan_weights_are_named() -> None:
         network.up.weight[0, 0] = float("nan")
     with pytest.raises(WiringError, match=r"up\.weight of PreNorm holds 1 entries"):
         fold_norms(network, tokens())
+
+
+def test_norms_that_share_one_gain_are_folded() -> None:
+    network = small()
+    network.last.weight = network.norm.weight
+    folded = fold_norms(network, tokens())
+    assert difference(network, folded, tokens()) < EXACT
+    assert wire(folded, tokens()).spaces["embed"].group is Group.ORTHOGONAL
+
+
+class OfImages(nn.Module):
+    """A stream of channels, read through norms over the channels."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 2)
+        self.norm, self.last = ChannelNorm(width), ChannelNorm(width)
+        self.scale = ChannelScale(width)
+        self.up, self.down = nn.Conv2d(width, 12, 1), nn.Conv2d(12, width, 1)
+        self.head = nn.Conv2d(width, 5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = self.stem(x)
+        stream = stream + self.scale(self.down(torch.relu(self.up(self.norm(stream)))))
+        return self.head(self.last(stream))
+
+
+def test_norms_and_scalings_over_the_channels_of_images_are_folded() -> None:
+    network, images = randomise(OfImages(), 0).double().eval(), torch.rand(2, 3, 6, 6, dtype=torch.float64)
+    folded = fold_norms(network, images)
+    assert difference(network, folded, images) < EXACT
+    wiring = wire(folded, images)
+    assert wiring.spaces["stem"].group is Group.ORTHOGONAL
+    assert wiring.check(folded, images, seed=0) < 1e-10
+    assert str(folding_of(folded)) == ("2 norms folded into what reads them\n1 scaling folded into what writes it")
+
+
+def test_a_factor_between_a_norm_and_its_readers_keeps_the_bias_out_of_them() -> None:
+    class Doubled(PreNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            stream = self.embed(x)
+            doubled = self.norm(stream)
+            doubled.mul_(2.0)
+            stream = stream + self.down(torch.relu(self.up(doubled)))
+            return self.head(self.last(stream))
+
+    network = randomise(Doubled(), 0).double().eval()
+    folded = fold_norms(network, tokens())
+    assert difference(network, folded, tokens()) < EXACT
+    assert wire(folded, tokens()).spaces["embed"].group is Group.ORTHOGONAL
+    assert str(folding_of(folded)) == "2 norms, the gain a linear layer behind them"
+
+
+def test_a_norm_that_is_never_called_says_so() -> None:
+    network = small()
+    network.spare = nn.LayerNorm(12).double()
+    assert folding_of(fold_norms(network, tokens())).left == {"it is not called on these inputs": ("spare",)}
+
+
+class Scaled(PreNorm):
+    """The stream is scaled as it is handed on, and by the same module before it begins."""
+
+    def __init__(self, twice: bool) -> None:
+        super().__init__()
+        self.twice, self.scale = twice, Scale(12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = self.scale(self.embed(x)) if self.twice else self.embed(x)
+        stream = self.scale(stream) + self.down(torch.relu(self.up(self.norm(stream))))
+        return self.head(self.last(stream))
+
+
+@pytest.mark.parametrize(
+    ("twice", "reason"),
+    [
+        (True, r"last: scale is called more than once, and not always to write its stream 'down'"),
+        (False, r"norm: its stream 'embed' is scaled, by scale, which no orthogonal map commutes with"),
+    ],
+)
+def test_a_stream_that_is_scaled_says_so(twice: bool, reason: str) -> None:
+    with pytest.raises(WiringError, match=reason):
+        fold_norms(randomise(Scaled(twice), 0).double().eval(), tokens())
+
+
+def test_what_is_no_longer_one_tensor_is_told() -> None:
+    network = small()
+    network.head.weight = network.embed.weight
+    assert "no longer one tensor: embed.weight and head.weight" in str(folding_of(fold_norms(network, tokens())))

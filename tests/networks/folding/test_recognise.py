@@ -23,6 +23,22 @@ class OffsetRms(nn.Module):
         return ((1 + self.weight) * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5))).type_as(x)
 
 
+class ChannelNorm(nn.LayerNorm):
+    """A layer norm over the channels of images."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class ChannelScale(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma.view(1, -1, 1, 1)
+
+
 class Scale(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,22 +49,24 @@ class Scale(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "kind", "eps"),
+    ("module", "kind", "eps", "axis"),
     [
-        (nn.LayerNorm(7, eps=1e-3), "layer", 1e-3),
-        (nn.LayerNorm(7, bias=False), "layer", 1e-5),
-        (nn.RMSNorm(7, eps=1e-4), "rms", 1e-4),
-        (OffsetRms(7), "rms", 1e-5),
-        (Scale(7), "scale", 0.0),
+        (nn.LayerNorm(7, eps=1e-3), "layer", 1e-3, -1),
+        (nn.LayerNorm(7, bias=False), "layer", 1e-5, -1),
+        (nn.RMSNorm(7, eps=1e-4), "rms", 1e-4, -1),
+        (OffsetRms(7), "rms", 1e-5, -1),
+        (Scale(7), "scale", 0.0, -1),
+        (ChannelNorm(7), "layer", 1e-5, 1),
+        (ChannelScale(7), "scale", 0.0, 1),
     ],
 )
-def test_a_formula_is_recognised_with_its_gain(module: nn.Module, kind: str, eps: float) -> None:
+def test_a_formula_is_recognised_with_its_gain(module: nn.Module, kind: str, eps: float, axis: int) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_()
     found = recognise(module)
     assert found is not None
-    assert (found.kind, found.eps) == (kind, eps)
+    assert (found.kind, found.eps, found.axis) == (kind, eps, axis)
     stored = next(module.parameters()).double()
     torch.testing.assert_close(found.gain, 1 + stored if isinstance(module, OffsetRms) else stored)
     assert (found.bias is None) == (not any(name == "bias" for name, _ in module.named_parameters()))
@@ -60,6 +78,7 @@ def test_a_formula_is_recognised_with_its_gain(module: nn.Module, kind: str, eps
         nn.Linear(7, 7),
         nn.BatchNorm1d(7).eval(),
         nn.GroupNorm(7, 7),
+        nn.BatchNorm2d(7).eval(),
         nn.PReLU(7),
         nn.Sequential(nn.LayerNorm(7)),
         nn.ReLU(),

@@ -28,11 +28,13 @@ class Replacement:
             into what writes it.
         width: Of what it reads.
         epsilon: Of the norm.
+        axis: Along which it works: the last one (-1), or the channels of images (1).
     """
 
     kind: str
     width: int
     epsilon: float
+    axis: int = -1
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,28 @@ class Folding:
         replaced: Module -> what stands there now.
         biases: Linear layers that had no bias and got one.
         ties: Names of parameters that are one tensor after folding.
-        left: Why norms stay as they are -> which. Layers that repeat share a reason, with ``*`` for their number.
+        left: Why norms stay as they are -> which. Layers that repeat share a reason, told for the first of them.
+        parted: Names of parameters that were one tensor and are two, because the gain went into one of them.
     """
 
     replaced: Mapping[str, Replacement]
     biases: tuple[str, ...] = ()
     ties: tuple[tuple[str, ...], ...] = ()
     left: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parted: tuple[tuple[str, ...], ...] = ()
 
     def __str__(self) -> str:
         counts = {kind: sum(one.kind.startswith(kind) for one in self.replaced.values()) for kind in KINDS}
-        lines = [f"{counts['unit']} norms folded into what reads them"]
+        lines = []
+        if counts["unit"]:
+            lines.append(f"{_number(counts['unit'], 'norm')} folded into what reads {_them(counts['unit'])}")
         if counts["spelled"]:
-            lines.append(f"{counts['spelled']} norms with their gain as a linear layer behind them")
+            lines.append(
+                f"{_number(counts['spelled'], 'norm')}, the gain a linear layer behind {_them(counts['spelled'])}"
+            )
         if counts["nothing"]:
-            lines.append(f"{counts['nothing']} scalings folded into what writes them")
+            lines.append(f"{_number(counts['nothing'], 'scaling')} folded into what writes {_them(counts['nothing'])}")
+        lines += [f"no longer one tensor: {' and '.join(names)}" for names in self.parted]
         return "\n".join([*lines, *(f"left as it is: {one}" for one in told(self.left))])
 
     def to_json(self) -> dict[str, Any]:
@@ -67,6 +76,7 @@ class Folding:
             "biases": list(self.biases),
             "ties": [list(names) for names in self.ties],
             "left": {why: list(names) for why, names in self.left.items()},
+            "parted": [list(names) for names in self.parted],
         }
 
     @classmethod
@@ -82,6 +92,7 @@ class Folding:
                 tuple(document["biases"]),
                 tuple(tuple(names) for names in document["ties"]),
                 {why: tuple(names) for why, names in document["left"].items()},
+                tuple(tuple(names) for names in document.get("parted", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise FileError(
@@ -89,9 +100,10 @@ class Folding:
             ) from error
         for name, one in found.replaced.items():
             fits = one.kind in KINDS and type(one.width) is int and one.width > 0 and isinstance(one.epsilon, float)
+            fits = fits and one.axis in (-1, 1)
             if not fits:
                 raise FileError(f"What a folding put in the place of {name!r} is damaged: {one}; save it again.")
-        if not all(isinstance(name, str) for names in (found.biases, *found.ties) for name in names):
+        if not all(isinstance(name, str) for names in (found.biases, *found.ties, *found.parted) for name in names):
             raise FileError("The biases or ties of a folding are not all names; save it again.")
         return found
 
@@ -118,12 +130,21 @@ def grouped(reasons: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
     Example:
         >>> grouped({"h.0.norm": "read by h.0.mlp", "h.1.norm": "read by h.1.mlp"})
-        {'read by h.*.mlp': ('h.0.norm', 'h.1.norm')}
+        {'read by h.0.mlp': ('h.0.norm', 'h.1.norm')}
     """
-    found: dict[str, list[str]] = {}
+    found: dict[str, tuple[str, list[str]]] = {}
     for name, why in reasons.items():
-        found.setdefault(re.sub(r"(?<=\.)\d+(?=\.)|\b\d+(?=\.[a-z])", "*", why), []).append(name)
-    return {why: tuple(names) for why, names in found.items()}
+        alike = re.sub(r"(?<=\.)\d+(?=\.)|\b\d+(?=\.[a-z])", "*", why)
+        found.setdefault(alike, (why, []))[1].append(name)
+    return {why: tuple(names) for why, names in found.values()}
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _them(count: int) -> str:
+    return "it" if count == 1 else "them"
 
 
 def told(left: Mapping[str, tuple[str, ...]], most: int = 3) -> list[str]:

@@ -1,4 +1,4 @@
-r"""What a module computes along its last axis, found by running it.
+r"""What a module computes along its last axis, or along the channels of images, found by running it.
 
 No class is known by name. A module without children whose parameters are one vector, or a gain and a bias, is tried on
 random numbers against the few formulas that folding can use:
@@ -26,12 +26,17 @@ ROWS, SEED = 4, 0
 
 @dataclass(frozen=True)
 class Elementary:
-    """A normalisation (``"layer"`` or ``"rms"``) or a plain scaling (``"scale"``), with its effective gain and bias."""
+    """A normalisation (``"layer"`` or ``"rms"``) or a plain scaling (``"scale"``), with its effective gain and bias.
+
+    Attributes:
+        axis: Along which it works: the last one (-1), or the channels of images (1).
+    """
 
     kind: str
     gain: Tensor
     bias: Tensor | None
     eps: float
+    axis: int = -1
 
     @property
     def width(self) -> int:
@@ -54,17 +59,28 @@ def recognise(module: nn.Module) -> Elementary | None:
     # Off-centre and of uneven length, so that centring, squaring and the epsilon all show.
     x = torch.randn(ROWS, gain.numel(), generator=generator, dtype=torch.float64) + 0.5
     x = (x * torch.tensor([[1e-3], [0.1], [1.0], [10.0]], dtype=torch.float64)).to(gain.device)
-    try:
-        with torch.no_grad():
-            found = trial(x)
-    except Exception:  # whatever a module makes of two axes: it is then not one of ours
-        return None
-    if not isinstance(found, Tensor) or found.shape != x.shape:
-        return None
-    return _match(x, found.double(), gain.detach().double(), None if bias is None else bias.detach().double(), module)
+    for axis, given in ((-1, x), (1, _as_images(x))):
+        try:
+            with torch.no_grad():
+                found = trial(given)
+        except Exception:  # whatever a module makes of these axes: it is then not one of ours
+            continue
+        if isinstance(found, Tensor) and found.shape == given.shape:
+            rows = found.double().movedim(axis, -1), given.movedim(axis, -1)
+            stored = gain.detach().double(), None if bias is None else bias.detach().double()
+            return _match(*rows, *stored, module, axis)
+    return None
 
 
-def _match(x: Tensor, found: Tensor, stored: Tensor, bias: Tensor | None, module: nn.Module) -> Elementary | None:
+def _as_images(x: Tensor) -> Tensor:
+    """The same numbers as the channels of images, of which no two pixels are alike."""
+    pixels = torch.arange(1.0, 7.0, dtype=x.dtype, device=x.device).reshape(2, 3)
+    return x[:, :, None, None] * pixels
+
+
+def _match(
+    found: Tensor, x: Tensor, stored: Tensor, bias: Tensor | None, module: nn.Module, axis: int
+) -> Elementary | None:
     stated = next((vars(module)[name] for name in ("eps", "variance_epsilon", "epsilon") if name in vars(module)), 0.0)
     # Torch's own RMS norm without a stated epsilon takes that of the dtype it computes in.
     eps = torch.finfo(x.dtype).eps if stated is None else float(stated)
@@ -82,5 +98,5 @@ def _match(x: Tensor, found: Tensor, stored: Tensor, bias: Tensor | None, module
                 kind == "scale" and bias is not None
             ):
                 dtype = next(module.parameters()).dtype
-                return Elementary(kind, gain, bias, torch.finfo(dtype).eps if stated is None else eps)
+                return Elementary(kind, gain, bias, torch.finfo(dtype).eps if stated is None else eps, axis)
     return None

@@ -58,12 +58,11 @@ def rebuild(model: nn.Module, folding: Folding, what: str) -> None:
 
 
 def _made(replacement: Replacement, like: torch.Tensor) -> nn.Module:
-    width, epsilon = replacement.width, replacement.epsilon
+    width, epsilon, axis = replacement.width, replacement.epsilon, replacement.axis
     if replacement.kind == "nothing":
         return nn.Identity()
-    unit = UnitNorm(width, epsilon, like)
     if replacement.kind == "unit":
-        return unit
+        return UnitNorm(width, epsilon, like, axis)
     centring = replacement.kind == "spelled-centring"
-    first = nn.LayerNorm(width, eps=epsilon, elementwise_affine=False) if centring else unit
-    return SpelledNorm(first, nn.Linear(width, width, device=like.device, dtype=like.dtype))
+    unit = nn.LayerNorm(width, eps=epsilon, elementwise_affine=False) if centring else UnitNorm(width, epsilon, like)
+    return SpelledNorm(unit, nn.Linear(width, width, device=like.device, dtype=like.dtype), axis)

@@ -43,14 +43,27 @@ def tie(model: nn.Module, names: Sequence[str]) -> None:
         setattr(owner, local, model.get_parameter(names[0]))
 
 
-def tie_again(model: nn.Module, ties: list[tuple[str, ...]]) -> None:
-    """Share again what came out equal; where a head and a table parted, the configuration is told so."""
-    for first, *others in ties:
+def tie_again(model: nn.Module, ties: list[tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Share again what came out equal; the pairs that parted come back.
+
+    Where a head and a table parted, the configuration is told so. Gains that folding took out are neither.
+    """
+    parted = []
+    for names in ties:
+        first, *others = [name for name in names if _is_parameter(model, name)] or [""]
         for name in others:
             if torch.equal(model.get_parameter(first), model.get_parameter(name)):
                 tie(model, (first, name))
-            elif getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+                continue
+            parted.append((first, name))
+            if getattr(getattr(model, "config", None), "tie_word_embeddings", False):
                 model.config.tie_word_embeddings = False  # type: ignore[union-attr]
+    return parted
+
+
+def _is_parameter(model: nn.Module, name: str) -> bool:
+    owner, local = _owner(model, name)
+    return local in owner._parameters
 
 
 def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,10 +55,10 @@ def wire(model: nn.Module, inputs: Inputs) -> Wiring:
     return replace(found, constants=tuple(name for name in names_kept(model) if name not in known))
 
 
-def wire_around(model: nn.Module, inputs: Inputs, modules: Collection[str]) -> Wiring:
-    """The wiring of a network with some modules taken out: what each puts out along its last axis is a new space."""
+def wire_around(model: nn.Module, inputs: Inputs, modules: Mapping[str, int]) -> Wiring:
+    """The wiring of a network with some modules taken out: what each puts out along its axis is a new space."""
     tensors, tied = admit(model)
-    return _follow(trace(model, inputs), tensors, tied, frozenset(modules))
+    return _follow(trace(model, inputs), tensors, tied, modules)
 
 
 def _placeholders(traced: Trace) -> list[fx.Node]:
@@ -96,7 +96,7 @@ def _follow_unread(run: Run, tensors: Sequence[Sequence[Term]]) -> None:
 
 
 def _follow(
-    traced: Trace, tensors: dict[str, Tensor], tied: dict[str, str], around: frozenset[str] = frozenset()
+    traced: Trace, tensors: dict[str, Tensor], tied: dict[str, str], around: Mapping[str, int] | None = None
 ) -> Wiring:
     axes = Axes()
     names = dict(zip((node.name for node in _placeholders(traced)), traced.placeholders, strict=True))
@@ -104,7 +104,7 @@ def _follow(
     tables = {names[node] for node in angles(traced.graph, buffers, names.keys() - buffers)}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in tables}
     terms = {name: axes.parameter(tensor.shape) for name, tensor in tensors.items()}
-    run = Run(axes, around=around, writes=traced.writes)
+    run = Run(axes, around=around or {}, writes=traced.writes)
     held = {name: Value(list(dims), learned=True) for name, dims in terms.items()}
     used: dict[str, None] = {}
     values: list[Any] = []

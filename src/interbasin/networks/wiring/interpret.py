@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator as python_operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -131,8 +131,8 @@ class Run:
     """One walk. Rules use `axes` to learn, and `why` to say in which operator and module they learned it."""
 
     axes: Axes
-    # Modules that are walked around, and what went into them.
-    around: frozenset[str] = frozenset()
+    # Modules that are walked around, with the axis they work along, and what went into them.
+    around: Mapping[str, int] = field(default_factory=dict)
     entered: dict[str, Value] = field(default_factory=dict)
     inside: str | None = None
     # Nodes that write into what outlives the call: the network's own tensors, and its inputs.
@@ -353,10 +353,12 @@ class Run:
                 self.inside, self.entered[name] = name, self.settle(held[marked])
             elif side == "output" and self.inside == name:
                 self.inside = None
-                # The module was walked around: all axes pass through it but the last, which begins anew.
-                entered = self.entered[name]
-                if entered.shape == _shapes(marked.meta.get("val"))[0]:
-                    held[marked] = self.made([*entered.dims[:-1], *self.axes.parameter(entered.shape[-1:])])
+                # The module was walked around: all axes pass through it but its own, which begins anew.
+                entered, axis = self.entered[name], self.around[name]
+                if entered.shape == _shapes(marked.meta.get("val"))[0] and len(entered.shape) > max(axis, 0):
+                    dims = list(entered.dims)
+                    (dims[axis],) = self.axes.parameter((entered.shape[axis],))
+                    held[marked] = self.made(dims)
                 else:
                     held[marked] = self.not_known(f"{name}, which changes the shape", [entered])
         if held[marked] is not None:
