@@ -12,6 +12,7 @@ ORDER = [
     "errors",
     "_version",
     "_lazy",
+    "counting",
     "arrays",
     "randomness",
     "storage",

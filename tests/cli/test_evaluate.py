@@ -109,10 +109,12 @@ def test_a_network_without_example_inputs_takes_those_of_the_data():
 def test_batch_norms_are_reset_on_request():
     normed = "networks_for_evaluate:normed"
     done = run("evaluate", normed, normed, "--data", "five.npz", "--points", 3, "-o", "out")
-    assert done.exit_code == 0 and "batch norms" in done.stderr
+    assert done.exit_code == 0 and "interpolated like weights" in done.stderr and "--reset" in done.stderr
     done = run("evaluate", normed, normed, "--data", "five.npz", "--points", 3, "--reset", 2, "-o", "reset")
-    assert done.exit_code == 0 and done.stderr == ""
-    assert Outcome.load("reset").warnings == ()
+    assert done.exit_code == 0 and "interpolated like weights" not in done.stderr
+    assert "between the ends, on 40 samples; the ends keep their own" in done.stderr
+    outcome = Outcome.load("reset")
+    assert outcome.request["reset"] == 2 and "estimated anew" in outcome.warnings[0]
 
 
 def test_images_are_normalised_as_asked():

@@ -70,9 +70,9 @@ def test_remarks_go_to_stderr(tmp_path):
     [
         (("--method", "tis"), "no method of merging named 'tis'"),
         (("--method", "ties"), "no base was given"),
-        (("--weights", "1"), "3 models were given and 1 weights"),
+        (("--weights", "1"), "was given 3 models and 1 weight (1)"),
         (("--weights", "1,nan,1"), "A weight of a merge is a number"),
-        (("--method", "lerp"), "3 were given"),
+        (("--method", "lerp"), "was given 3;"),
         (("--density", "0.5"), "average was given density"),
         (("--dtype", "int4"), "no dtype to merge in named 'int4'"),
         (("--shard", "0"), "max_shard_bytes"),

@@ -83,7 +83,7 @@ def test_with_data_it_measures_the_way_and_fine_tunes(here):
     [
         ((A, B, "--method", "telepathy"), "telepathy"),
         ((A, B, "--variant", "sideways"), "sideways"),
-        ((A, B, "--method", "procrustes-activations"), "pass data="),
+        ((A, B, "--method", "procrustes-activations"), "pass --data,"),
         ((A, B, "--reach", "far"), "reach"),
         ((A, "rebasin_nets:wide"), "transport"),
         ((A, "rebasin_nets:deep"), "architecture and depth"),

@@ -114,9 +114,12 @@ def test_batch_norms_that_were_interpolated_are_warned_of():
     def normed() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
-    assert any("batch norms" in one for one in between(normed(), normed(), batches(), points=3).warnings)
+    assert any("interpolated like weights" in one for one in between(normed(), normed(), batches(), points=3).warnings)
     reset = between(normed(), normed(), batches(), points=3, reset=batches(1))
-    assert not any("batch norms" in one for one in reset.warnings)
+    assert not any("interpolated like weights" in one for one in reset.warnings)
+    (told,) = [one for one in reset.warnings if "batch norms" in one]
+    assert "at every point between the ends, on 3 batches;" in told and "the ends keep their own" in told
+    assert reset.request == {"points": 3, "path": "lerp", "reset": True}
 
 
 def test_progress_grows_to_one():

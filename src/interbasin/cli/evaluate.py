@@ -26,6 +26,7 @@ from interbasin.cli.reading import (
     numbers,
     tokenizer_of,
 )
+from interbasin.counting import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["evaluate"]
 
 MEANINGS = {
+    "barrier_original": "rise of the loss above the chord from the original of A to B",
     "barrier": "rise of the loss above the chord from A to B",
-    "barrier_original": "the same, the chord from the original of A to B",
-    "barrier_accuracy": "fall of the accuracy below the chord",
-    "barrier_accuracy_original": "the same, the chord from the original of A to B",
+    "barrier_accuracy_original": "fall of the accuracy below the chord from the original of A to B",
+    "barrier_accuracy": "fall of the accuracy below the chord from A to B",
     "loss_a": "of A",
     "loss_b": "of B",
     "loss_original": "of what A was before it was aligned",
@@ -74,7 +75,12 @@ def evaluate(
         str | None, typer.Option(help="A method of rebasin, to measure how well it finds there and back.")
     ] = None,
     reset: Annotated[
-        int | None, typer.Option(min=1, help="Batches to estimate the statistics of batch norms on at every point.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Batches (of the train part, where there are parts) to estimate the statistics of batch norms on, at "
+            "every point between the ends, which keep their own.",
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="Part of the data, where there are parts: test (the default) or train.")
@@ -194,7 +200,7 @@ def _checked_method(method: str) -> Callable[[Any, Batches, int], Callable[[nn.M
 def _show(console: Console, outcome: Outcome, batches: Batches, output: Path) -> None:
     metrics = outcome.metrics
     rows = [(name, number(metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in metrics]
-    console.print(f"{batches.samples.name}: {batches.count:,} samples")
+    console.print(f"{batches.samples.name}: {counted(batches.count, 'sample')}")
     console.print(table(("figure", "value", "meaning"), rows, words=(0, 2)))
     errors = "alignment_error_relative."
     spaces = [name.removeprefix(errors) for name in metrics if name.startswith(errors)]
@@ -210,4 +216,4 @@ def _show(console: Console, outcome: Outcome, batches: Batches, output: Path) ->
         shown = {title: key for title, key in columns.items() if any(f"{key}.{space}" in metrics for space in spaces)}
         cells = [[space, *(number(metrics.get(f"{key}.{space}")) for key in shown.values())] for space in spaces]
         console.print(table(("space", *shown), cells))
-    console.print(f"written to {output}: {', '.join(one.path for one in outcome.artefacts)}", soft_wrap=True)
+    console.print(f"written to {output}: {', '.join(outcome.written())}", soft_wrap=True)

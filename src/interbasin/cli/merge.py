@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, table
+from interbasin.cli.output import Debug, Json, Output, Quiet, foreign_code, table
+from interbasin.cli.reading import DATA, BatchSize, Column, Mean, Reading, Std, model_in, numbers, tokenizer_of
+from interbasin.counting import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +62,23 @@ def merge(
             "permutation-weights, by which all are brought into the coordinates of the first MODEL."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what --align draws at random.")] = 0,
+    data: Annotated[
+        str | None, typer.Option(help=f"For --reset: {DATA}; its train part, where there are parts.")
+    ] = None,
+    reset: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Batches of --data to estimate the running statistics of batch norms on, for the merged network; "
+            "without, they are merged like weights, which fits no network in between. The first MODEL must be one "
+            "that can be built.",
+        ),
+    ] = None,
+    batch_size: BatchSize = 64,
+    column: Column = None,
+    mean: Mean = None,
+    std: Std = None,
+    seed: Annotated[int, typer.Option(help="Of what --align and --reset draw at random.")] = 0,
     shard: Annotated[float, typer.Option("--shard", help="Size in GB beyond which no file grows.")] = 5.0,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier merge in OUTPUT.")] = False,
     json: Json = False,
@@ -71,6 +89,7 @@ def merge(
 
     They are read and written a stretch at a time, whatever their size. OUTPUT receives the weights, the configuration
     and tokenizer of the first MODEL, a model card (README.md) that says what was merged and how, and outcome.json.
+    Networks that were trained apart share no coordinates: --align, or rebasin before, brings them together.
 
     Examples:
 
@@ -82,20 +101,34 @@ def merge(
 
       interbasin merge one two -o middle --align permutation-weights
 
+      interbasin merge my.networks:cnn@a my.networks:cnn@b -o middle --data images --reset 20
+
       interbasin merge a.safetensors b.safetensors -o merged.safetensors --dtype bfloat16 --json
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    numbers = _numbers(weights)
+    shares = _numbers(weights)
+    if (data is None) is not (reset is None):
+        raise typer.BadParameter("--data and --reset go together: on what, and on how many batches.")
+    means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
     from interbasin.jobs.merge import merge as merged_on_disk
     from interbasin.jobs.merge.stored import open_network
 
     first = open_network(models[0]).checkpoint
+    batches = None
+    if data is not None and reset is not None:
+        from interbasin.networks import load_model
+
+        with foreign_code():
+            like = load_model(models[0]).inputs
+        tokens = tokenizer_of(models[0])
+        reading = Reading(data, like, batch_size, column, tokens, None, means, deviations, True, seed)
+        batches = reading.part("train" if "train" in reading.splits else None, reset * batch_size)
     with words.progress("Merging", len(first.sources)) as done:
         made = merged_on_disk(
-            [first, *models[1:]] if align is None else models,
+            [first, *models[1:]] if align is None and reset is None else models,
             method,
             output=output,
-            weights=numbers,
+            weights=shares,
             base=base,
             t=t,
             density=density,
@@ -103,11 +136,14 @@ def merge(
             dtype=dtype,
             align=align,
             seed=seed,
+            reset=batches,
             max_shard_bytes=int(shard * 1e9),
             force=force,
             progress=done,
         )
-    words.result(made.summary(), lambda console: _show(console, made))
+    usable = None if output.suffix == ".safetensors" else model_in(models[0], str(output))
+    summary = {**made.summary(), **({"use": {"model": usable}} if usable else {})}
+    words.result(summary, lambda console: _show(console, made, usable))
     for remark in made.remarks:
         words.remark(remark)
 
@@ -123,9 +159,11 @@ def _numbers(text: str | None) -> list[float] | None:
         ) from error
 
 
-def _show(console: Console, made: Merged) -> None:
+def _show(console: Console, made: Merged, usable: str | None) -> None:
     asked = made.request
-    options = [(name, _told(asked.get(name))) for name in ("weights", "t", "density", "scale", "base", "align")]
+    options = [
+        (name, _told(asked.get(name))) for name in ("weights", "t", "density", "scale", "base", "align", "reset")
+    ]
     options = [(name, told) for name, told in options if told]
     metrics = made.metrics
     facts = [
@@ -133,9 +171,13 @@ def _show(console: Console, made: Merged) -> None:
         ("models", ", ".join(asked["models"])),
         *options,
         ("tensors", f"{metrics['tensors']:,}, of which {metrics['tensors_unchanged']:,} are the same in all"),
-        ("numbers", f"{metrics['parameters']:,} ({metrics['bytes'] / 1e6:,.1f} MB in {metrics['files']} files)"),
+        (
+            "numbers",
+            f"{metrics['parameters']:,} ({metrics['bytes'] / 1e6:,.1f} MB in {counted(int(metrics['files']), 'file')})",
+        ),
         ("seconds", f"{made.seconds:.2f}"),
         ("written to", str(made.path)),
+        *([("as a MODEL", usable)] if usable else []),
     ]
     console.print(table(("", ""), facts, words=(0, 1)))
 

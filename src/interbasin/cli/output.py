@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,7 +54,7 @@ class Commands(TyperGroup):
         except InterbasinError as error:
             if wants(ctx, "debug"):
                 raise
-            _complain(ctx, error, str(error))
+            _complain(ctx, error, in_options(str(error), self._options(ctx)))
             raise typer.Exit(ERROR) from error
         except SystemExit as error:
             if isinstance(error.__context__, BrokenPipeError):  # which is how rich tells it
@@ -92,6 +92,43 @@ class Commands(TyperGroup):
                 "and report what it shows.",
             )
             raise typer.Exit(BUG) from error
+
+    def _options(self, ctx: Any) -> Mapping[str, str]:
+        """Of the command that runs: name -> how it is written."""
+        command = self.commands.get(ctx.invoked_subcommand or "")
+        return {} if command is None else options_of(command)
+
+
+def options_of(command: Any) -> dict[str, str]:
+    """The options of a command: name -> how it is written."""
+    return {one.name: one.opts[-1] for one in command.params if one.opts[-1].startswith("--")}
+
+
+def in_options(text: str, options: Mapping[str, str]) -> str:
+    """A message of the library in the words of a command: what is ``name=`` in Python is ``--name`` there.
+
+    Example:
+        >>> in_options("pass data=, or reach='exact'; give more (sweeps=).", {"data": "--data", "reach": "--reach"})
+        'pass --data, or --reach exact; give more (sweeps=).'
+        >>> in_options("tokenizer= (--tokenizer) and a folder", {"tokenizer": "--tokenizer"})
+        '--tokenizer and a folder'
+    """
+    if "fold" in options:
+        text = text.replace("stay_in_class=False", options["fold"])
+
+    def written(found: re.Match[str]) -> str:
+        option = options.get(found["name"])
+        if option is None:
+            return found[0]
+        value = found["word"] or found["number"]
+        beside = re.fullmatch(r" (?:or|\() ?(.*?)\)?", found["beside"] or "")
+        return beside[1] if beside else f"{option} {value}" if value else option
+
+    pattern = (
+        r"\b(?P<name>[a-z_]+)=(?:'(?P<word>[^']*)'|(?P<number>[\d.]*\d)|(?=[\s,;.)]|$))"
+        r"(?P<beside> (?:or --[a-z-]+|\(--[^)]*\)))?"
+    )
+    return re.sub(pattern, written, text)
 
 
 def _interrupted() -> typer.Exit:
@@ -137,6 +174,7 @@ class Output:
 
     json: bool
     quiet: bool
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ctx: typer.Context, *, json: bool, quiet: bool, debug: bool) -> Output:
@@ -144,19 +182,27 @@ class Output:
         flags = ctx.ensure_object(dict)
         for name, given in (("json", json), ("quiet", quiet), ("debug", debug)):
             flags[name] = bool(flags.get(name)) or given
-        return cls(json=flags["json"], quiet=flags["quiet"])
+        return cls(json=flags["json"], quiet=flags["quiet"], options=options_of(ctx.command))
 
     def result(self, summary: Mapping[str, Any], show: Callable[[Console], None]) -> None:
         """Print the result: ``summary`` as JSON, or what ``show`` draws for people."""
         if self.json:
             print(json.dumps(summary, indent=2, allow_nan=False))
-        else:
-            show(_console(stderr=False))
+            return
+        console = _console(stderr=False)
+        if console.is_terminal:
+            show(console)
+            return
+        # Tables are filled up with blanks, which are noise in a file or a pipe.
+        with console.capture() as captured:
+            show(console)
+        print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
 
     def remark(self, text: str) -> None:
         """A line for people, beside the result."""
         if not self.quiet:
-            _console(stderr=True).print(text, style="dim")
+            console = _console(stderr=True)
+            console.print(in_options(text, self.options), style="dim", soft_wrap=not console.is_terminal)
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:

@@ -25,6 +25,7 @@ __all__ = [
     "Strict",
     "Tokenizer",
     "TrustRemoteCode",
+    "model_in",
     "numbers",
     "tokenizer_of",
 ]
@@ -112,3 +113,26 @@ def tokenizer_of(model: str) -> str | None:
 
     name = parse_model(model)
     return name.name if name.kind in ("folder", "hub", "adapter") else None
+
+
+def model_in(given: str, folder: str) -> str | None:
+    """What to write as MODEL for a network like ``given`` whose weights lie in ``folder``; None if nothing builds it.
+
+    Example:
+        >>> model_in("my.networks:small@a.safetensors", "out"), model_in("timm:resnet18", "out")
+        ('my.networks:small@out', 'timm:resnet18@out')
+    """
+    from pathlib import Path
+
+    from interbasin.errors import InterbasinError
+    from interbasin.networks.models.names import parse_model
+
+    try:
+        name = parse_model(given)
+    except InterbasinError:  # weights alone
+        return None
+    if name.kind == "factory":
+        return f"{name.name}@{folder}"
+    if name.kind == "timm":
+        return f"timm:{name.name}@{folder}"
+    return folder if (Path(folder) / "config.json").exists() else None

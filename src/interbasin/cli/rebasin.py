@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from interbasin.cli.reading import (
     Strict,
     Tokenizer,
     TrustRemoteCode,
+    model_in,
     numbers,
     tokenizer_of,
 )
@@ -36,15 +38,17 @@ __all__ = ["rebasin"]
 MEANINGS = {
     "distance_before": "of the weights, before",
     "distance_after": "and after",
-    "delta_loss_self": "loss of the aligned network minus that of the source",
+    "delta_loss_self": "loss of the aligned network minus the source's",
     "delta_accuracy_self": "the same of the accuracy",
     "barrier_none": "barrier without alignment",
-    "barrier": "barrier with it, the chord from the aligned network",
-    "barrier_original": "the same, the chord from the source",
-    "delta_loss_self_finetuned": "loss after fine-tuning minus that of the source",
+    "barrier_original": "barrier with it, the chord from the source",
+    "barrier": "the same, the chord from the aligned network",
+    "delta_loss_self_finetuned": "loss after fine-tuning minus the source's",
     "delta_accuracy_self_finetuned": "the same of the accuracy",
     "barrier_original_finetuned": "barrier after fine-tuning, the chord from the source",
 }
+
+NAMES = {"model": "the aligned network", "target": "the target, folded too,"}
 
 
 def rebasin(
@@ -54,24 +58,47 @@ def rebasin(
         str, typer.Argument(metavar="TARGET", help="The network whose coordinates it gets; of the same architecture.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the aligned network and all about it.")],
-    method: Annotated[str, typer.Option(help="How maps are found: one of those below.")] = "procrustes-weights",
-    variant: Annotated[str | None, typer.Option(help="Of the method; by default its first.")] = None,
+    method: Annotated[str, typer.Option(help="How maps are found: one of those above.")] = "procrustes-weights",
+    variant: Annotated[str | None, typer.Option(help="Of the method, as listed above; by default its first.")] = None,
     data: Annotated[str | None, typer.Option(help=f"For activations, fine-tuning and measures: {DATA}.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many samples to find maps with.")] = 5000,
+    limit: Annotated[
+        int, typer.Option(min=1, help="At most so many samples to find maps and fine-tune with, drawn with --seed.")
+    ] = 5000,
     reach: Annotated[
         str,
-        typer.Option(help="exact: only maps that change nothing; orthogonal: all spaces turn; auto: what suits."),
+        typer.Option(
+            help="How far maps may go. exact: only such as leave the function as it is. orthogonal: all spaces turn, "
+            "which changes it. auto: permutation methods and straight-through are exact; the others turn spaces "
+            "without gains of networks without attention, and stay exact elsewhere, with a remark."
+        ),
     ] = "auto",
     fold: Annotated[
-        bool, typer.Option("--fold", help="Fold norms first, so that residual streams turn; writes a folded network.")
+        bool,
+        typer.Option(
+            "--fold",
+            help="Fold norms first, so that residual streams turn (stay_in_class=False in Python); writes two folded "
+            "networks, OUTPUT/model and OUTPUT/target.",
+        ),
     ] = False,
     restarts: Annotated[int, typer.Option(min=1, help="Runs of weight matching; the best is kept.")] = 1,
-    sweeps: Annotated[int, typer.Option(min=1, help="Sweeps over all spaces at most.")] = 100,
+    sweeps: Annotated[
+        int, typer.Option(min=1, help="Sweeps over all spaces at most; of stiefel, tens of steps.")
+    ] = 100,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes of straight-through over the data.")] = 5,
     finetune: Annotated[int, typer.Option(min=0, help="Epochs of fine-tuning afterwards; the paper takes 2.")] = 0,
     rate: Annotated[float, typer.Option(min=0, help="Learning rate of fine-tuning.")] = 1e-4,
     points: Annotated[
         int, typer.Option(min=0, help="Points of the way to the target to measure, where data have labels.")
     ] = 11,
+    reset: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Where there are batch norms: batches to estimate their statistics on, at every point between the "
+            "ends of the way, and in the aligned network if its maps are approximate. By default all that maps are "
+            "found with; 0 leaves statistics as they are.",
+        ),
+    ] = None,
     batch_size: BatchSize = 64,
     column: Column = None,
     tokenizer: Tokenizer = None,
@@ -90,12 +117,29 @@ def rebasin(
 ) -> None:
     """Put SOURCE into the coordinates of TARGET, so that the two interpolate and merge.
 
-    Methods that need no data: permutation-weights, procrustes-weights (variants coordinate, sequential, layerwise) and
-    stiefel (layerwise, joint). With --data also permutation-activations and procrustes-activations (pre, post),
-    procrustes-weights+activations, and straight-through, which needs labels.
+    Methods, with their variants:
 
-    OUTPUT is itself a MODEL: the aligned network, with the alignment, outcome.json (all figures, what was asked,
-    versions, hashes), tables (.csv) and plots (.svg) beside it.
+    - permutation-weights (coordinate): exact maps that bring the weights closest, space by space until nothing changes.
+
+    - permutation-activations (pre, post; needs data): exact maps that match units by the correlation of their
+    activations.
+
+    - procrustes-weights (coordinate, sequential, layerwise): orthogonal maps that bring the weights closest.
+
+    - procrustes-activations (pre, post; needs data): orthogonal maps that bring the activations closest.
+
+    - procrustes-weights+activations (pre, post; needs data): orthogonal maps by the weights first, then by the
+    activations of the aligned network.
+
+    - stiefel (layerwise, joint): orthogonal maps that bring the weights closest, by descent along Cayley curves.
+
+    - straight-through (coordinate; needs labels): exact maps by the loss half-way between the networks.
+
+    Where DATA come in parts, maps are found and networks fine-tuned on train, and all is measured on test.
+
+    OUTPUT holds the aligned network and its alignment, outcome.json (all figures, what was asked, versions, hashes),
+    tables (.csv) and plots (.svg). What to write as MODEL to use the network is shown at the end: OUTPUT for one of
+    transformers, timm:NAME@OUTPUT or package.module:factory@OUTPUT for others.
 
     Examples:
 
@@ -107,13 +151,17 @@ def rebasin(
 
       interbasin merge aligned b --method lerp -o merged
     """
-    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
+    told = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     request = {
-        name: value for name, value in ctx.params.items() if name not in ("ctx", "json", "quiet", "debug", "force")
+        # Folding is called stay_in_class there, as in Python.
+        name: value
+        for name, value in ctx.params.items()
+        if name not in ("ctx", "json", "quiet", "debug", "force", "fold")
     }
     means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
     shape = numbers(input_shape, "--input-shape")
     sizes = None if shape is None else [int(size) for size in shape]
+    from interbasin.errors import DataError
     from interbasin.jobs.rebasin import rebasin as align
     from interbasin.jobs.rebasin.leaving import leave
     from interbasin.jobs.rebasin.methods import chosen
@@ -123,12 +171,18 @@ def rebasin(
 
     chosen(method, variant, has_data=data is not None, has_labels=data is not None)
     refuse_outcome_in_the_way(output, force=force)
-    with words.status("Loading") as tell, foreign_code():
+    with told.status("Loading") as tell, foreign_code():
         one, other = (
             load_model(text, input_shape=sizes, strict=strict, trust_remote_code=trust_remote_code, seed=seed)
             for text in (source, target)
         )
         train = test = None
+        resets: Any = reset != 0
+        if data is None and one.inputs is None:
+            raise DataError(
+                f"The networks are traced on one batch, and {source} does not tell what its inputs look like; give "
+                "--input-shape, as 1,3,224,224, or --data."
+            )
         if data is not None:
             reading = Reading(
                 data,
@@ -145,6 +199,8 @@ def rebasin(
             known = reading.splits
             train = reading.part("train" if "train" in known else None, limit)
             test = reading.part("test" if "test" in known else None)
+            if reset:
+                resets = reading.part("train" if "train" in known else None, reset * batch_size)
         labelled = train is not None and parted(next(iter(train)))[1] is not None
         result = align(
             one.model,
@@ -159,19 +215,26 @@ def rebasin(
             stay_in_class=not fold,
             restarts=restarts,
             sweeps=sweeps,
+            epochs=epochs,
             rate=rate,
+            reset=resets,
             test=test,
             points=points if labelled and points > 1 else 0,
             progress=tell,
         )
     named = {"source": source, "target": target, **({"data": data} if data else {})}
     outcome = leave(result, output, like=one.checkpoint, inputs=named, request=request, force=force)
-    words.result({**outcome.summary(), "output": str(output)}, lambda console: _show(console, outcome, output))
+    folders = {"model": output / "model", "target": output / "target"} if fold else {"model": output}
+    usable = {name: words for name, folder in folders.items() if (words := model_in(source, str(folder)))}
+    told.result(
+        {**outcome.summary(), "output": str(output), "use": usable},
+        lambda console: _show(console, outcome, output, usable),
+    )
     for warning in outcome.warnings:
-        words.remark(warning)
+        told.remark(warning)
 
 
-def _show(console: Console, outcome: Outcome, output: Path) -> None:
+def _show(console: Console, outcome: Outcome, output: Path, usable: Mapping[str, str]) -> None:
     metrics = outcome.metrics
     exact = "exact: the same function" if metrics["exact"] else "approximate"
     console.print(f"{outcome.request['method']} ({outcome.request['variant']}), {exact}")
@@ -188,4 +251,6 @@ def _show(console: Console, outcome: Outcome, output: Path) -> None:
             [space, *(number(metrics.get(f"{key}.{space}")) for key in shown.values())] for space in spaces
         ]
         console.print(table(("space", *shown), cells))
-    console.print(f"written to {output}: {', '.join(one.path for one in outcome.artefacts)}", soft_wrap=True)
+    console.print(f"written to {output}: {', '.join(outcome.written())}", soft_wrap=True)
+    for name, model in usable.items():
+        console.print(f"use {NAMES[name]} as the MODEL {model}", soft_wrap=True)

@@ -119,7 +119,8 @@ def barrier(
     found = []
     with telling(progress, range(count + len(chord or ())), silent=False, what="barrier") as tell:
         for position, t in enumerate(grid):
-            network = interpolate(a, b, t, path)
+            # What is not finite shows in the curve, and has to be there to be seen.
+            network = interpolate(a, b, t, path, finite=False)
             if reset is not None and 0 < position < count - 1:
                 network = reset_batch_norm(network, reset, batch_size=batch_size, finite=False)
             found.append(measured(network.eval(), data, loss, batch_size))

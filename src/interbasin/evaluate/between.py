@@ -20,7 +20,7 @@ from interbasin.evaluate.distance import distance
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.pca import Coordinates, pca
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.labelled import InputsOnly, parted, refuse_once_only
+from interbasin.networks.labelled import InputsOnly, amount_of, parted, refuse_once_only
 from interbasin.networks.normalisation import has_batch_norm
 from interbasin.networks.recording.batches import batches_of
 from interbasin.networks.recording.choosing import standing
@@ -44,6 +44,7 @@ class Between(Measured):
         coordinates: Activations of a few spaces along their principal directions.
         timings: Seconds by what they were spent on.
         warnings: What a reader of the figures should know.
+        request: What was asked, as far as it is not networks and data.
     """
 
     barrier: Barrier | None = None
@@ -52,6 +53,7 @@ class Between(Measured):
     coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    request: Mapping[str, Any] = field(default_factory=dict)
 
     def save(
         self,
@@ -66,12 +68,13 @@ class Between(Measured):
 
         Args:
             folder: The destination.
-            request: What was asked, defaults filled in.
+            request: What was asked, where that is more than ``self.request``.
             inputs: Name to path, MODEL or DATA; the files behind them are hashed.
             seed: Of what was drawn at random.
             force: Replace an earlier outcome.
         """
-        with new_outcome(folder, job="evaluate", request=request or {}, inputs=inputs, seed=seed, force=force) as out:
+        asked = {**self.request, **(request or {})}
+        with new_outcome(folder, job="evaluate", request=asked, inputs=inputs, seed=seed, force=force) as out:
             out.metrics.update(self.metrics)
             out.timings.update(self.timings)
             out.warnings.extend(self.warnings)
@@ -211,7 +214,8 @@ def between(
         alignment: What carried ``original`` to ``a``: then errors are those of its maps, from ``original`` to ``b``.
             Without, they are those of ``a`` as it stands.
         align: For cycle consistency: ``align(source, target)``, as `interbasin.rebasin` does.
-        reset: Batches to estimate the statistics of batch norms on, at every point.
+        reset: Batches to estimate the statistics of batch norms on, at every point between the ends, which keep their
+            own; ``warnings`` say so.
         inputs: One batch to trace with; by default the first of the data.
         progress: Told what share is done, from 0 to 1.
 
@@ -244,10 +248,14 @@ def between(
         metrics |= _ends(found, original is not None)
     else:
         work.warnings.append("The data have no labels, so that no loss, accuracy or barrier was measured.")
-    if reset is None and has_batch_norm(a):
+    if found is not None and has_batch_norm(a):
         work.warnings.append(
             "The networks have batch norms whose statistics were interpolated like weights; networks in between do "
-            "badly for that alone (reset= or --reset estimates them anew)."
+            "badly for that alone (reset= estimates them anew)."
+            if reset is None
+            else "The running statistics of batch norms were estimated anew at every point between the ends, on "
+            f"{amount_of(reset)}; the ends keep their own, and a merge has the figures of the curve only if its "
+            "statistics are reset too (reset= of merge)."
         )
     wiring = _wired(a, inputs, work)
     errors: AlignmentError | None = None
@@ -267,7 +275,8 @@ def between(
         with work.stage("cycle"):
             metrics |= cycle(original or a, b, align, data if found is not None else None, loss).metrics
     work.finished()
-    return Between(metrics, found, errors, similarity, coordinates, dict(work.timings), tuple(work.warnings))
+    request = {"points": points, "path": path, "reset": reset is not None}
+    return Between(metrics, found, errors, similarity, coordinates, dict(work.timings), tuple(work.warnings), request)
 
 
 def _ends(found: Barrier, is_original: bool) -> dict[str, float]:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from interbasin.counting import counted
 from interbasin.errors import DataError, InterbasinError, WiringError
 from interbasin.networks.recording.batches import arguments, batches_of, described, device_of, once_only
 from interbasin.networks.wiring.copying import copied
 
-__all__ = ["BATCH_SIZE", "InputsOnly", "for_evaluation", "outputs_of", "parted", "refuse_once_only"]
+__all__ = ["BATCH_SIZE", "InputsOnly", "amount_of", "for_evaluation", "outputs_of", "parted", "refuse_once_only"]
 
 # For data that are one tensor.
 BATCH_SIZE = 128
@@ -59,6 +60,19 @@ class InputsOnly:
         for inputs in self:
             return inputs
         raise DataError("The data hold no batch at all; give some.")
+
+
+def amount_of(data: object) -> str:
+    """How much there is of some data, in words: samples where that is known, else batches.
+
+    Example:
+        >>> amount_of([torch.zeros(4, 2)]), amount_of(torch.zeros(4, 2))
+        ('1 batch', '4 samples')
+    """
+    samples = len(data) if isinstance(data, Tensor) else getattr(data, "count", None)
+    if isinstance(samples, int):
+        return counted(samples, "sample")
+    return counted(len(data), "batch", "batches") if isinstance(data, Sized) else "some batches"
 
 
 def refuse_once_only(data: object, what: str) -> None:

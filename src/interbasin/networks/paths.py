@@ -81,15 +81,22 @@ PATHS: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {"lerp": lerp, 
 
 
 def interpolate_tensors(
-    a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: float, path: str = "lerp"
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: float, path: str = "lerp", *, finite: bool = True
 ) -> dict[str, Tensor]:
     """The point at ``t`` between two mappings of tensors. What holds no real numbers comes from the nearer end.
+
+    Args:
+        a, b: The ends.
+        t: Where between them.
+        path: ``"lerp"`` or ``"slerp"``.
+        finite: Refuse tensors with NaN or infinity. Those that are the same at both ends, as masks are, are taken as
+            they are in any case.
 
     Raises:
         UnknownNameError: for a path that is not known.
         ShapeError: if a tensor has another shape at the other end.
         WiringError: if a tensor is missing at one end.
-        DataError: if ``t`` is no number.
+        DataError: if ``t`` is no number, or a tensor holds NaN or infinity.
     """
     if path not in PATHS:
         raise UnknownNameError.of("path", path, PATHS)
@@ -112,6 +119,14 @@ def interpolate_tensors(
                 "of one shape lie on a common path."
             )
         start, end = start.detach(), end.detach().to(start.device)
+        if finite and not bool(torch.isfinite(start).all() & torch.isfinite(end).all()):
+            if not torch.equal(start, end):
+                raise DataError(
+                    f"{name} holds NaN or infinity at one end, so that there is no path through it; repair that "
+                    "network first."
+                )
+            between[name] = start.clone()
+            continue
         if t in (0, 1) or not (start.is_floating_point() or start.is_complex()):
             between[name] = (start if t < 0.5 else end).to(start.dtype, copy=True)
         elif start.is_complex():
@@ -122,23 +137,25 @@ def interpolate_tensors(
     return between
 
 
-def interpolate(a: Model, b: nn.Module, t: float, path: str = "lerp") -> Model:
+def interpolate(a: Model, b: nn.Module, t: float, path: str = "lerp", *, finite: bool = True) -> Model:
     """A new network at ``t`` between ``a`` (``t=0``) and ``b`` (``t=1``), of the class of ``a``.
 
     Running statistics of batch norms go the same way as weights, which is seldom what activations do: reset them
-    (`interbasin.rebasin` with data does, and `interbasin.evaluate.barrier` on request).
+    (`interbasin.networks.reset_batch_norm` does; `interbasin.rebasin` with data and `interbasin.evaluate.barrier` on
+    request do so at the points between the ends).
 
     Args:
         a, b: Networks of one architecture. Neither changes.
         t: Where between them.
         path: ``"lerp"`` or ``"slerp"``, a tensor at a time.
+        finite: Refuse weights that are NaN or infinite, instead of handing them on.
     """
     for network in (a, b):
         if not isinstance(network, nn.Module):
             raise WiringError(f"Asked to interpolate a {type(network).__name__}; give two torch.nn.Modules.")
     from interbasin.networks.wiring.copying import copied  # with all that traces networks, which tensors do without
 
-    between = interpolate_tensors(a.state_dict(), b.state_dict(), t, path)
+    between = interpolate_tensors(a.state_dict(), b.state_dict(), t, path, finite=finite)
     made = copied(a)
     made.load_state_dict(between)
     return made

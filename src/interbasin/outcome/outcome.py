@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from interbasin.counting import counted
 from interbasin.errors import FileError, UnknownNameError
 from interbasin.outcome.hashes import Digest, InputFiles, digest_of
 from interbasin.outcome.numbers import from_json, to_json
@@ -176,6 +177,23 @@ class Outcome:
             "warnings": list(self.warnings),
             "artefacts": [one.to_json() for one in self.artefacts],
         }
+
+    def __repr__(self) -> str:
+        figures = [f"{name}={self.metrics[name]:.4g}" for name in list(self.metrics)[:4]]
+        more = [f"{counted(len(self.metrics) - 4, 'more figure')}"] if len(self.metrics) > 4 else []
+        beside = [counted(len(self.artefacts), "artefact")] if self.artefacts else []
+        return f"Outcome({', '.join([repr(str(self.folder)), self.job, *figures, *more, *beside])})"
+
+    def written(self) -> list[str]:
+        """What lies in the folder beside ``outcome.json``, for people: paths; of many files of one artefact a count."""
+        return [
+            one.path
+            if one.path != "."
+            else next(iter(one.files))
+            if len(one.files) == 1
+            else f"{counted(len(one.files), 'file')} of the {one.name}"
+            for one in self.artefacts
+        ]
 
     def _require_files(self) -> None:
         for artefact in self.artefacts:

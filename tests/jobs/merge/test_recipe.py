@@ -18,9 +18,9 @@ A, B, C = tensors(1), tensors(2), tensors(3)
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"models": [A, B, C], "method": "lerp"}, ("lerp goes from one model to another", "3 were given", "average")),
-        ({"models": [A], "method": "slerp"}, ("slerp goes from one model to another", "1 were given")),
-        ({"models": [A, B], "weights": [1]}, ("a weight a model: 2 models", "1 weights (1)")),
+        ({"models": [A, B, C], "method": "lerp"}, ("lerp goes from one model to another", "was given 3;", "average")),
+        ({"models": [A], "method": "slerp"}, ("slerp goes from one model to another", "was given 1;")),
+        ({"models": [A, B], "weights": [1]}, ("a weight a model, and was given 2 models", "and 1 weight (1)")),
         ({"models": [A, B], "weights": [1, math.nan]}, ("A weight of a merge is a number", "nan")),
         ({"models": [A, B], "weights": [1, math.inf]}, ("A weight of a merge is a number", "inf")),
         ({"models": [A, B], "weights": [1, True]}, ("A weight of a merge is a number", "True")),

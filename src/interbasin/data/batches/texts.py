@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -125,7 +126,9 @@ def tokenizer_of(given: Any, name: str) -> Any:
         # Its own code is never run: what needs trust_remote_code fails here.
         found = transformers.AutoTokenizer.from_pretrained(fspath(given), local_files_only=True)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+        # Of a message that goes on with a list, the words that announce the list are no use without it.
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".: ")
+        reason = re.sub(r"\s+(from|with|by|in)?\s*one of( the following)?$", "", told)
         raise FileError(
             f"There is no tokenizer to load in {given} ({reason}); give the folder of a model that has tokenizer files."
         ) from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from interbasin._version import __version__
+from interbasin.counting import counted
 from interbasin.jobs.merge.methods import METHODS
 from interbasin.jobs.merge.recipe import Recipe
 from interbasin.outcome.hashes import InputFiles
@@ -26,6 +27,8 @@ def model_card(
     base: InputFiles | None,
     *,
     kind: str | None,
+    align: str | None,
+    reset: str | None,
     metrics: Mapping[str, Any],
     remarks: Sequence[str],
     versions: Mapping[str, str],
@@ -41,12 +44,16 @@ def model_card(
     lines = "\n".join(f"| {_cell(name)} | {weight} | `{sha256}` |" for name, weight, sha256 in rows)
     notes = "".join(f"\n{remark}\n" for remark in remarks)
     made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
-    size = f"{metrics['parameters']:,} numbers in {metrics['tensors']:,} tensors"
+    size = f"{counted(metrics['parameters'], 'number')} in {counted(metrics['tensors'], 'tensor')}"
+    done = "Nothing was trained, and nothing was measured"
+    if reset is not None:
+        done = f"Nothing was trained; the statistics of batch norms were estimated on {reset}"
+    further = [*(["--align", align] if align else []), *(["--data", "DATA", "--reset", "BATCHES"] if reset else [])]
     return f"""{_front_matter(models, base, of_transformers)}
 # {title}
 
-A merge of {len(models)} {"model" if len(models) == 1 else "models"}{" and a base" if base else ""} by {method.title},
-made with interbasin {__version__}. Nothing was trained, and nothing was measured.
+A merge of {counted(len(models), "model")}{" and a base" if base else ""} by {method.title},
+made with interbasin {__version__}. {done}.
 
 | model | weight | SHA-256 |
 | --- | ---: | --- |
@@ -63,7 +70,7 @@ this page has every file's.
 Made again by:
 
 ```sh
-{_command(recipe, models, base, kind)}
+{_command(recipe, models, base, kind, further)}
 ```
 
 Made with {made_with}.
@@ -102,7 +109,13 @@ def _weights(recipe: Recipe) -> Sequence[float]:
     return (1 - recipe.t, recipe.t) if METHODS[recipe.method].pair else recipe.weights
 
 
-def _command(recipe: Recipe, models: Sequence[InputFiles], base: InputFiles | None, kind: str | None) -> str:
+def _command(
+    recipe: Recipe,
+    models: Sequence[InputFiles],
+    base: InputFiles | None,
+    kind: str | None,
+    further: Sequence[str],
+) -> str:
     takes = METHODS[recipe.method].takes
     words = ["interbasin", "merge", *map(_name, models), "-o", "OUT", "--method", recipe.method]
     if "weights" in takes:
@@ -114,7 +127,7 @@ def _command(recipe: Recipe, models: Sequence[InputFiles], base: InputFiles | No
         words += ["--base", _name(base)]
     if kind is not None:
         words += ["--dtype", kind]
-    return shlex.join(words)
+    return shlex.join([*words, *further])
 
 
 def _cell(text: str) -> str:

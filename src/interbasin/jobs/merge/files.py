@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,9 +37,18 @@ from interbasin.outcome import Draft, InputFiles, new_outcome, refuse_outcome_in
 from interbasin.outcome.hashes import files_of
 from interbasin.storage import as_path, new_file, refuse_file_in_the_way
 
+if TYPE_CHECKING:  # with torch, which a merge from disk to disk does without
+    from interbasin.jobs.merge.resetting import Resetting
+
 __all__ = ["Merged", "merge_files", "refuse_in_the_way"]
 
 CARD = "README.md"
+# What a batch norm of torch calls the mean and variance of the batches it was trained on.
+RUNNING = ("running_mean", "running_var")
+MERGED_LIKE_WEIGHTS = (
+    "are running statistics of batch norms, merged like weights, which fits no network in between; estimate them anew "
+    "with reset= (--data DATA --reset 20)"
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,7 @@ def merge_files(
     *,
     kind: str | None,
     align: str | None,
+    reset: Resetting | None,
     max_shard_bytes: int,
     force: bool,
     progress: Callable[[int], None] | None,
@@ -95,6 +105,13 @@ def merge_files(
     if align is not None:
         request["align"] = align
         merging.remarks.append(f"All models were brought into the coordinates of the first by {align}.")
+    if reset is not None:
+        request["reset"] = reset.amount
+        merging.replaced = _statistics(reset, merging)
+        merging.remarks.append(
+            f"The running statistics of batch norms were estimated anew, on {reset.amount}: they are those of the "
+            "merged network."
+        )
     if alone:
         _write_file(target, merging, request, force)
         files = 1
@@ -123,6 +140,7 @@ class Merging:
         remarks: Sentences to tell.
         found: What methods met -> the tensors they met it in.
         unchanged: How many tensors were the same everywhere.
+        replaced: Tensors that are known already, as bytes, and not merged.
     """
 
     networks: Sequence[Network]
@@ -133,6 +151,7 @@ class Merging:
     remarks: list[str] = field(default_factory=list)
     found: dict[str, list[str]] = field(default_factory=dict)
     unchanged: int = 0
+    replaced: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def entries(self) -> dict[str, Entry]:
@@ -167,7 +186,10 @@ class Merging:
     def tensors(self) -> Iterator[tuple[str, Iterable[Array]]]:
         """The merged tensors, one after the other, in pieces."""
         for done, (name, entry) in enumerate(self.entries.items(), 1):
-            yield name, self._merged(name, entry.kind) if entry.kind in STORED else [self._count(name)]
+            if name in self.replaced:
+                yield name, [self.replaced[name]]
+            else:
+                yield name, self._merged(name, entry.kind) if entry.kind in STORED else [self._count(name)]
             self.progress(done)
 
     def metrics(self) -> dict[str, float]:
@@ -197,6 +219,8 @@ class Merging:
             tensor = Operands(numbers[:-1], numbers[-1]) if self.has_base else Operands(numbers)
             yield from combined(name, tensor, self.recipe, kind, [one.label for one in self.networks])
         self.unchanged += not tensor.changed
+        if tensor.changed and name.rpartition(".")[2] in RUNNING:
+            self.found.setdefault(MERGED_LIKE_WEIGHTS, []).append(name)
         for remark in tensor.remarks:
             self.found.setdefault(remark, []).append(name)
 
@@ -210,6 +234,16 @@ class Merging:
         ):
             self.found.setdefault("holds no real numbers and differs; it was taken from one model", []).append(name)
         return values
+
+
+def _statistics(reset: Resetting, merging: Merging) -> dict[str, Array]:
+    """The statistics of the merged network, for which it is merged once in memory."""
+    once = replace(merging, kind=None, progress=lambda done: None, found={}, remarks=[])
+    held = {
+        name: np.concatenate([np.array(piece).reshape(-1).view(np.uint8) for piece in pieces])
+        for name, pieces in once.tensors()
+    }
+    return reset.statistics(held, {name: entry.kind for name, entry in merging.entries.items()})
 
 
 def _write_folder(target: Path, merging: Merging, request: Mapping[str, Any], max_shard_bytes: int, force: bool) -> int:
@@ -243,7 +277,7 @@ def _write_folder(target: Path, merging: Merging, request: Mapping[str, Any], ma
         inputs = [one.result() for one in hashes]
         draft.metrics |= {**merging.metrics(), "files": files}
         draft.warnings += merging.all_remarks()
-        draft.text(CARD, _card(target, merging, inputs, "config.json" in copied))
+        draft.text(CARD, _card(target, merging, request, inputs, "config.json" in copied))
     return files
 
 
@@ -267,7 +301,13 @@ def _hashed(apart: ThreadPoolExecutor, draft: Draft, merging: Merging) -> list[F
     return [apart.submit(draft.add_input, name, one.label) for name, one in zip(names, merging.networks, strict=True)]
 
 
-def _card(target: Path, merging: Merging, inputs: Sequence[InputFiles], of_transformers: bool) -> str:
+def _card(
+    target: Path,
+    merging: Merging,
+    request: Mapping[str, Any],
+    inputs: Sequence[InputFiles],
+    of_transformers: bool,
+) -> str:
     models = inputs[:-1] if merging.has_base else inputs
     return model_card(
         target.name,
@@ -275,6 +315,8 @@ def _card(target: Path, merging: Merging, inputs: Sequence[InputFiles], of_trans
         models,
         inputs[-1] if merging.has_base else None,
         kind=merging.kind,
+        align=request.get("align"),
+        reset=request.get("reset"),
         metrics=merging.metrics(),
         remarks=merging.all_remarks(),
         versions={"interbasin": __version__, "Python": platform.python_version(), "NumPy": version("numpy")},

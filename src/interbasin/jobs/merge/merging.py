@@ -40,6 +40,7 @@ def merge(
     align: str | None = ...,
     inputs: Any = ...,
     seed: int = ...,
+    reset: Any = ...,
 ) -> Module: ...
 
 
@@ -72,6 +73,7 @@ def merge(
     align: str | None = ...,
     inputs: Any = ...,
     seed: int = ...,
+    reset: Any = ...,
     max_shard_bytes: int = ...,
     force: bool = ...,
     progress: Callable[[int], None] | None = ...,
@@ -91,6 +93,7 @@ def merge(
     align: str | None = None,
     inputs: Any = None,
     seed: int = 0,
+    reset: Any = None,
     output: str | os.PathLike[str] | None = None,
     max_shard_bytes: int = SHARD,
     force: bool = False,
@@ -125,6 +128,10 @@ def merge(
             coordinates of the first. They are then held in memory, and on disk must be MODELs that can be built.
         inputs: For ``align``: one batch to trace with; MODELs on disk often know one.
         seed: For ``align``.
+        reset: Batches, labels and all if they have some, to estimate the running statistics of batch norms on: those of
+            the merged network, because statistics that are merged like weights fit no network in between. It is then
+            built and held in memory; on disk the first model must be a MODEL that can be built. For networks
+            without batch norms see `interbasin.networks.repair`.
         output: A folder to write, or a file whose name ends in ``.safetensors``. Memory is needed for one tensor of
             each network. Configuration and tokenizer are those of the first model, a README.md says what was merged.
         max_shard_bytes: A file in ``output`` is closed before it grows beyond this.
@@ -138,7 +145,8 @@ def merge(
     Raises:
         UnknownNameError: if there is no such method or dtype.
         DataError: if weights, ``t``, ``density`` or the number of models do not fit the method, the base is missing,
-            a LoRA is given for a network, or a number comes out that is not finite.
+            a LoRA is given for a network, a number comes out that is not finite, or statistics are to be reset of
+            a network that has none.
         WiringError: if the networks are not of one architecture and depth.
         ShapeError: if they are not of equal widths.
         CheckpointError: if weights cannot be read, or are quantised.
@@ -162,8 +170,10 @@ def merge(
     given = [*models, *([] if base is None else [base])]
     aligning = None if align is None else _aligning(align, base, inputs, seed)
     if output is not None:
-        return _to_disk(given, recipe, base is not None, output, kind, aligning, max_shard_bytes, force, progress)
-    return _in_memory(given, recipe, base is not None, kind, aligning)
+        return _to_disk(
+            given, recipe, base is not None, output, kind, aligning, reset, max_shard_bytes, force, progress
+        )
+    return _in_memory(given, recipe, base is not None, kind, aligning, reset)
 
 
 def _aligning(method: str, base: object, inputs: Any, seed: int) -> tuple[str, Any, int]:
@@ -185,6 +195,7 @@ def _to_disk(
     output: str | os.PathLike[str],
     kind: str | None,
     aligning: tuple[str, Any, int] | None,
+    reset: Any,
     max_shard_bytes: int,
     force: bool,
     progress: Callable[[int], None] | None,
@@ -208,6 +219,11 @@ def _to_disk(
 
         refuse_in_the_way(output, opened, force)
         opened = aligned_networks(given, opened, *aligning)
+    if reset is not None:
+        from interbasin.jobs.merge.resetting import built_for_reset
+
+        refuse_in_the_way(output, opened, force)
+        reset = built_for_reset(given[0], opened[0], reset)
     models, base = (opened[:-1], opened[-1]) if has_base else (opened, None)
     return merge_files(
         models,
@@ -216,6 +232,7 @@ def _to_disk(
         base,
         kind=kind,
         align=None if aligning is None else aligning[0],
+        reset=reset,
         max_shard_bytes=max_shard_bytes,
         force=force,
         progress=progress,
@@ -223,7 +240,12 @@ def _to_disk(
 
 
 def _in_memory(
-    given: list[Any], recipe: Recipe, has_base: bool, kind: str | None, aligning: tuple[str, Any, int] | None
+    given: list[Any],
+    recipe: Recipe,
+    has_base: bool,
+    kind: str | None,
+    aligning: tuple[str, Any, int] | None,
+    reset: Any,
 ) -> Any:
     from torch import nn
 
@@ -237,11 +259,19 @@ def _in_memory(
             from interbasin.jobs.merge.aligning import aligned_modules
 
             models = aligned_modules(models, *aligning)
-        return merge_modules(models, recipe, base)
+        if reset is None:
+            return merge_modules(models, recipe, base)
+        from interbasin.jobs.merge.resetting import reset_module
+
+        return reset_module(lambda: merge_modules(models, recipe, base), models[0], reset)
     if all(isinstance(one, Mapping) for one in given):
         if aligning is not None:
             raise DataError(
                 "align= traces networks, and tensors alone tell no network; give modules, or MODELs on disk."
+            )
+        if reset is not None:
+            raise DataError(
+                "reset= runs the merged network, and tensors alone tell no network; give modules, or MODELs on disk."
             )
         return merge_tensors(models, recipe, base, kind)
     sorts = ", ".join(dict.fromkeys(type(one).__name__ for one in given))

@@ -144,7 +144,7 @@ def resolved(name: object, count: int, *, base: bool, **given: Any) -> Recipe:
         )
     if method.pair and count != 2:
         raise DataError(
-            f"{method.name} goes from one model to another, and {count} were given; give two, or use average for any "
+            f"{method.name} goes from one model to another, and was given {count}; give two, or use average for any "
             "number."
         )
     if method.base != base:

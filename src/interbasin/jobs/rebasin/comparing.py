@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from interbasin.counting import counted
 from interbasin.errors import ShapeError, WiringError
+from interbasin.networks.folding import folding_of
 from interbasin.networks.wiring.admission import refuse_numbers_that_are_none
 from interbasin.networks.wiring.finding import wire
 from interbasin.networks.wiring.inputs import Inputs
@@ -12,7 +14,9 @@ from interbasin.networks.wiring.likeness import made_alike
 from interbasin.networks.wiring.spaces import Space
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["common_wiring", "require_same_tensors", "require_same_wiring"]
+__all__ = ["common_wiring", "is_folded", "require_same_tensors", "require_same_wiring"]
+
+_TRANSPORT = "carrying updates between unequal networks is the job of transport, which is not part of this version yet"
 
 
 def common_wiring(source: nn.Module, target: nn.Module, inputs: Inputs, known: Wiring | None = None) -> Wiring:
@@ -29,6 +33,15 @@ def common_wiring(source: nn.Module, target: nn.Module, inputs: Inputs, known: W
     return wiring
 
 
+def is_folded(network: nn.Module) -> bool:
+    """Whether the norms of a network are folded into what reads them."""
+    try:
+        folding_of(network)
+    except WiringError:
+        return False
+    return True
+
+
 def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
     """Refuse networks that do not hold the same tensors, or hold some that are not numbers.
 
@@ -41,11 +54,17 @@ def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
     for one, other, side in ((ours, theirs, "target"), (theirs, ours, "source")):
         missing = [name for name in one if name not in other]
         if missing:
-            more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+            if is_folded(source) is not is_folded(target):
+                which, rest = ("source", "target") if is_folded(source) else ("target", "source")
+                raise WiringError(
+                    f"The norms of the {which} are folded into what reads them and those of the {rest} are not, so "
+                    "that the two hold different tensors; fold both with stay_in_class=False."
+                )
+            more = f" and {counted(len(missing) - 1, 'other')}" if len(missing) > 1 else ""
             raise WiringError(
                 f"Asked to put {type(source).__name__} into the coordinates of {type(target).__name__}, but the {side} "
-                f"has no {missing[0]!r}{more}; re-basin needs two networks of one architecture and depth (transport "
-                "carries updates between different ones)."
+                f"has no {missing[0]!r}{more}; re-basin needs two networks of one architecture and depth "
+                f"({_TRANSPORT})."
             )
 
 
@@ -66,7 +85,7 @@ def require_same_wiring(source: Wiring, target: Wiring) -> None:
         if (space.size, space.blocks) != (other.size, other.blocks):
             raise ShapeError(
                 f"Space {name!r} is {_width(space)} in the source and {_width(other)} in the target; "
-                "re-basin needs equal widths (transport carries updates between unequal ones)."
+                f"re-basin needs equal widths ({_TRANSPORT})."
             )
         if space.group is not other.group:
             raise WiringError(
@@ -77,7 +96,7 @@ def require_same_wiring(source: Wiring, target: Wiring) -> None:
         if name in target.tensors and tensor.shape != target.tensors[name].shape:
             raise ShapeError(
                 f"{name} has shape {tensor.shape} in the source and {target.tensors[name].shape} in the target; "
-                "re-basin needs equal shapes (transport carries updates between unequal ones)."
+                f"re-basin needs equal shapes ({_TRANSPORT})."
             )
         if name in target.tensors and tensor.axes != target.tensors[name].axes:
             raise WiringError(

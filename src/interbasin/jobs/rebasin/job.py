@@ -10,23 +10,27 @@ from typing import Any, Literal
 
 from torch import nn
 
+from interbasin.counting import counted
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
 from interbasin.evaluate.scores import Loss
 from interbasin.evaluate.self_change import round_off
-from interbasin.jobs.rebasin.comparing import common_wiring, require_same_tensors
+from interbasin.jobs.rebasin.comparing import common_wiring, is_folded, require_same_tensors
 from interbasin.jobs.rebasin.finetuning import finetuned
 from interbasin.jobs.rebasin.methods import chosen
+from interbasin.jobs.rebasin.reach import kept_exact
 from interbasin.jobs.rebasin.task import Matched, Options, Task
 from interbasin.networks.folding import fold_norms
-from interbasin.networks.labelled import InputsOnly, parted, refuse_once_only
-from interbasin.networks.normalisation import reset_batch_norm
+from interbasin.networks.labelled import InputsOnly, amount_of, parted, refuse_once_only
+from interbasin.networks.normalisation import has_batch_norm, reset_batch_norm
 from interbasin.networks.recording.batches import batches_of
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.checking import difference
 from interbasin.networks.wiring.wiring import Alignment
 
 __all__ = ["Rebasin", "rebasin"]
+
+COLLAPSE = 0.1  # share of right answers that an aligned network may lose without a word
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,14 @@ class Rebasin:
 
         leave(self, folder, force=force)
 
+    def __repr__(self) -> str:
+        told = ("distance_before", "distance_after", "delta_accuracy_self", "barrier_none", "barrier_original")
+        figures = [f"{name}={self.metrics[name]:.4g}" for name in told if name in self.metrics]
+        kind = "exact" if self.metrics.get("exact") else "approximate"
+        how = [str(self.request[name]) for name in ("method", "variant") if name in self.request]
+        notes = [counted(len(self.notes), "note")] if self.notes else []
+        return f"Rebasin({type(self.model).__name__}, {', '.join([*how, kind, *figures, *notes])})"
+
 
 def rebasin(
     source: nn.Module,
@@ -83,7 +95,7 @@ def rebasin(
     centered: bool = True,
     epochs: int = 5,
     rate: float = 1e-4,
-    reset: bool = True,
+    reset: Any = True,
     test: Any = None,
     points: int = 0,
     progress: Callable[[str], object] | None = None,
@@ -105,17 +117,22 @@ def rebasin(
         finetune: Epochs of fine-tuning after alignment; the paper takes 2.
         seed: Of all that is drawn at random.
         reach: ``"exact"``: only maps that leave the function as it is. ``"orthogonal"``: orthogonal maps everywhere,
-            approximate where the network does not allow them. ``"auto"``: what the method is known for; exact for
-            networks with attention.
-        stay_in_class: Keep the architecture as it is. If False, norms are folded first, in both networks, so that
-            residual streams move by orthogonal maps; ``target`` of the result is then the folded target.
+            approximate where the network does not allow them. ``"auto"``: what the method is known for; beyond the
+            exact groups only in networks that have no exact rotation at all, as attention has, and in spaces without
+            gains, as norms have. ``notes`` say where that kept a method to exact maps.
+        stay_in_class: Keep the architecture as it is. If False, norms are folded first, in both networks where they
+            are not yet, so that residual streams move by orthogonal maps; ``target`` of the result is then the folded
+            target.
         restarts: Runs of weight matching in all, from different starts; the best is kept.
-        sweeps: Sweeps at most.
+        sweeps: Sweeps at most; of a descent, tens of steps.
         tolerance: A sweep that gains less than this share of the objective is the last.
         centered: Whether activations are matched about their means.
         epochs: Passes of the straight-through method over the data.
         rate: Learning rate of fine-tuning.
-        reset: Whether running statistics of batch norms are estimated anew where maps were approximate and data given.
+        reset: Where networks have batch norms, their running statistics are estimated anew: at every point of a
+            barrier between its ends, which keep their own, and in the aligned network if its maps are approximate.
+            True: on ``data``, where they are given; batches: on those; False: not at all, so that statistics are
+            interpolated like weights. ``notes`` and ``request`` tell what was done.
         test: Data to measure on; by default ``data``.
         points: Also measure the barrier over so many points, on ``test``, without alignment and with it: metrics
             ``barrier``, ``barrier_original`` and ``barrier_none``.
@@ -124,7 +141,7 @@ def rebasin(
     Raises:
         WiringError: if the networks cannot be traced, or are not of one architecture.
         ShapeError: if they are of different widths.
-        DataError: if a method needs data that were not given.
+        DataError: if a method needs data that were not given, or a number is none that can be used.
         UnknownNameError: for a method, variant or reach that does not exist.
 
     Example:
@@ -138,7 +155,9 @@ def rebasin(
     """
     _require_networks(source, target)
     _require_counts(finetune=finetune, points=points, restarts=restarts, sweeps=sweeps, epochs=epochs)
+    _require_sizes(tolerance=tolerance, rate=rate)
     refuse_once_only(data, "Re-basin")
+    refuse_once_only(reset, "Re-basin with reset=")
     first = None if data is None else next(iter(batches_of(data, 128)), None)
     if data is not None and first is None:
         raise DataError("The data hold no batch at all; give some, or leave data= out.")
@@ -151,9 +170,11 @@ def rebasin(
         if first is None:
             raise DataError("Re-basin traces the networks on one batch; give inputs=, or data to take it from.")
         inputs = parted(first)[0]
-    require_same_tensors(source, target)
+    if stay_in_class or is_folded(source) is is_folded(target):
+        require_same_tensors(source, target)
     if not stay_in_class:
-        source, target = (fold_norms(network, inputs) for network in (source, target))
+        source, target = (one if is_folded(one) else fold_norms(one, inputs) for one in (source, target))
+        require_same_tensors(source, target)
     wiring = common_wiring(source, target, inputs)
     options = Options(reach, restarts, sweeps, tolerance, centered, epochs)
     task = Task(
@@ -170,19 +191,23 @@ def rebasin(
     alignment = Alignment(wiring, matched.maps)
     model = carry(source, alignment)
     changed = _change(source, model, alignment, inputs)
-    notes = list(matched.notes)
+    notes = [*matched.notes, *(kept_exact(wiring, reach) if found.turns else ())]
+    resets = _resets(reset, data) if has_batch_norm(model) else None
     if not alignment.is_exact:
         notes.append("The maps are approximate: the aligned network is not the same function as the source.")
-        if reset and data is not None and _has_batch_norm(model):
-            model = reset_batch_norm(model, InputsOnly(data))
+        if resets is not None:
+            model = reset_batch_norm(model, resets)
     measure_on = data if test is None else test
     metrics = {"output_change": changed}
     metrics |= _measured(task, matched, taken, alignment, model, measure_on, loss, has_labels)
+    notes += _collapse(metrics)
+    if has_batch_norm(model):
+        used = None if resets is None else amount_of(data if reset is True else reset)
+        notes += _about_statistics(used, reset is True, not alignment.is_exact, bool(points))
     curves: dict[str, Barrier] = {}
 
     def walk(name: str, start: nn.Module) -> Barrier:
         task.tell(f"barrier: {name}")
-        resets = InputsOnly(data) if reset and data is not None and _has_batch_norm(start) else None
         ends = None if start is source else (source, target)
         curves[name] = barrier(start, target, measure_on, loss, points=points, ends=ends, reset=resets)
         return curves[name]
@@ -205,8 +230,11 @@ def rebasin(
         "sweeps": sweeps,
         "tolerance": tolerance,
         "centered": centered,
+        "epochs": epochs,
         "finetune": finetune,
         "rate": rate,
+        "reset": resets is not None,
+        "points": points,
         "seed": seed,
     }
     return Rebasin(model, alignment, metrics, target, matched.path, matched.runs, tuple(notes), curves, request)
@@ -257,8 +285,40 @@ def _measured(
     return metrics
 
 
-def _has_batch_norm(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+def _resets(reset: Any, data: Any) -> InputsOnly | None:
+    """What statistics of batch norms are estimated on."""
+    if reset is False or reset is None or (reset is True and data is None):
+        return None
+    return InputsOnly(data if reset is True else reset)
+
+
+def _about_statistics(used: str | None, on_data: bool, aligned: bool, points: bool) -> list[str]:
+    """Figures of networks with batch norms mean nothing to one who does not know whose statistics they stand on."""
+    if not points and not (used and aligned):
+        return []
+    if used is None:
+        return [
+            "The networks have batch norms whose running statistics were interpolated like weights at every point of "
+            "the barrier; networks in between do badly for that alone."
+        ]
+    where = ["in the aligned network"] if aligned else []
+    where += ["at every point of the barrier between its ends, which keep their own"] if points else []
+    return [
+        f"The running statistics of batch norms were estimated anew {' and '.join(where)}, on "
+        f"{used}{' of the data that maps were found with' if on_data else ''}; a merge has such figures only if its "
+        "statistics are reset too (reset= of merge)."
+    ]
+
+
+def _collapse(metrics: Mapping[str, float]) -> list[str]:
+    """A word where the aligned network is no longer of use by itself: a low barrier beside it means nothing."""
+    lost = -metrics.get("delta_accuracy_self", 0.0)
+    if not lost > COLLAPSE:
+        return []
+    return [
+        f"The aligned network's accuracy is {100 * lost:.1f} points below the source's: these maps change the function "
+        "too much. Judge by barrier_original, and try reach='exact', another method or fine-tuning (finetune=2)."
+    ]
 
 
 def _require_networks(source: object, target: object) -> None:
@@ -272,3 +332,9 @@ def _require_counts(**counts: object) -> None:
         least = 0 if name in ("finetune", "points") else 1
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise DataError(f"{name} is a whole number of at least {least}, found {value!r}.")
+
+
+def _require_sizes(**sizes: object) -> None:
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+            raise DataError(f"{name} is a number of at least 0, found {value!r}; leave it out for the default.")

@@ -30,6 +30,7 @@ class Method:
         needs: ``""``, ``"data"`` or ``"labels"``.
         reference: Of the paper, in docs/references.bib.
         summary: A line for tables and help.
+        turns: Whether it is for orthogonal maps, beyond the exact groups where ``reach`` allows.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Method:
     needs: str
     reference: str
     summary: str
+    turns: bool = False
 
 
 METHODS = {
@@ -66,6 +68,7 @@ METHODS = {
             "",
             "adelfio:25",
             "orthogonal maps that bring the weights closest",
+            turns=True,
         ),
         Method(
             "procrustes-activations",
@@ -74,6 +77,7 @@ METHODS = {
             "data",
             "adelfio:25",
             "orthogonal maps that bring the activations closest",
+            turns=True,
         ),
         Method(
             "procrustes-weights+activations",
@@ -81,7 +85,8 @@ METHODS = {
             ("pre", "post"),
             "data",
             "adelfio:25",
-            "weights first, then the activations of the aligned network",
+            "orthogonal maps by the weights first, then by the activations of the aligned network",
+            turns=True,
         ),
         Method(
             "stiefel",
@@ -89,7 +94,8 @@ METHODS = {
             ("layerwise", "joint"),
             "",
             "wen:13",
-            "orthogonal maps by descent along Cayley curves",
+            "orthogonal maps that bring the weights closest, by descent along Cayley curves",
+            turns=True,
         ),
         Method(
             "straight-through",

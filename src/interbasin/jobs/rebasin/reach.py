@@ -14,12 +14,14 @@ Spaces that are divided into blocks (heads) move by permutations in any case.
 
 from __future__ import annotations
 
+from interbasin.counting import counted
 from interbasin.errors import UnknownNameError
 from interbasin.jobs.rebasin.problem import Unknown
+from interbasin.networks.checkpoints.faults import listed
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["REACHES", "isometric", "unknowns"]
+__all__ = ["REACHES", "isometric", "kept_exact", "unknowns"]
 
 REACHES = ("auto", "exact", "orthogonal")
 _SMALLER = (Group.PERMUTATION, Group.SIGNED)
@@ -48,3 +50,19 @@ def unknowns(wiring: Wiring, reach: str) -> list[Unknown]:
 def isometric(unknown: Unknown) -> Unknown:
     """The same, with maps that keep lengths."""
     return Unknown(unknown.name, unknown.size, unknown.within, _ISOMETRIES.get(unknown.kind, unknown.kind))
+
+
+def kept_exact(wiring: Wiring, reach: str) -> tuple[str, ...]:
+    """A sentence, where a method for orthogonal maps was kept to exact ones by ``"auto"``; none where it was not."""
+    if reach != "auto":
+        return ()
+    both = zip(unknowns(wiring, "auto"), unknowns(wiring, "orthogonal"), strict=True)
+    kept = [taken.name for taken, turned in both if taken.kind is not turned.kind]
+    if not kept:
+        return ()
+    gains = all(wiring.spaces[name].scales for name in kept)
+    why = "gains stand there, which no rotation can carry" if gains else "the network has exact rotations elsewhere"
+    return (
+        f"In {counted(len(kept), 'space')} ({listed(kept)}) only exact maps, such as permutations, were sought, "
+        f"because {why}; reach='orthogonal' turns all spaces, and changes the function.",
+    )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from interbasin.counting import counted
 from interbasin.evaluate import performance
 from interbasin.evaluate.scores import mean_loss
 from interbasin.jobs.rebasin.descent import sweep_until_still
@@ -53,7 +54,14 @@ def straight_through(task: Task, variant: str) -> Matched:
         task.tell(f"epoch {epoch + 1}: loss of the middle {value:.4g}")
         if value < least:
             best, least = maps, value
-    return Matched(best, least, tuple(path), notes=begun.notes)
+    notes = begun.notes
+    if least == path[0]:
+        notes += (
+            f"Nothing better was found in {counted(task.options.epochs, 'pass', 'passes')} over the data: the maps are "
+            f"those of weight matching that it began with (loss of the middle {least:.4g}); more (epochs=) may find "
+            "better ones.",
+        )
+    return Matched(best, least, tuple(path), notes=notes)
 
 
 def _middle(task: Task, maps: Mapping[str, Map]) -> float:

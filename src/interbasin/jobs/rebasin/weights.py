@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from interbasin.counting import counted
 from interbasin.jobs.rebasin.descent import Sweeps, match_each, start, sweep_until_still
 from interbasin.jobs.rebasin.problem import Problem, Unknown
 from interbasin.jobs.rebasin.reach import unknowns
@@ -70,6 +71,5 @@ def _descended(task: Task, sought: list[Unknown]) -> Matched:
 
 
 def _unfinished(sweeps: Sweeps) -> str:
-    return (
-        f"The sweeps were still gaining when {len(sweeps.path) - 2} of them were done; more (sweeps=) may match closer."
-    )
+    done = counted(len(sweeps.path) - 2, "sweep")
+    return f"The objective was still falling after {done}; more (sweeps=) may match closer."

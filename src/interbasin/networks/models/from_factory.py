@@ -49,7 +49,12 @@ def _call(name: str) -> Any:
     module = _module(where, name)
     factory = getattr(module, function, None)
     if not callable(factory):
-        public = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+        # What it imported is callable too, and no factory of its own.
+        public = [
+            one
+            for one, value in vars(module).items()
+            if callable(value) and not one.startswith("_") and _home(getattr(value, "__module__", "")) == _home(where)
+        ]
         raise UnknownNameError.of(f"factory in {where}", function, public[:20])
     try:
         return factory()
@@ -60,6 +65,11 @@ def _call(name: str) -> Any:
             f"The factory {name} was called without arguments and failed ({_told(error)}); make it work by itself "
             "first."
         ) from error
+
+
+def _home(module: object) -> str:
+    """The package that a module is of, or the module itself."""
+    return str(module).partition(".")[0]
 
 
 def _module(where: str, name: str) -> ModuleType:

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from interbasin.errors import FileError, InterbasinError, MapError, ShapeError, UnknownNameError, WiringError
-from interbasin.maps import Affine, Map
+from interbasin.maps import Affine, Identity, Map
 from interbasin.maps.base import require_map
 from interbasin.maps.files import restore
-from interbasin.networks.wiring.groups import belongs, sample
+from interbasin.networks.wiring.groups import belongs, is_blockwise, sample
 from interbasin.networks.wiring.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
 from interbasin.networks.wiring.soundness import require_sound
 from interbasin.networks.wiring.spaces import BOUNDARY, Axis, Grid, In, Row, Space, Still
 from interbasin.networks.wiring.tracing import Inputs
 from interbasin.randomness import generator_of
-from interbasin.storage import new_folder, read_record, write_record
+from interbasin.storage import as_path, new_folder, read_record, write_record
 
 __all__ = ["Alignment", "TensorWiring", "Wiring"]
 
@@ -149,9 +149,9 @@ class Wiring:
     # ------------------------------------------------------------------ as text and as data
 
     def __str__(self) -> str:
-        width = max((len(name) for name in self.tensors), default=0)
-        lines = [f"{name:<{width}}  {line(tensor.axes)}" for name, tensor in self.tensors.items()]
-        return "\n".join(lines)
+        tensors = {name: line(tensor.axes) for name, tensor in self.tensors.items()}
+        spaces = {name: space.describe() for name, space in self.spaces.items()}
+        return "\n".join([*_columns(tensors), "", *_columns(spaces), "", repr(self)])
 
     def __repr__(self) -> str:
         moving = sum(not space.is_fixed for space in self.spaces.values())
@@ -241,6 +241,13 @@ class Alignment:
                     f"Space {name!r} is {space.width} wide and its map reads width {one.source_width}; fit the map on "
                     "this network."
                 )
+            if space.within and not isinstance(one, Identity) and not is_blockwise(one, space.blocks):
+                heads = " and ".join(map(repr, space.within))
+                raise MapError(
+                    f"Space {name!r} has a map for each of its {space.blocks} blocks of {space.size}, found {one!r}; "
+                    f"fit one in each block and give Blocks([...]) of them, in the order of the source: the blocks "
+                    f"change places by the map of {heads}."
+                )
 
     @property
     def is_exact(self) -> bool:
@@ -282,7 +289,10 @@ class Alignment:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Alignment:
-        """The alignment that was saved to ``folder``."""
+        """The alignment that was saved to ``folder``, or that a job left in its outcome there."""
+        where = as_path(folder)
+        if not (where / "alignment.json").exists() and (where / "alignment" / "alignment.json").exists():
+            folder = where / "alignment"
         document, tensors = read_record(folder, "alignment", "alignment", VERSION)
 
         def restored() -> Alignment:
@@ -294,6 +304,11 @@ class Alignment:
             return cls(Wiring.from_json(document["wiring"]), maps)
 
         return _restored(restored, "alignment", folder)
+
+
+def _columns(rows: Mapping[str, str]) -> list[str]:
+    width = max(map(len, rows), default=0)
+    return [f"{name:<{width}}  {told}" for name, told in rows.items()]
 
 
 def _restored(make: Callable[[], Made], what: str, folder: str | os.PathLike[str]) -> Made:
