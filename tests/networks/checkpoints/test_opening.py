@@ -91,7 +91,7 @@ def point(name: str) -> Callable[[Path], None]:
             "a missing shard",
             lambda f: (f / "model-00002-of-00002.safetensors").unlink(),
             CheckpointError,
-            "names 2 files, of which 1 are not there: model-00002-of-00002.safetensors",
+            "names 2 files and not all are there: model-00002-of-00002.safetensors missing",
         ),
         case(
             "a tensor in another shard",

@@ -173,6 +173,24 @@ def test_an_adapter_stays_one_file_by_its_own_name(tmp_path):
     assert open_checkpoint(tmp_path / "b").kind == "adapter" and is_our_folder(tmp_path / "b")
 
 
+def test_an_adapter_can_be_given_another_base(tmp_path):
+    (tmp_path / "a").mkdir()
+    settings = {"peft_type": "LORA", "base_model_name_or_path": "old", "revision": "main", "r": 2}
+    (tmp_path / "a" / "adapter_config.json").write_text(json.dumps(settings), "utf-8")
+    save_file({"x": W}, tmp_path / "a" / "adapter_model.safetensors")
+    write_checkpoint(tmp_path / "b", {"x": W}, like=tmp_path / "a", base=tmp_path / "new")
+    adapter = open_checkpoint(tmp_path / "b").adapter
+    assert (adapter.base, adapter.rank) == (str(tmp_path / "new"), 2)
+    assert json.loads((tmp_path / "a" / "adapter_config.json").read_text("utf-8")) == settings
+
+
+@pytest.mark.parametrize("name", ["b", "b.safetensors"])
+def test_a_base_for_what_is_no_adapter_is_refused(tmp_path, name):
+    with pytest.raises(DataError, match="base= names the network of an adapter"):
+        write_checkpoint(tmp_path / name, {"x": W}, base="new")
+    assert left_in(tmp_path) == []
+
+
 def test_a_likeness_that_is_not_there_is_named(tmp_path):
     words = ("missing", "there is nothing there")
     refused(lambda: write_checkpoint(tmp_path / "m", {}, like=tmp_path / "missing"), CheckpointError, words)

@@ -186,7 +186,7 @@ def test_nan_weights_are_named() -> None:
     network = small()
     with torch.no_grad():
         network.up.weight[0, 0] = float("nan")
-    with pytest.raises(WiringError, match=r"up\.weight of PreNorm holds 1 entries"):
+    with pytest.raises(WiringError, match=r"up\.weight of PreNorm holds 1 entry"):
         fold_norms(network, tokens())
 
 

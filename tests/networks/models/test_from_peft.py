@@ -89,7 +89,7 @@ def test_an_adapter_that_does_not_fit_is_refused(folder):
     whole = load_file(path)
     first = sorted(whole)[0]
     save_file({name: value for name, value in whole.items() if name != first}, path)
-    refused(lambda: load_model(str(folder / "adapter")), CheckpointError, ("lacks 1 tensors of the adapter of",))
+    refused(lambda: load_model(str(folder / "adapter")), CheckpointError, ("lacks 1 tensor of the adapter of",))
     save_file({**whole, "base_model.model.stranger.lora_A.weight": torch.ones(1)}, path)
     refused(lambda: load_model(str(folder / "adapter")), CheckpointError, ("no use for", "stranger"))
     save_file({name: torch.ones(3, 3) for name in whole}, path)

@@ -143,7 +143,7 @@ def test_tied_weights_need_to_be_there_once_and_stay_tied(here, tmp_path):
             "weight has shape (3, 3)",
             "and (2, 3) in the network of",
         ),
-        case("a missing tensor", {"weight": torch.ones(2, 3)}, CheckpointError, "lacks 1 tensors of", "bias"),
+        case("a missing tensor", {"weight": torch.ones(2, 3)}, CheckpointError, "lacks 1 tensor of", "bias"),
         case(
             "other names",
             {"w": torch.ones(2, 3), "b": torch.ones(2)},
@@ -155,7 +155,7 @@ def test_tied_weights_need_to_be_there_once_and_stay_tied(here, tmp_path):
             "a tensor too many",
             {"weight": torch.ones(2, 3), "bias": torch.ones(2), "extra": torch.ones(1)},
             CheckpointError,
-            "has 1 tensors that the network of",
+            "has 1 tensor that the network of",
             "extra",
             "strict=False",
         ),
@@ -172,7 +172,7 @@ def test_tensors_without_use_can_be_left_aside_but_missing_ones_cannot(here, tmp
     assert load_model(f"{here}:plain@w.safetensors", strict=False).unused == ("extra",)
     del state["bias"]
     save_file(state, tmp_path / "w.safetensors")
-    refused(lambda: load_model(f"{here}:plain@w.safetensors", strict=False), CheckpointError, ("lacks 1 tensors",))
+    refused(lambda: load_model(f"{here}:plain@w.safetensors", strict=False), CheckpointError, ("lacks 1 tensor",))
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ def test_nothing_is_overwritten_unasked_and_damage_is_noticed(tmp_path):
 
 
 def test_it_says_what_it_is():
-    assert repr(record(mlp(), numbers(9, 5), ["0:output"])) == "Recording(1 pairs, 1 batches)"
+    assert repr(record(mlp(), numbers(9, 5), ["0:output"])) == "Recording(1 pair, 1 batch)"
     found = record(mlp(), numbers(9, 5), ["0:output"], statistics="layerwise")
-    assert repr(found) == "Recording(all pairs of layers, 1 batches)"
+    assert repr(found) == "Recording(all pairs of layers, 1 batch)"
 
 
 def test_a_pair_that_was_not_recorded_is_told_with_the_nearest(tmp_path):

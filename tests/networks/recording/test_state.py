@@ -116,8 +116,8 @@ def test_the_state_of_another_recording_is_refused_with_what_differs(tmp_path):
     refused("differs in networks", mlp(1), data, ["0:output"])
     refused("differs in grams", net, data, ["0:output"], grams=True)
     refused("differs in spaces, statistics", net, data, ["0:output"], statistics="layerwise")
-    refused("data do not begin with those", net, list(numbers(3, 4, 5, seed=1)), ["0:output"])
-    refused("data do not begin with those", net, data[:2], ["0:output"])
+    refused("data do not begin", net, list(numbers(3, 4, 5, seed=1)), ["0:output"])
+    refused("data do not begin", net, data[:2], ["0:output"])
 
 
 def test_more_data_of_the_same_are_added(tmp_path):
@@ -186,7 +186,7 @@ def test_one_changed_entry_of_weights_or_data_is_noticed(tmp_path):
         record(changed, data, [":output"], state=tmp_path / "s")
     other = [data[0].clone(), data[1]]
     other[0][3, 3] += 1e-9
-    with pytest.raises(DataError, match="the data do not begin with those"):
+    with pytest.raises(DataError, match="the data do not begin"):
         record(net, other, [":output"], state=tmp_path / "s")
     assert record(net, data, [":output"], state=tmp_path / "s").batches == 2
 
@@ -212,7 +212,7 @@ def test_plain_values_in_a_batch_are_part_of_it(tmp_path):
     torch.manual_seed(0)
     net, x = Scaled(), numbers(4, 5)
     record(net, [{"x": x, "scale": 2.0}], ["fc:output"], state=tmp_path / "s")
-    with pytest.raises(DataError, match="the data do not begin with those"):
+    with pytest.raises(DataError, match="the data do not begin"):
         record(net, [{"x": x, "scale": 3.0}], ["fc:output"], state=tmp_path / "s")
 
 

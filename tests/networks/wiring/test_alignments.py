@@ -8,7 +8,7 @@ from tests.networks.wiring.known_networks import Written, attention, between, fu
 from torch import Tensor, nn
 
 from interbasin.errors import MapError, ShapeError, UnknownNameError, WiringError
-from interbasin.maps import Blocks, Identity, Linear, Orthogonal, Permutation
+from interbasin.maps import Blocks, Identity, Orthogonal, Permutation
 from interbasin.networks.wiring import Alignment, carry, wire
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -72,8 +72,8 @@ def test_alignments_that_do_not_meet_are_refused() -> None:
     elsewhere = wire(attention(), rows(5, 12))
     with pytest.raises(UnknownNameError, match="space in the first alignment"):
         Alignment(elsewhere, {"v": elsewhere.sample().maps["v"]}) @ wiring.sample()
-    with pytest.raises(MapError, match="one map for each of its 3 blocks"):
-        Alignment(elsewhere, {"v": Linear(gaussian(12, 12))}) @ elsewhere.sample()
+    both = Alignment(elsewhere, {"v": Identity(12)}) @ elsewhere.sample(spaces=["v"])
+    assert both.maps["v"] == elsewhere.sample(spaces=["v"]).maps["v"]
     with pytest.raises(TypeError):
         wiring.sample() @ 3
 

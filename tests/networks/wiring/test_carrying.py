@@ -325,7 +325,7 @@ def test_a_space_with_a_map_for_each_head_refuses_one_map_for_all() -> None:
     network, inputs = CASES["attention"]
     wiring = wire(network, inputs)
     dense = Linear(wiring.sample(seed=2, spaces=["v"]).maps["v"].matrix)
-    with pytest.raises(MapError, match="3 blocks with a map each"):
+    with pytest.raises(MapError, match="one map for each of its 3 blocks of"):
         carry(network, wiring, {"v": dense})
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.errors import DataError, MapError, ShapeError, UnknownNameError, WiringError
-from interbasin.maps import Affine, Orthogonal, Permutation
+from interbasin.maps import Affine, Blocks, Identity, Orthogonal, Permutation
 from interbasin.networks.wiring import Alignment, carry, wire
 
 
@@ -94,7 +94,7 @@ def test_nan_weights_are_named_by_the_check() -> None:
     with torch.no_grad():
         network[2].weight[1, 2] = float("nan")
     wiring = wire(network, batch())
-    with pytest.raises(WiringError, match=r"2\.weight of Sequential holds 1 entries that are NaN or infinite"):
+    with pytest.raises(WiringError, match=r"2\.weight of Sequential holds 1 entry that is NaN or infinite"):
         wiring.check(network, batch())
 
 
@@ -306,10 +306,11 @@ def test_a_map_for_blocks_must_be_one_a_block() -> None:
     network, x = Attention().eval(), torch.randn(2, 3, 4)
     wiring = wire(network, x)
     space = next(space for space in wiring.spaces.values() if space.blocks == 2)
-    alignment = Alignment(wiring, {space.name: Permutation(range(8))})
-    assert not alignment.is_exact
-    with pytest.raises(MapError, match="has 2 blocks with a map each"):
-        carry(network, alignment)
+    with pytest.raises(MapError, match=r"one map for each of its 2 blocks of 4.*Blocks.*by the map of 'heads"):
+        Alignment(wiring, {space.name: Permutation(range(8))})
+    with pytest.raises(MapError, match="in the order of the source"):
+        Alignment(wiring, {space.name: Blocks([Identity(4), Identity(4)], order=[1, 0])})
+    assert Alignment(wiring, {space.name: Identity(8)}).is_exact
 
 
 def test_an_alignment_knows_whether_it_is_exact() -> None:

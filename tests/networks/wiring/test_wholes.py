@@ -7,7 +7,7 @@ import torch
 from tests.networks.recording.examples import by_hand, llama, mlp, numbers, rows_of, texts
 
 import interbasin as ib
-from interbasin.errors import MapError, UnknownNameError
+from interbasin.errors import UnknownNameError
 from interbasin.maps import Identity
 from interbasin.networks.wiring import Alignment
 from interbasin.networks.wiring.wholes import whole_map
@@ -35,12 +35,3 @@ def test_a_space_without_blocks_has_its_map_and_one_without_a_map_stays():
     assert whole_map(Alignment(alignment.wiring, {}), "0") == Identity(8)
     with pytest.raises(UnknownNameError, match="no space named 'fc'"):
         whole_map(alignment, "fc")
-
-
-def test_a_map_that_is_not_of_blocks_is_refused():
-    model, batch = llama(), texts()[0]
-    wiring = ib.wire(model, batch)
-    name = "model.layers.0.self_attn.v_proj"
-    wrong = Alignment(wiring, {name: ib.maps.Linear(torch.eye(wiring.spaces[name].width))})
-    with pytest.raises(MapError, match="is not one map for each of its"):
-        whole_map(wrong, name)

@@ -9,8 +9,9 @@ from typing import Any
 
 from interbasin.errors import CheckpointError
 from interbasin.networks.checkpoints.faults import read_json
+from interbasin.storage import write_document
 
-__all__ = ["CONFIGURATION", "Adapter", "read_adapter"]
+__all__ = ["CONFIGURATION", "Adapter", "read_adapter", "write_base"]
 
 CONFIGURATION = "adapter_config.json"
 
@@ -61,3 +62,9 @@ def read_adapter(folder: Path) -> Adapter:
                 "save the adapter again with its save_pretrained."
             )
     return Adapter(str(method), base or None, rank, alpha, targets, settings)
+
+
+def write_base(folder: Path, base: str) -> None:
+    """Have the adapter in ``folder``, which is being filled, belong to ``base``."""
+    settings = {**read_adapter(folder).settings, "base_model_name_or_path": base, "revision": None}
+    write_document(folder / CONFIGURATION, settings)

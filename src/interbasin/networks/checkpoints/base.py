@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from interbasin.counting import counted
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints.adapters import Adapter
 from interbasin.networks.checkpoints.dtypes import torch_dtype
@@ -227,7 +228,8 @@ class Checkpoint(Mapping[str, "Tensor"]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return f"Checkpoint({str(self.path)!r}, {self.kind}, {len(self)} tensors, {self.numel:,} numbers)"
+        size = f"{counted(len(self), 'tensor')}, {counted(self.numel, 'number')}"
+        return f"Checkpoint({str(self.path)!r}, {self.kind}, {size})"
 
     def _stored(self, name: str) -> str:
         stored = self.ties.get(name, name) if isinstance(name, str) else None

@@ -6,6 +6,7 @@ import json
 from os import PathLike
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from interbasin.counting import counted
 from interbasin.errors import CheckpointError
 from interbasin.networks.checkpoints.adapters import CONFIGURATION, Adapter, read_adapter
 from interbasin.networks.checkpoints.base import Checkpoint, Source, gathered
@@ -177,8 +178,8 @@ def _shards(index: Path) -> list[Source]:
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{index} names {len(files)} files, of which {len(missing)} are not there: {listed(missing)}; copy or "
-            "download them as well."
+            f"{index} names {counted(len(files), 'file')} and not all are there: {listed(missing)} missing; copy or "
+            "download what is missing."
         )
     sources = [_source(index.parent / name, None)[0] for name in files]
     gathered(index, sources)

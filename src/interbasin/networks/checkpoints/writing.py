@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from interbasin.errors import CheckpointError, DataError
+from interbasin.networks.checkpoints.adapters import write_base
 from interbasin.networks.checkpoints.base import Checkpoint
 from interbasin.networks.checkpoints.companions import companions, copy_companions
 from interbasin.networks.checkpoints.dtypes import storable
@@ -45,6 +46,7 @@ def write_checkpoint(
     like: Checkpoint | str | os.PathLike[str] | None = None,
     max_shard_bytes: int = SHARD,
     metadata: Mapping[str, str] | None = None,
+    base: str | os.PathLike[str] | None = None,
     force: bool = False,
 ) -> None:
     """Write weights to ``path``: all of them, or nothing at all.
@@ -60,6 +62,8 @@ def write_checkpoint(
         max_shard_bytes: A file is closed before it grows beyond this, and an index says which tensor is in which file.
             An adapter is always one file.
         metadata: Notes for the headers, text to text.
+        base: Of an adapter (``like`` is one): the network that it belongs to, where that is no longer the one that it
+            was trained on. An adapter that was carried belongs to the network that was carried likewise.
         force: Replace what this function wrote there. Anything else is never replaced.
 
     Raises:
@@ -81,13 +85,21 @@ def write_checkpoint(
     if target.suffix == ".safetensors":
         _check_arguments(max_shard_bytes, metadata)
         template = _template(like)
+        if base is not None:
+            raise _no_configuration(base)
         with new_file(target, force=force, ours=is_our_file) as temporary:
             shards = _Shards(temporary.parent, temporary.stem, None, target, _notes(metadata), [])
             shards.fill(tensors, template.stored)
         return
     with new_folder(target, force=force, ours=is_our_folder) as temporary:
         write_into(
-            temporary, tensors, like=like, max_shard_bytes=max_shard_bytes, metadata=metadata, destination=target
+            temporary,
+            tensors,
+            like=like,
+            max_shard_bytes=max_shard_bytes,
+            metadata=metadata,
+            base=base,
+            destination=target,
         )
 
 
@@ -98,6 +110,7 @@ def write_into(
     like: Checkpoint | str | os.PathLike[str] | None = None,
     max_shard_bytes: int = SHARD,
     metadata: Mapping[str, str] | None = None,
+    base: str | os.PathLike[str] | None = None,
     destination: Path | None = None,
 ) -> None:
     """Write weights into a folder that is being filled; ``destination`` is what messages call it."""
@@ -107,12 +120,23 @@ def write_into(
     _check_source(tensors)
     _check_arguments(max_shard_bytes, metadata)
     template = _template(like)
+    if base is not None and template.stem != ADAPTER_STEM:
+        raise _no_configuration(base)
     copied = [] if template.folder is None else companions(template.folder)
     limit = None if template.stem == ADAPTER_STEM else max_shard_bytes
     shards = _Shards(folder, template.stem, limit, destination or folder, _notes(metadata), copied)
     shards.fill(tensors, template.stored)
     if template.folder is not None:
         copy_companions(copied, template.folder, folder)
+    if base is not None:
+        write_base(folder, os.fspath(base))
+
+
+def _no_configuration(base: str | os.PathLike[str]) -> DataError:
+    return DataError(
+        f"base= names the network of an adapter (found {os.fspath(base)!r}), and what is written here is not the "
+        "folder of one; give the adapter's folder as like=, or leave base= out."
+    )
 
 
 @dataclass(frozen=True)

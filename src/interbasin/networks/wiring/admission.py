@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from interbasin.counting import counted
 from interbasin.errors import WiringError
 from interbasin.networks.wiring.refusals import first_line, short
 
@@ -144,6 +145,6 @@ def refuse_numbers_that_are_none(model: nn.Module) -> None:
             count = int((~torch.isfinite(tensor)).sum())
             if isinstance(dict(model.named_parameters()).get(name), nn.Parameter):
                 raise WiringError(
-                    f"{short(name)} of {type(model).__name__} holds {count} entries that are NaN or infinite; no check "
-                    "can be made with them. Load the weights again, or repair them."
+                    f"{short(name)} of {type(model).__name__} holds {counted(count, 'entry that is', 'entries that are')} NaN or infinite; no "
+                    "check can be made with them. Load the weights again, or repair them."
                 )

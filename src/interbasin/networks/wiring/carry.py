@@ -9,13 +9,12 @@ moves first, then they change places.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from interbasin.arrays import has_arithmetic, working_dtype
-from interbasin.errors import DataError, MapError, ShapeError, WiringError
+from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
 from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, leaves
 
@@ -150,13 +149,7 @@ class Mover:
         known = (axis.space, axis.role)
         if known not in self._stacked:
             one = self._side(*known)
-            count = self.spaces[axis.space].blocks
-            if not isinstance(one, Blocks) or len(one.maps) != count or not _in_order(one):
-                raise MapError(
-                    f"Space {axis.space!r} has {count} blocks with a map each, found {one!r}; give Blocks of {count} "
-                    f"maps in their own order, and let the blocks change places by the maps of "
-                    f"{', '.join(self.spaces[axis.space].within)}."
-                )
+            assert isinstance(one, Blocks)  # which an Alignment sees to
             self._stacked[known] = torch.stack([block.matrix for block in one.maps])
         return self._stacked[known]
 
@@ -185,12 +178,6 @@ def _beside(axes: list[tuple[int, Axis]], home: int, space: str) -> int:
             "of a low-rank update of a grouped layer. Carry the whole update."
         )
     return next((place for place in places if axes[place][0] == home), places[0])
-
-
-def _in_order(blocks: Blocks) -> bool:
-    return all(later == before + 1 for before, later in pairwise(blocks.order.index.tolist())) and (
-        int(blocks.order.index[0]) == 0
-    )
 
 
 def _size(one: Map) -> Map:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from interbasin.counting import counted
 from interbasin.errors import DataError, WiringError
 from interbasin.networks.wiring.admission import admit, refuse_numbers_that_are_none
 from interbasin.networks.wiring.carrying import carry
@@ -113,8 +114,8 @@ def _refuse_no_figures(model: nn.Module, outputs: list[Tensor]) -> None:
     count = sum(int(torch.isnan(one).sum()) for one in outputs if one.is_floating_point() or one.is_complex())
     if count:
         raise DataError(
-            f"{count} entries of the outputs of {name} are NaN, so nothing can be compared; give inputs without NaN "
-            "and in the range that the network takes."
+            f"The outputs of {name} hold {counted(count, 'entry that is', 'entries that are')} NaN, so nothing can be compared; "
+            "give inputs without NaN and in the range that the network takes."
         )
 
 

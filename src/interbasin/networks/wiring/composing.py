@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from interbasin.errors import MapError, ShapeError, UnknownNameError
+from interbasin.errors import ShapeError, UnknownNameError
 from interbasin.maps import Blocks, Identity, Map
 from interbasin.networks.wiring.returning import block_order
 
@@ -54,15 +54,12 @@ def _blockwise(later: Alignment, first: Alignment, name: str) -> Map:
     wiring = first.wiring
     space = wiring.spaces[name]
     one, other = first.maps.get(name, Identity(space.width)), later.maps[name]
-    before = [Identity(space.size)] * space.blocks if isinstance(one, Identity) else _maps(one, name, space.blocks)
-    after = _maps(other, name, space.blocks)
+    before, after = _maps(one, space.size, space.blocks), _maps(other, space.size, space.blocks)
     maps: list[Map] = [*before]
     for place, taken in enumerate(block_order(wiring, first.maps, space.within)):
         maps[taken] = after[place] @ before[taken]
     return Blocks(maps)
 
 
-def _maps(one: Map, name: str, blocks: int) -> list[Map]:
-    if not isinstance(one, Blocks) or len(one.maps) != blocks:
-        raise MapError(f"The map of space {name!r} is not one map for each of its {blocks} blocks.")
-    return list(one.maps)
+def _maps(one: Map, size: int, blocks: int) -> list[Map]:
+    return list(one.maps) if isinstance(one, Blocks) else [Identity(size)] * blocks

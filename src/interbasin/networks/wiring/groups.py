@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -105,13 +106,17 @@ def _uniform(generator: torch.Generator) -> float:
     return float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
+def is_blockwise(one: Map, blocks: int) -> TypeGuard[Blocks]:
+    """Whether a map is one for each of ``blocks`` blocks, which keep their places."""
+    return isinstance(one, Blocks) and len(one.maps) == blocks and one.order.index.tolist() == [*range(blocks)]
+
+
 def belongs(one: Map, group: Group, blocks: int) -> bool:
     """Whether a map is by its kind an element of ``group`` in each of ``blocks`` blocks, which keep their places."""
     if isinstance(one, Identity):
         return True
     if blocks > 1:
-        in_place = isinstance(one, Blocks) and len(one.maps) == blocks and one.order.index.tolist() == [*range(blocks)]
-        return in_place and all(belongs(block, group, 1) for block in one.maps)  # type: ignore[attr-defined]
+        return is_blockwise(one, blocks) and all(belongs(block, group, 1) for block in one.maps)
     if one.source_width != one.target_width or not one.is_exact_inverse:
         return False
     if group in _PLANE:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from interbasin.errors import MapError, UnknownNameError
+from interbasin.errors import UnknownNameError
 from interbasin.maps import Blocks, Identity, Map
 from interbasin.networks.wiring.returning import block_order
 
@@ -34,12 +34,9 @@ def whole_map(alignment: Alignment, name: str) -> Map:
         return one
     if isinstance(one, Identity):
         maps: list[Map] = [Identity(space.size)] * space.blocks
-    elif isinstance(one, Blocks) and len(one.maps) == space.blocks:
-        maps = list(one.maps)
     else:
-        raise MapError(
-            f"The map of space {name!r} is not one map for each of its {space.blocks} blocks, found {one!r}."
-        )
+        assert isinstance(one, Blocks)  # which an Alignment sees to
+        maps = list(one.maps)
     order = block_order(alignment.wiring, alignment.maps, space.within)
     if order == list(range(space.blocks)):
         return one

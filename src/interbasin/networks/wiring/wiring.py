@@ -244,7 +244,7 @@ class Alignment:
             if space.within and not isinstance(one, Identity) and not is_blockwise(one, space.blocks):
                 heads = " and ".join(map(repr, space.within))
                 raise MapError(
-                    f"Space {name!r} has a map for each of its {space.blocks} blocks of {space.size}, found {one!r}; "
+                    f"Space {name!r} has one map for each of its {space.blocks} blocks of {space.size}, found {one!r}; "
                     f"fit one in each block and give Blocks([...]) of them, in the order of the source: the blocks "
                     f"change places by the map of {heads}."
                 )
