@@ -337,9 +337,9 @@ def test_weights_that_have_no_use_are_left_aside_when_asked(nets, tmp_path):
     weights = load_model(f"{nets}:network").model.state_dict()
     save_file({**weights, "more": torch.ones(2)}, tmp_path / "w.safetensors")
     asked = f"{nets}:network@w.safetensors"
-    assert "1 tensors that the network" in failed(run("inspect", asked))
+    assert "1 tensor that the network" in failed(run("inspect", asked))
     done = run("inspect", asked, "--no-strict")
-    assert done.exit_code == 0 and "1 tensors of the weights have no use" in done.stderr
+    assert done.exit_code == 0 and "no use for 1 tensor of the weights" in done.stderr
     assert told(asked, "--no-strict")["model"]["weights"] == "w.safetensors"
 
 
@@ -374,7 +374,7 @@ def test_what_is_in_the_way_is_said_before_anything_is_loaded(tmp_path):
         ("without_inputs", ["Example inputs", "--inputs FILE", "--input-shape 1,3,224,224"]),
         ("branching", ["Branching cannot be traced", "depends on the values", "torch.where"]),
         ("needs_two_columns", ["The example inputs do not fit Network"]),
-        ("sick", ["blocks.1.up.weight of Network holds 1 entries that are NaN"]),
+        ("sick", ["blocks.1.up.weight of Network holds 1 entry that is NaN"]),
         ("exits", [":exits was called without arguments and failed", "sys.exit(3)"]),
         ("leaving", ["the network's own code left the program, as sys.exit('enough') does"]),
     ],

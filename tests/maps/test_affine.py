@@ -25,7 +25,7 @@ def test_an_affine_map_refuses_what_is_no_matrix(make, error, words):
         case("as wide as the source", lambda: [1.0, 2.0, 3.0], ShapeError, "one offset a unit", "(3,)"),
         case("a number", lambda: 1.0, ShapeError, "()"),
         case("a row", lambda: [[1.0, 2.0]], ShapeError, "(1, 2)"),
-        case("NaN", lambda: [1.0, math.nan], DataError, "offset", "finite", "1 entries"),
+        case("NaN", lambda: [1.0, math.nan], DataError, "offset", "finite", "1 entry that is NaN"),
         case("infinity", lambda: [math.inf, -math.inf], DataError, "2 entries"),
         case("complex", lambda: torch.zeros(2, dtype=torch.complex64), DataError, "torch.complex64"),
         case("text", lambda: "ab", DataError, "str"),

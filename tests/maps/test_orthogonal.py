@@ -21,7 +21,7 @@ BAD_MATRICES = [
     case("no columns", lambda: torch.ones(2, 0), ShapeError, "(2, 0)"),
     case("an empty list", lambda: [], ShapeError, "(0,)"),
     case("unequal rows", lambda: [[1.0], [1.0, 2.0]], DataError, "list"),
-    case("NaN", lambda: [[math.nan, 0.0], [0.0, 1.0]], DataError, "finite", "1 entries"),
+    case("NaN", lambda: [[math.nan, 0.0], [0.0, 1.0]], DataError, "finite", "1 entry that is NaN"),
     case("infinity", lambda: torch.full((2, 2), math.inf), DataError, "finite", "4 entries"),
     case("complex", lambda: torch.eye(2, dtype=torch.complex64), DataError, "torch.complex64"),
     case("text", lambda: [["a", "b"]], DataError, "list"),

@@ -11,6 +11,7 @@ import typer
 
 from interbasin.cli.inspected import Seen, dtype_name
 from interbasin.cli.output import Debug, Json, Output, Quiet, foreign_code, number, shortened
+from interbasin.counting import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -179,5 +180,7 @@ def _remark(words: Output, seen: Seen, seconds: Mapping[str, float]) -> None:
             "An operator is taught by one small function: see 'Add an operator' in CONTRIBUTING.md, or report its name."
         )
     if seen.loaded.unused:
-        words.remark(f"{len(seen.loaded.unused)} tensors of the weights have no use in this network (--no-strict).")
+        words.remark(
+            f"This network has no use for {counted(len(seen.loaded.unused), 'tensor')} of the weights (--no-strict)."
+        )
     words.remark("; ".join(f"{what} {taken:.1f} s" for what, taken in seconds.items()) + ".")

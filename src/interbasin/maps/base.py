@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from interbasin.arrays import Array, as_tensor, has_arithmetic, like_input, working_dtype
+from interbasin.counting import counted
 from interbasin.errors import DataError, MapError, ShapeError
 
 __all__ = ["Map"]
@@ -205,7 +206,10 @@ def finite(tensor: Tensor, what: str) -> Tensor:
     """The tensor itself, once every entry is known to be finite."""
     bad = int((~torch.isfinite(tensor)).sum())
     if bad:
-        raise DataError(f"{what} must be finite, found {bad} entries that are NaN or infinite; clean them before.")
+        raise DataError(
+            f"{what} must be finite, found {counted(bad, 'entry that is', 'entries that are')} NaN or infinite; clean "
+            "them before."
+        )
     return tensor
 
 

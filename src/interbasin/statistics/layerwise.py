@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from interbasin.arrays import Array
+from interbasin.counting import counted
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.statistics.accumulation import Accumulator
 from interbasin.statistics.batches import add_batch
@@ -109,7 +110,8 @@ class LayerwiseMoments:
         return torch.tensor(values, dtype=torch.float64)
 
     def __repr__(self) -> str:
-        return f"LayerwiseMoments({len(self.sources)} source and {len(self.targets)} target layers, {self.count} rows)"
+        layers = f"{len(self.sources)} source and {counted(len(self.targets), 'target layer')}"
+        return f"LayerwiseMoments({layers}, {counted(self.count, 'row')})"
 
     @classmethod
     def _of_state(cls, state: Accumulator) -> LayerwiseMoments:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from interbasin.arrays import Array
+from interbasin.counting import counted
 from interbasin.errors import DataError
 from interbasin.statistics.accumulation import Accumulator, Side, cross_about
 from interbasin.statistics.batches import add_batch
@@ -168,7 +169,7 @@ class PairedMoments:
         if not self.count:
             return "PairedMoments(empty)"
         grams = ", grams" if self.has_grams else ""
-        return f"PairedMoments({self.target_width} <- {self.source_width}, {self.count} rows{grams})"
+        return f"PairedMoments({self.target_width} <- {self.source_width}, {counted(self.count, 'row')}{grams})"
 
     # ------------------------------------------------------------------ inside
 

@@ -92,7 +92,7 @@ def test_an_empty_batch_is_refused() -> None:
 
 def test_inputs_that_are_nan_are_refused() -> None:
     wiring = wire(mlp(), rows(4))
-    with pytest.raises(DataError, match="6 entries of the outputs of Sequential are NaN"):
+    with pytest.raises(DataError, match="outputs of Sequential hold 6 entries that are NaN"):
         wiring.check(mlp(), rows(4) * math.nan)
 
 

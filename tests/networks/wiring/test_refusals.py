@@ -152,7 +152,7 @@ def test_outputs_that_are_nan_are_refused() -> None:
             return torch.log(-self.layer(x).abs() - 1)
 
     network = Undefined().eval()
-    with pytest.raises(DataError, match=r"15 entries of the outputs of Undefined are NaN.*inputs without NaN"):
+    with pytest.raises(DataError, match=r"outputs of Undefined hold 15 entries that are NaN.*inputs without NaN"):
         wire(network, batch()).check(network, batch())
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interbasin.counting import counted
 from interbasin.data.batches.base import class_numbers
 from interbasin.data.vectors.faults import damaged
 from interbasin.data.vectors.npy import MappedReader, open_npy
@@ -60,7 +61,9 @@ def arrays_of(name: str, x: NDArray[Any], y: NDArray[Any] | None, classes: tuple
     else:
         labels = torch.from_numpy(np.array(_label_numbers(y.ravel(), name)))
     if len(labels) != len(x):
-        raise ShapeError(f"{name} has {len(x)} samples and {len(labels)} labels; give one label for each sample.")
+        raise ShapeError(
+            f"{name} has {counted(len(x), 'sample')} and {counted(len(labels), 'label')}; give one label a sample."
+        )
     return ArraySamples(name, x, labels, classes or named)
 
 

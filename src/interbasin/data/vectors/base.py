@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from interbasin.counting import counted
 from interbasin.errors import DataError, FileError, ShapeError
 
 __all__ = ["Batch", "Reader", "Vectors", "batch_dtype", "stamp_of"]
@@ -75,7 +76,7 @@ class Vectors:
             )
         if not 0 <= start <= self.rows:
             raise ShapeError(
-                f"Reading {self.path} was to start at row {start}, but it has {self.rows} rows; "
+                f"Reading {self.path} was to start at row {start}, but it has {counted(self.rows, 'row')}; "
                 f"start must lie from 0 to {self.rows}."
             )
         return self._unchanged(rows_per_batch, start)

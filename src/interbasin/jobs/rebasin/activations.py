@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from interbasin.counting import counted
 from interbasin.jobs.rebasin.descent import start
 from interbasin.jobs.rebasin.pieces import Dim, Piece
 from interbasin.jobs.rebasin.problem import Unknown
@@ -66,7 +67,7 @@ def _matched(task: Task, sought: list[Unknown], variant: str, *, normalised: boo
     sought = [isometric(unknown) for unknown in sought]
     places = standing(task.wiring, at="pre" if variant == "pre" else "post")
     seen = [unknown.name for unknown in sought if unknown.name in places]
-    task.tell(f"recording {len(seen)} spaces")
+    task.tell(f"recording {counted(len(seen), 'space')}")
     recorded = record(
         (task.source, task.target),
         task.data,

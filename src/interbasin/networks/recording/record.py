@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from interbasin.counting import counted
 from interbasin.errors import DataError, InterbasinError, UnknownNameError, WiringError
 from interbasin.networks.recording.batches import batches_of, digest_of, once_only
 from interbasin.networks.recording.choosing import At, refuse_other_moment
@@ -242,8 +243,8 @@ def _device(given: torch.device | str) -> torch.device:
 def _refuse_other_data(digest: str, kept: Kept, state: State | None) -> None:
     if state is not None and digest != kept.digest:
         raise DataError(
-            f"The state in {state.folder} holds {kept.batches} batches, but the data do not begin with those; "
-            "resuming needs the same batches in the same order (a loader that does not shuffle, or one that "
+            f"The state in {state.folder} holds {counted(kept.batches, 'batch', 'batches')}, but the data do not begin "
+            "with that; resuming needs the same batches in the same order (a loader that does not shuffle, or one that "
             "shuffles with a seed of its own)."
         )
 

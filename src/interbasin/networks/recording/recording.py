@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from interbasin.counting import counted
 from interbasin.errors import FileError, UnknownNameError
 from interbasin.networks.recording.plan import Plan
 from interbasin.statistics import LayerwiseMoments, PairedMoments
@@ -113,8 +114,8 @@ class Recording:
             ) from error
 
     def __repr__(self) -> str:
-        kind = "all pairs of layers" if self.layerwise is not None else f"{len(self.moments)} pairs"
-        return f"Recording({kind}, {self.batches} batches)"
+        kind = "all pairs of layers" if self.layerwise is not None else counted(len(self.moments), "pair")
+        return f"Recording({kind}, {counted(self.batches, 'batch', 'batches')})"
 
 
 def save_sums(

@@ -144,7 +144,8 @@ def refuse_numbers_that_are_none(model: nn.Module) -> None:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             count = int((~torch.isfinite(tensor)).sum())
             if isinstance(dict(model.named_parameters()).get(name), nn.Parameter):
+                entries = counted(count, "entry that is", "entries that are")
                 raise WiringError(
-                    f"{short(name)} of {type(model).__name__} holds {counted(count, 'entry that is', 'entries that are')} NaN or infinite; no "
-                    "check can be made with them. Load the weights again, or repair them."
+                    f"{short(name)} of {type(model).__name__} holds {entries} NaN or infinite; no check can be made "
+                    "with them. Load the weights again, or repair them."
                 )

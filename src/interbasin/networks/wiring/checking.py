@@ -114,8 +114,8 @@ def _refuse_no_figures(model: nn.Module, outputs: list[Tensor]) -> None:
     count = sum(int(torch.isnan(one).sum()) for one in outputs if one.is_floating_point() or one.is_complex())
     if count:
         raise DataError(
-            f"The outputs of {name} hold {counted(count, 'entry that is', 'entries that are')} NaN, so nothing can be compared; "
-            "give inputs without NaN and in the range that the network takes."
+            f"The outputs of {name} hold {counted(count, 'entry that is', 'entries that are')} NaN, so nothing can be "
+            "compared; give inputs without NaN and in the range that the network takes."
         )
 
 
