@@ -64,9 +64,11 @@ def distance(a: nn.Module | Mapping[str, Tensor], b: nn.Module | Mapping[str, Te
                 f"{name} has shape {tuple(tensor.shape)} in one network and {tuple(reference.shape)} in the other; "
                 "only networks of one shape have a distance."
             )
-        wide = reference.detach().double()
-        apart[name] = float(torch.linalg.vector_norm(tensor.detach().to(wide.device).double() - wide))
-        sizes.append(float(torch.linalg.vector_norm(wide)))
+        # A difference is right to its last digit in either's precision; only sums need a wider one.
+        own = torch.promote_types(torch.promote_types(tensor.dtype, reference.dtype), torch.float32)
+        gap = tensor.detach().to(reference.device, own) - reference.detach().to(own)
+        apart[name] = float(torch.linalg.vector_norm(gap, dtype=torch.float64))
+        sizes.append(float(torch.linalg.vector_norm(reference.detach().to(own), dtype=torch.float64)))
     total, size = math.hypot(*apart.values()), math.hypot(*sizes)
     metrics = {"distance": total} | ({"relative_distance": total / size} if size else {})
     return Distance(metrics, apart)
