@@ -453,6 +453,35 @@ def weight_matching_widths(found: dict[str, Any]) -> str:
     return table(columns, rows) + f"\n\n{environment(found)}"
 
 
+def real_pairs(found: dict[str, Any]) -> str:
+    parts = []
+    for pair in found["pairs"]:
+        rows = []
+        for way in pair["ways"]:
+            options = way["options"]
+            words = [way["method"], *([options["variant"]] if "variant" in options else [])]
+            folded = ", folded" if not options.get("stay_in_class", True) else ""
+            rows.append(
+                (
+                    " ".join(words) + folded,
+                    "-" if "exact" not in way else "yes" if way["exact"] else "no",
+                    f"{way['aligned_accuracy']:.1%}" if "aligned_accuracy" in way else "-",
+                    f"{way['middle_accuracy']:.1%}",
+                    f"{way['middle_loss']:.3f}",
+                    f"{way['barrier_original']:.3f}",
+                    _number(way.get("distance_after")),
+                    f"{way['seconds']:.0f}",
+                )
+            )
+        ends = f"**{pair['pair']}**: {pair['note']} The ends: {pair['source']['accuracy']:.1%} (source) and "
+        ends += f"{pair['target']['accuracy']:.1%} (target)."
+        if "middle_accuracy_without_reset" in pair:
+            ends += f" Half-way without alignment and without a reset: {pair['middle_accuracy_without_reset']:.1%}."
+        columns = ("method", "exact", "aligned", "half-way", "loss there", "barrier, original", "distance", "s")
+        parts.append(f"{ends}\n\n{table(columns, rows)}")
+    return "\n\n".join([*parts, environment(found)])
+
+
 def _range_of(values: Sequence[float], form: str) -> str:
     least, most = format(min(values), form), format(max(values), form)
     return least if least == most else f"{least} to {most}"
@@ -471,6 +500,7 @@ MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "weight-matching": ("weight_matching", weight_matching_pairs),
     "weight-matching-transformers": ("weight_matching", weight_matching_transformers),
     "weight-matching-widths": ("weight_matching", weight_matching_widths),
+    "real-pairs": ("real_pairs", real_pairs),
     "rebasin-bars": ("orthogonal_rebasin", rebasin_bars),
     "rebasin-methods": ("orthogonal_rebasin", rebasin_methods),
     "rebasin-finetuned": ("orthogonal_rebasin", rebasin_finetuned),
