@@ -6,13 +6,14 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.cli.test_frame import failed, run, run_apart
 from tests.jobs.merge.networks import saved, tensors
 from tests.test_storage import left_in
 
 from interbasin.cli.merge import DTYPES, METHODS
 from interbasin.jobs.merge import merging, methods
-from interbasin.networks import open_checkpoint
+from interbasin.networks import load_model, open_checkpoint
 
 
 @pytest.fixture(name="folders")
@@ -95,3 +96,30 @@ def test_nothing_is_overwritten_unasked(folders, tmp_path):
     run("merge", *folders, "-o", tmp_path / "out")
     assert "--force" in failed(run("merge", *folders, "-o", tmp_path / "out"))
     assert run("merge", *folders, "-o", tmp_path / "out", "--force").exit_code == 0
+
+
+def test_statistics_are_reset_on_data_and_the_words_to_go_on_with_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "merged_nets.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef normed():\n"
+        "    return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)), torch.rand(2, 64)\n"
+    )
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        network = load_model("merged_nets:normed", seed=seed).model
+        network.train()(torch.rand(20, 64))
+        save_file(network.state_dict(), f"{seed}.safetensors")
+    models = [f"merged_nets:normed@{seed}.safetensors" for seed in (0, 1)]
+    plain = run("merge", *models, "-o", "plain")
+    assert "merged like weights" in plain.stderr and "with --data DATA --reset 20" in plain.stderr
+    assert "merged_nets:normed@plain" in plain.stdout and "in 1 file)" in plain.stdout
+    done = run("merge", *models, "-o", "reset", "--data", "digits", "--reset", 3, "--batch-size", 50)
+    assert done.exit_code == 0, done.stderr
+    assert "150 samples" in done.stdout and "merged like weights" not in done.stderr
+    one, other = (open_checkpoint(name) for name in ("plain", "reset"))
+    assert torch.equal(one["0.weight"], other["0.weight"])
+    assert not torch.allclose(one["1.running_mean"], other["1.running_mean"])
+    for options in (("--data", "digits"), ("--reset", 3)):
+        alone = run("merge", *models, "-o", "alone", *options)
+        assert alone.exit_code == 2 and "go together" in alone.stderr

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import interbasin as ib
 from interbasin.cli import app
+from interbasin.jobs.rebasin import METHODS
 from interbasin.outcome import Outcome
 
 FACTORY = """
@@ -85,7 +86,7 @@ def test_with_data_it_measures_the_way_and_fine_tunes(here):
         ((A, B, "--variant", "sideways"), "sideways"),
         ((A, B, "--method", "procrustes-activations"), "pass --data,"),
         ((A, B, "--reach", "far"), "reach"),
-        ((A, "rebasin_nets:wide"), "transport"),
+        ((A, "rebasin_nets:wide"), "transport, which is not part of this version yet"),
         ((A, "rebasin_nets:deep"), "architecture and depth"),
         ((A, "rebasin_nets:small@missing.safetensors"), "missing.safetensors"),
         ((A, B, "--mean", "one"), "--mean"),
@@ -106,3 +107,88 @@ def test_an_earlier_outcome_is_replaced_only_by_force(here):
     assert again.exit_code == 1
     assert "--force" in again.output or "force" in again.output
     assert run(A, B, "-o", "out", "--force").exit_code == 0
+
+
+def test_the_words_to_go_on_with_are_shown_and_work(here):
+    found = run(A, B, "-o", "out", "--quiet")
+    assert "use the aligned network as the MODEL rebasin_nets:small@out\n" in found.stdout
+    assert "written to out: model.safetensors, alignment" in found.stdout
+    summary = json.loads(run(A, B, "-o", "again", "--json").stdout)
+    assert summary["use"] == {"model": "rebasin_nets:small@again"}
+    for model in ("rebasin_nets:small@out", "rebasin_nets:small@again"):
+        assert ib.networks.load_model(model).checkpoint is not None
+    assert not any(line.endswith(" ") for line in found.stdout.split("\n"))
+
+
+FOLDED = """
+import torch
+from torch import nn
+
+def network():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+    body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.Sequential(nn.Linear(4, 16), body, nn.LayerNorm(16), nn.Linear(16, 3)), torch.rand(2, 5, 4)
+"""
+
+
+def test_folded_networks_are_two_models(here, monkeypatch):
+    (here / "folded_by_rebasin.py").write_text(FOLDED)
+    monkeypatch.setitem(sys.modules, "folded_by_rebasin", None)
+    del sys.modules["folded_by_rebasin"]
+    found = run("folded_by_rebasin:network", "folded_by_rebasin:network", "-o", "out", "--fold", "--json")
+    assert found.exit_code == 0, found.output
+    summary = json.loads(found.stdout)
+    assert summary["use"] == {
+        "model": "folded_by_rebasin:network@out/model",
+        "target": "folded_by_rebasin:network@out/target",
+    }
+    assert summary["request"]["stay_in_class"] is False and "fold" not in summary["request"]
+    for model in summary["use"].values():
+        ib.networks.load_model(model)
+    mixed = run(summary["use"]["model"], "folded_by_rebasin:network", "-o", "mixed")
+    assert mixed.exit_code == 1 and "fold both with --fold." in mixed.stderr
+    assert run(summary["use"]["model"], "folded_by_rebasin:network", "-o", "mixed", "--fold").exit_code == 0
+
+
+def test_the_help_lists_every_method_with_its_variants():
+    shown = " ".join(run("--help").output.split()).replace("half- way", "half-way")
+    for method in METHODS.values():
+        needs = f"; needs {method.needs}" if method.needs else ""
+        assert f"- {method.name} ({', '.join(method.variants)}{needs}): {method.summary}." in shown
+    assert "on train, and all is measured on test" in shown
+
+
+def test_remarks_are_in_the_words_of_the_command(here):
+    for name in ("c", "d"):
+        network = ib.networks.load_model("rebasin_nets:deep", seed=ord(name)).model
+        save_file(network.state_dict(), f"{name}.safetensors")
+    deep = [f"rebasin_nets:deep@{name}.safetensors" for name in ("c", "d")]
+    found = run(*deep, "-o", "out", "--sweeps", "1")
+    assert "after 1 sweep; more (--sweeps) may match closer" in found.stderr and "sweeps=" not in found.stderr
+    data = ("--data", "digits", "--limit", "64", "--points", "0")
+    found = run(A, B, "-o", "st", "--method", "straight-through", "--epochs", "1", *data)
+    assert found.exit_code == 0, found.output
+    assert Outcome.load("st").request["epochs"] == 1
+    assert "epochs=" not in found.stderr
+
+
+def test_inputs_that_are_not_known_are_asked_for_in_options(here):
+    (here / "bare_nets.py").write_text("from torch import nn\n\ndef small():\n    return nn.Linear(3, 2)\n")
+    found = run("bare_nets:small", "bare_nets:small", "-o", "out")
+    assert found.exit_code == 1 and "--input-shape" in found.stderr and "inputs=" not in found.stderr
+
+
+def test_statistics_are_reset_as_asked(here):
+    (here / "normed_nets.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef small():\n"
+        "    return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)), torch.rand(2, 64)\n"
+    )
+    asked = ("normed_nets:small", "normed_nets:small", "--data", "digits", "--limit", "200", "--points", "3")
+    by_default, few, none = (
+        run(*asked, "-o", f"out{place}", *options)
+        for place, options in enumerate([(), ("--reset", "2"), ("--reset", "0")])
+    )
+    assert "on 200 samples of the data that maps were found with" in by_default.stderr
+    assert "on 128 samples;" in few.stderr
+    assert "interpolated like weights" in none.stderr
+    assert [Outcome.load(f"out{place}").request["reset"] for place in range(3)] == [True, True, False]

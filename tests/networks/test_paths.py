@@ -153,3 +153,21 @@ def test_bad_requests_are_refused_by_name():
         interpolate(a, nn.Sequential(nn.Linear(3, 4, bias=False)), 0.5)
     with pytest.raises(WiringError, match="Asked to interpolate a dict; give two torch"):
         interpolate(a, {}, 0.5)
+
+
+@pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("path", ["lerp", "slerp"])
+def test_weights_that_are_no_numbers_are_refused_by_name(wrong, path):
+    a, b = nn.Linear(3, 2), nn.Linear(3, 2)
+    with torch.no_grad():
+        b.weight[0, 0] = wrong
+    for one, other in ((a, b), (b, a)):
+        with pytest.raises(DataError, match="weight holds NaN or infinity"):
+            interpolate(one, other, 0.5, path)
+    assert not torch.isfinite(interpolate(a, b, 0.5, path, finite=False).weight).all()
+
+
+def test_masks_that_are_the_same_at_both_ends_pass():
+    a, b = ({"mask": torch.tensor([0.0, -math.inf]), "w": torch.tensor([one])} for one in (0.0, 1.0))
+    for path in ("lerp", "slerp"):
+        assert torch.equal(interpolate_tensors(a, b, 0.5, path)["mask"], a["mask"])

@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -660,3 +661,17 @@ def test_a_tokenizer_that_makes_nothing_is_named():
         return {"input_ids": torch.zeros(1, 0, dtype=torch.int64)}
 
     refused(reading("t.txt", tokenizer=empty), DataError, ("made no tokens", "t.txt"))
+
+
+def test_a_reason_that_announces_a_list_is_told_without_the_announcement(tmp_path, monkeypatch):
+    class AutoTokenizer:
+        @staticmethod
+        def from_pretrained(*arguments, **options):
+            raise ValueError(
+                "Couldn't instantiate the backend tokenizer from one of: \n(1) a file of its own, \n(2) ..."
+            )
+
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=AutoTokenizer))
+    (tmp_path / "x.txt").write_text("a")
+    message = refused(lambda: open_data(str(tmp_path / "x.txt"), tokenizer="folder"), FileError)
+    assert "(Couldn't instantiate the backend tokenizer); give" in message

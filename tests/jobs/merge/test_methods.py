@@ -20,7 +20,7 @@ from tests.test_storage import refused
 from torch import Tensor
 
 from interbasin import merge
-from interbasin.errors import UnknownNameError
+from interbasin.errors import DataError, UnknownNameError
 from interbasin.jobs.merge import METHODS, numbers, ties
 from interbasin.jobs.merge.methods import described
 
@@ -177,3 +177,10 @@ def test_a_method_is_found_with_underscores_too():
 @pytest.mark.parametrize("name", ["tie", "", None, 3])
 def test_an_unknown_method_is_refused_with_those_there_are(name):
     refused(lambda: merge([{}], name), UnknownNameError, ("no method of merging", "ties", "average"))
+
+
+def test_a_wider_dtype_still_refuses_infinity():
+    one = {"x": torch.tensor([1.0, 2.0])}
+    assert merge([one, {"x": torch.tensor([3.0, 2.5])}], dtype="float64")["x"].tolist() == [2.0, 2.25]
+    with pytest.raises(DataError, match="NaN or infinity"):
+        merge([one, {"x": torch.tensor([1.0, torch.inf])}], dtype="float64")

@@ -189,6 +189,14 @@ def test_a_factory_that_makes_no_network_is_named(factory, error, words, here):
     refused(lambda: load_model(f"{here}:{factory}"), error, (here, *words) if error is DataError else words)
 
 
+def test_only_a_files_own_functions_are_offered_as_factories(here, tmp_path):
+    (tmp_path / "imports_much.py").write_text(
+        "from collections import OrderedDict\nfrom torch import nn\n\ndef network():\n    return nn.Linear(1, 1)\n"
+    )
+    message = refused(lambda: load_model("imports_much:OrderedNetwork"), UnknownNameError, ("try one of: network.",))
+    assert "OrderedDict" not in message
+
+
 def test_a_module_that_is_not_there_is_named(here):
     refused(lambda: load_model("no_such_module:f"), UnknownNameError, ("no module named 'no_such_module'", "spelling"))
     refused(lambda: load_model(f"{here}.deeper:f"), UnknownNameError, (f"no module named '{here}.deeper'",))

@@ -41,7 +41,8 @@ def combined(name: str, tensor: Operands, recipe: Recipe, kind: str, networks: S
         else:
             values = widened(part, first, tensor.precision)
         # Comparisons with NaN are false, so this finds all that is not finite as well.
-        if not (values.max() <= LARGEST[kind] and values.min() >= -LARGEST[kind]):
+        # As numbers of Python: NumPy would round the largest float64 to a narrower kind, where it is infinity.
+        if not (float(values.max()) <= LARGEST[kind] and float(values.min()) >= -LARGEST[kind]):
             raise _cannot_hold(name, tensor, kind, networks)
         yield narrow(values, kind)
 
@@ -57,7 +58,7 @@ def _cannot_hold(name: str, tensor: Operands, kind: str, networks: Sequence[str]
         for part in stretches(numbers.length):
             values = numbers.wide(part, tensor.precision)
             largest = LARGEST[numbers.kind]
-            if not (values.max() <= largest and values.min() >= -largest):
+            if not (float(values.max()) <= largest and float(values.min()) >= -largest):
                 return DataError(
                     f"{name} in {network} holds NaN or infinity, and so would the merged network; repair or leave out "
                     "that network."
