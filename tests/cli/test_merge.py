@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -123,3 +125,13 @@ def test_statistics_are_reset_on_data_and_the_words_to_go_on_with_shown(tmp_path
     for options in (("--data", "digits"), ("--reset", 3)):
         alone = run("merge", *models, "-o", "alone", *options)
         assert alone.exit_code == 2 and "go together" in alone.stderr
+
+
+def test_a_merge_on_disk_does_not_wait_for_torch(folders, tmp_path):
+    command = [sys.executable, "-X", "importtime", "-m", "interbasin", "merge", *map(str, folders)]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "out")], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "out" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "interbasin.jobs.merge.files" in imported and "torch" not in imported

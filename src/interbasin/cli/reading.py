@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -122,17 +123,7 @@ def model_in(given: str, folder: str) -> str | None:
         >>> model_in("my.networks:small@a.safetensors", "out"), model_in("timm:resnet18", "out")
         ('my.networks:small@out', 'timm:resnet18@out')
     """
-    from pathlib import Path
-
-    from interbasin.errors import InterbasinError
-    from interbasin.networks.models.names import parse_model
-
-    try:
-        name = parse_model(given)
-    except InterbasinError:  # weights alone
-        return None
-    if name.kind == "factory":
-        return f"{name.name}@{folder}"
-    if name.kind == "timm":
-        return f"timm:{name.name}@{folder}"
-    return folder if (Path(folder) / "config.json").exists() else None
+    # As `parse_model` reads it, without what that imports: a merge has no torch.
+    if ":" in given and not os.path.exists(given):
+        return f"{given.partition('@')[0]}@{folder}"
+    return folder if os.path.exists(os.path.join(folder, "config.json")) else None
