@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, foreign_code, table
+from interbasin.cli.output import Debug, Json, Output, Quiet, foreign_code, print_table
 from interbasin.cli.reading import DATA, BatchSize, Column, Mean, Reading, Std, model_in, numbers, tokenizer_of
 from interbasin.counting import counted
 
@@ -179,7 +179,7 @@ def _show(console: Console, made: Merged, usable: str | None) -> None:
         ("written to", str(made.path)),
         *([("as a MODEL", usable)] if usable else []),
     ]
-    console.print(table(("", ""), facts, words=(0, 1)))
+    print_table(console, ("", ""), facts, words=(0, 1))  # paths are shown whole, to be copied
 
 
 def _told(value: object) -> str:
