@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from interbasin.errors import InterbasinError
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
+    from interbasin.jobs.translate import RelativeDecoder, RelativeEncoder, Translator, compose, stitch
     from interbasin.networks.folding import fold_norms
     from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import record
@@ -23,9 +24,13 @@ __all__ = [
     "InterbasinError",
     "LayerwiseMoments",
     "PairedMoments",
+    "RelativeDecoder",
+    "RelativeEncoder",
+    "Translator",
     "Wiring",
     "__version__",
     "carry",
+    "compose",
     "data",
     "errors",
     "evaluate",
@@ -40,6 +45,7 @@ __all__ = [
     "rebasin_many",
     "record",
     "statistics",
+    "stitch",
     "wire",
 ]
 
@@ -49,14 +55,19 @@ _HOMES = {
     "InterbasinError": "interbasin.errors",
     "LayerwiseMoments": "interbasin.statistics",
     "PairedMoments": "interbasin.statistics",
+    "RelativeDecoder": "interbasin.jobs.translate",
+    "RelativeEncoder": "interbasin.jobs.translate",
+    "Translator": "interbasin.jobs.translate",
     "Wiring": "interbasin.networks.wiring",
     "carry": "interbasin.networks.wiring",
+    "compose": "interbasin.jobs.translate",
     "fold_norms": "interbasin.networks.folding",
     "interpolate": "interbasin.networks.paths",
     "merge": "interbasin.jobs.merge",
     "rebasin": "interbasin.jobs.rebasin",
     "rebasin_many": "interbasin.jobs.rebasin",
     "record": "interbasin.networks.recording",
+    "stitch": "interbasin.jobs.translate",
     "wire": "interbasin.networks.wiring",
 }
 

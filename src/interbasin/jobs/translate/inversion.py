@@ -1,0 +1,118 @@
+r"""From relative coordinates back to a space: what anchors make of cosines.
+
+Rows relative to anchors :math:`S` (unit rows about the mean) are :math:`X_{rel} = X S^\top` (eq. 1). Each way of going
+back is one matrix :math:`D` with a row an anchor, :math:`Y = X_{rel} D`, and needs the anchors of that space alone:
+
+- **pruned**, the paper's: the pseudo-inverse of few anchors that are far apart, averaged over subsets that begin at
+  random ones (eq. 2, 4 and 5; each subset goes with its own columns of :math:`X_{rel}`, which eq. 5 does not say);
+- **regularised**: :math:`D = S (S^\top S + \lambda m I)^{-1}`, :math:`m` the mean squared singular value. All anchors
+  have a say, and none is inverted more than :math:`\lambda` allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from interbasin.jobs.translate.pruning import farthest_points
+from interbasin.randomness import generator_of
+
+__all__ = ["Inversion", "chosen_strength", "pruned", "regularised"]
+
+STRENGTHS: tuple[float, ...] = tuple(10 ** (-6 + step / 4) for step in range(29))
+# Rows that are enough to tell one strength from another.
+_JUDGES = 512
+_VIEWS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Inversion:
+    """A way back.
+
+    Attributes:
+        weights: :math:`D`, ``(anchors, width)``.
+        kept: How many anchors each subset kept; all of them where none is pruned.
+        conditions: Of each subset, the largest singular value over the smallest.
+        strength: Of the regularisation.
+    """
+
+    weights: Tensor
+    kept: tuple[int, ...]
+    conditions: tuple[float, ...]
+    strength: float | None = None
+
+
+def pruned(anchors: Tensor, delta: float, omega: int, seed: int, beside: Sequence[Tensor] = ()) -> Inversion:
+    """The paper's way back.
+
+    Args:
+        anchors: Of the space to go back to, rows of length 1.
+        delta: Anchors nearer than this are not kept.
+        omega: How many subsets are averaged.
+        seed: Of where they begin.
+        beside: The same anchors in other spaces, where they must be far apart too.
+    """
+    count, width = anchors.shape
+    order = torch.randperm(count, generator=generator_of(seed))
+    starts = [int(order[place % count]) for place in range(omega)]
+    weights = torch.zeros(count, width, dtype=torch.float64)
+    kept, conditions = [], []
+    single = [one.float() for one in (anchors, *beside)]
+    for index in farthest_points(single, delta, starts):
+        left, values, right = torch.linalg.svd(anchors[index], full_matrices=False)
+        line = values[0] * max(anchors[index].shape) * torch.finfo(values.dtype).eps
+        inverse = torch.where(values > line, 1 / values.clamp(min=1e-300), 0)
+        weights[index] += (left * inverse) @ right / omega
+        kept.append(len(index))
+        conditions.append(float(values[0] / values[-1].clamp(min=1e-300)))
+    return Inversion(weights, tuple(kept), tuple(conditions))
+
+
+def regularised(anchors: Tensor, strength: float) -> Inversion:
+    """The way back by all anchors, each direction as far as ``strength`` lets it."""
+    values, vectors = torch.linalg.eigh(anchors.mT @ anchors)
+    kept = values > values[-1] * max(anchors.shape) * torch.finfo(values.dtype).eps
+    lifted = torch.where(kept, values + strength * _mean_square(values, len(anchors)), 1)
+    inverse = torch.where(kept, 1 / lifted, 0)
+    condition = float((lifted[-1] / lifted[kept][0]).sqrt()) if bool(kept.any()) else 1.0
+    weights = anchors @ ((vectors * inverse) @ vectors.mT)
+    return Inversion(weights, (len(anchors),), (condition,), strength)
+
+
+def chosen_strength(anchors: Tensor, seed: int) -> float:
+    """The strength that best gives rows of the space back from what half of its dimensions show of them.
+
+    Another encoder sees the same items a little differently, and how much cannot be known from one side. What half of
+    the dimensions (random ones, after a random turn) show of a row's cosines stands in for that.
+    """
+    count, width = anchors.shape
+    if width == 1:
+        return STRENGTHS[0]
+    generator = generator_of(seed)
+    values, vectors = torch.linalg.eigh(anchors.mT @ anchors)
+    values = values.clamp(min=0)
+    mean = _mean_square(values, count)
+    judges = anchors[torch.randperm(count, generator=generator)[:_JUDGES]]
+    agreement = torch.zeros(len(STRENGTHS), dtype=torch.float64)
+    for _ in range(_VIEWS):
+        turn = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64)).Q
+        half = turn[:, : width // 2]
+        seen, shown = _unit(judges @ half), _unit(anchors @ half)
+        # What anchors and the view make of the judges, along the directions that the strength then weighs.
+        along = seen @ (shown.mT @ anchors) @ vectors
+        for place, strength in enumerate(STRENGTHS):
+            back = (along / (values + strength * mean).clamp(min=1e-300)) @ vectors.mT
+            agreement[place] += (_unit(back) * judges).sum(1).mean()
+    return STRENGTHS[int(agreement.argmax())]
+
+
+def _mean_square(values: Tensor, count: int) -> float:
+    return float(values.sum()) / max(1, min(len(values), count))
+
+
+def _unit(rows: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / lengths.clamp(min=1e-30)

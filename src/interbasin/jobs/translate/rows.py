@@ -1,0 +1,109 @@
+"""Rows of embeddings as they are given: checked once, as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interbasin.arrays import as_tensor, working_dtype
+from interbasin.errors import DataError, ShapeError
+
+__all__ = ["paired_rows", "rows_of"]
+
+NAMED = 5  # rows in a message
+
+
+def rows_of(
+    given: Any, what: str, *, width: int | None = None, fewest: int = 1, owner: str = "the translation"
+) -> Tensor:
+    """``given`` as rows of floating-point numbers, ``(rows, width)``.
+
+    Args:
+        given: A tensor or an array.
+        what: How messages call it, at the start of a sentence.
+        width: What a row must be as wide as.
+        fewest: Rows that are needed.
+        owner: What messages call that which expects the width.
+
+    Raises:
+        ShapeError: if it is not two-dimensional, is empty, has too few rows, or another width.
+        DataError: if it holds NaN or infinity; names the rows.
+    """
+    if hasattr(given, "toarray"):
+        raise DataError(f"{what} is a sparse matrix, and embeddings are dense; pass .toarray().")
+    rows = as_tensor(_numbers(given, what), what)
+    if rows.ndim != 2:
+        raise ShapeError(
+            f"{what} must have a row an item, (rows, width), found shape {tuple(rows.shape)}. Reshape your data: one "
+            "row is x.reshape(1, -1)."
+        )
+    if len(rows) < fewest or rows.shape[1] == 0:
+        needed = "a minimum of 1 is required" if rows.shape[1] == 0 or fewest == 1 else f"at least {fewest} are needed"
+        raise ShapeError(
+            f"{what}: found array with {len(rows)} sample(s) and {rows.shape[1]} feature(s) (shape={tuple(rows.shape)})"
+            f" while {needed}."
+        )
+    if width is not None and rows.shape[1] != width:
+        raise ShapeError(
+            f"{what} has {rows.shape[1]} features, but {owner} is expecting {width} features as input; is it the right "
+            "direction, and the right model?"
+        )
+    rows = rows.to(working_dtype(rows.dtype)) if rows.is_floating_point() else rows.double()
+    refuse_what_is_not_finite(rows, what)
+    return rows
+
+
+def _numbers(given: Any, what: str) -> Any:
+    """Arrays of Python numbers as numbers; complex ones are none."""
+    if isinstance(given, Tensor):
+        return given
+    array = np.asarray(given)
+    if array.dtype.kind == "c":
+        raise DataError(f"{what}: Complex data not supported; embeddings are real, give .real or .imag.")
+    if array.dtype.kind != "O":
+        return given
+    try:
+        return array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{what} must hold real numbers, found an array of objects ({error}; argument must be a string or a real "
+            "number); stack the embeddings into one array."
+        ) from error
+
+
+def refuse_what_is_not_finite(rows: Tensor, what: str) -> None:
+    """Name the rows that hold NaN or infinity."""
+    bad = ~torch.isfinite(rows).all(1)
+    if bool(bad.any()):
+        places = bad.nonzero().flatten().tolist()
+        shown = ", ".join(map(str, places[:NAMED])) + (" ..." if len(places) > NAMED else "")
+        kind = "NaN" if bool(torch.isnan(rows[bad]).any()) else "infinity"
+        raise DataError(
+            f"{what} holds {kind} (NaN or infinity) in {len(places)} of {len(rows)} rows: {shown}; leave them out."
+        )
+
+
+def paired_rows(source: Any, target: Any) -> tuple[Tensor, Tensor]:
+    """Two sets of rows of which row i is the same item.
+
+    Raises:
+        ShapeError: if they are not as many.
+        DataError: if one of them does not vary.
+    """
+    if target is None:
+        raise DataError(
+            "A translation is fitted on pairs: requires y to be passed, but the target y is None. Give the same items "
+            "as the other encoder sees them, fit(X, Y)."
+        )
+    x = rows_of(source, "The source", fewest=2)
+    y = as_tensor(_numbers(target, "The target"), "The target")
+    y = rows_of(y[:, None] if y.ndim == 1 else y, "The target", fewest=2)
+    if len(x) != len(y):
+        raise ShapeError(
+            f"A translation is fitted on pairs, and there are {len(x)} rows of the source and {len(y)} of the target "
+            "(inconsistent numbers of samples); give the same items in the same order."
+        )
+    return x, y

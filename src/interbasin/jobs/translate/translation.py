@@ -1,0 +1,112 @@
+"""What every method makes: rows brought to a common footing, one linear map, and the footing of the other space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interbasin.errors import FitError
+from interbasin.jobs.translate.sides import Side
+from interbasin.maps import Map
+from interbasin.maps.files import restore
+
+__all__ = ["Translation"]
+
+
+class Translation:
+    """A fitted translation.
+
+    Args:
+        source: The side that rows come from.
+        map: Linear, from the footing of one side to that of the other.
+        target: The side that they go to.
+    """
+
+    def __init__(self, source: Side, map: Map, target: Side) -> None:
+        self.source, self.map, self.target = source, map, target
+
+    @property
+    def source_width(self) -> int:
+        return self.source.width
+
+    @property
+    def target_width(self) -> int:
+        return self.target.width
+
+    @property
+    def carries_norms(self) -> bool:
+        """Whether long rows come out long; or all rows of the target are of one length, and so is what comes out."""
+        return not self.source.unit or self.target.length is not None
+
+    @cached_property
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        """All of it as one matrix and one vector, where no row is scaled by its own length."""
+        matrix = self.map.matrix.double()
+        if self.target.deviation is not None:
+            matrix = self.target.deviation[:, None] * matrix
+        if self.target.unit:
+            matrix = self.target.norm * matrix
+        if self.source.deviation is not None:
+            matrix = matrix / self.source.deviation
+        return matrix, self.target.mean - matrix @ self.source.mean
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Rows of the source in the target's space, in their own precision; ``(..., width)``."""
+        if self.source.unit:
+            return self.target.left(self.map(self.source.entered(rows)))
+        matrix, offset = (one.to(rows) for one in self._affine)
+        flat = torch.addmm(offset, rows.reshape(-1, rows.shape[-1]), matrix.mT)
+        return self.target.in_length(flat.reshape(*rows.shape[:-1], len(offset)))
+
+    def back(self) -> Translation:
+        """The way back, where there is one.
+
+        Raises:
+            FitError: if something is lost on the way there.
+        """
+        lost = (
+            "the lengths of rows"
+            if self.source.unit
+            else f"{self.source_width - self.target_width} of {self.source_width} dimensions"
+            if self.target_width < self.source_width
+            else "directions that the map sends to nothing"
+            if int(torch.linalg.matrix_rank(self.map.matrix.double())) < self.source_width
+            else None
+        )
+        if lost is not None:
+            raise FitError(
+                f"There is no way back from this translation: it loses {lost}. Fit one in the other direction instead."
+            )
+        return Translation(self.target, self.map.inverse(), self.source)
+
+    # ------------------------------------------------------------------ as data
+
+    def described(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All of it in JSON's own types, and its tensors."""
+        document: dict[str, Any] = {}
+        tensors: dict[str, Tensor] = {}
+        for name, (part, own) in {
+            "source": self.source.described(),
+            "map": self.map._described(),
+            "target": self.target.described(),
+        }.items():
+            document[name] = part
+            tensors |= {f"{name}.{key}": tensor for key, tensor in own.items()}
+        return document, tensors
+
+    @classmethod
+    def restored(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Translation:
+        """What `described` told."""
+
+        def of(name: str) -> dict[str, Tensor]:
+            return {key.removeprefix(f"{name}."): one for key, one in tensors.items() if key.startswith(f"{name}.")}
+
+        return cls(
+            Side.restored(document["source"], of("source")),
+            restore(document["map"], of("map")),
+            Side.restored(document["target"], of("target")),
+        )
