@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import interbasin as ib
+from interbasin.networks.wiring.interpret import RULES, Entry, Run, Value
 
 DTYPE = torch.float64
 
@@ -43,6 +45,12 @@ def change(model: nn.Module, traced: tuple[Tensor, ...], called: tuple[Tensor, .
             before, after = model(*called), carried(*called)
         worst = max(worst, float((before - after).abs().max() / before.abs().max()))
     return worst
+
+
+def put(value: Tensor, where: Any, what: Tensor) -> Tensor:
+    value = value.clone()
+    value[where] = what
+    return value
 
 
 L = nn.Linear
@@ -100,6 +108,105 @@ FORMS = {
         lambda: made(lambda m, x: m.c(m.a(x).to(torch.float8_e4m3fn).to(DTYPE)), a=L(6, 8), c=L(8, 3)),
         (numbers(3, 6),),
     ),
+    "nothing less a value, beside it": (
+        lambda: made(lambda m, x: (lambda h: m.c(torch.cat([0 - h, h], 1)))(m.a(x)), a=L(6, 8), c=L(16, 3)),
+        (numbers(3, 6),),
+    ),
+    "attention of different ranks": (
+        lambda: made(
+            lambda m, x: m.c(F.scaled_dot_product_attention(m.q(x), m.k(x)[None], m.v(x)[None])),
+            q=L(6, 8),
+            k=L(6, 8),
+            v=L(6, 8),
+            c=L(8, 3),
+        ),
+        (numbers(5, 6),),
+    ),
+    "index_put of channels": (
+        lambda: made(
+            lambda m, x: m.c(put(m.a(x), (slice(None), torch.tensor([0, 2])), m.b(x)[:, :2])),
+            a=L(6, 8),
+            b=L(6, 8),
+            c=L(8, 3),
+        ),
+        (numbers(3, 6),),
+    ),
+    "index_put by a mask of two axes": (
+        lambda: made(lambda m, x: m.c(m.a(x).index_put((x[..., 0] > 0,), m.w)), a=L(6, 8), w=(8,), c=L(8, 3)),
+        (numbers(3, 5, 6),),
+    ),
+    "index_put of axes apart": (
+        lambda: made(
+            lambda m, x: m.c(put(m.a(x), (torch.tensor([0, 1]), slice(None), torch.tensor([0, 2])), m.b(x)[:2, :, 0])),
+            a=L(6, 8),
+            b=L(6, 8),
+            c=L(8, 3),
+        ),
+        (numbers(3, 5, 6),),
+    ),
+    "scatter with a shorter index": (
+        lambda: made(
+            lambda m, x: m.c(m.a(x).scatter(1, torch.tensor([[1, 0], [2, 1]]), m.b(x))), a=L(6, 8), b=L(6, 8), c=L(8, 3)
+        ),
+        (numbers(3, 6),),
+    ),
+    "scatter of a number": (
+        lambda: made(
+            lambda m, x: m.c(m.a(x).scatter(1, m.b(x).argmax(-1, True), 1.0)), a=L(6, 8), b=L(6, 8), c=L(8, 3)
+        ),
+        (numbers(3, 6),),
+    ),
+    "scatter by an index of its own for each unit": (
+        lambda: made(
+            lambda m, x: m.c(x.new_zeros(6, 8).scatter_add(0, (m.b(x) > 0).long() * 2, m.a(x))),
+            a=L(6, 8),
+            b=L(6, 8),
+            c=L(8, 3),
+        ),
+        (numbers(3, 6),),
+    ),
+    "scatter_reduce by products": (
+        lambda: made(
+            lambda m, x: m.c(m.a(x).scatter_reduce(0, torch.tensor([[0], [1], [1]]).expand(3, 8), m.b(x), "prod")),
+            a=L(6, 8),
+            b=L(6, 8),
+            c=L(8, 3),
+        ),
+        (numbers(3, 6),),
+    ),
+    "a transform along the channels": (
+        lambda: made(lambda m, x: m.c(torch.fft.fft2(m.a(x)).real), a=L(6, 8), c=L(8, 3)),
+        (numbers(3, 5, 6),),
+    ),
+    "a transform of given length along the last axis": (
+        lambda: made(lambda m, x: m.c(torch.fft.fftn(m.a(x).mT, s=(7,)).abs().mT), a=L(6, 8), c=L(8, 3)),
+        (numbers(3, 5, 6),),
+    ),
+    "a shift of all axes": (
+        lambda: made(lambda m, x: m.c(torch.fft.fftshift(m.a(x))), a=L(6, 8), c=L(8, 3)),
+        (numbers(3, 5, 6),),
+    ),
+    "a part of the conjugate, beside it": (
+        lambda: made(
+            lambda m, x: (lambda z: m.c(torch.cat([z.conj().imag, z.imag], -1)))(torch.complex(m.a(x), m.b(x))),
+            a=L(6, 8),
+            b=L(6, 8),
+            c=L(16, 3),
+        ),
+        (numbers(3, 6),),
+    ),
+    "distances that are no lengths": (
+        lambda: made(lambda m, x: m.c(torch.cdist(m.a(x), m.w, p=1.0)), a=L(6, 8), w=(5, 8), c=L(5, 3)),
+        (numbers(3, 6),),
+    ),
+    "an LSTM that projects, from a state of ones": (
+        lambda: made(
+            lambda m, x: m.c(m.r(x, (x.new_ones(1, 3, 2), x.new_ones(1, 3, 4)))[0]),
+            r=nn.LSTM(6, 4, batch_first=True, proj_size=2),
+            c=L(2, 3),
+        ),
+        (numbers(3, 5, 6),),
+    ),
     "an LSTM over a repeated vector": (
         lambda: made(
             lambda m, x: m.c(m.r(torch.relu(m.a(x))[:, None].repeat(1, 7, 1))[0].flatten(1)),
@@ -116,6 +223,19 @@ FORMS = {
 def test_no_form_yields_a_wrong_map(name):
     build, inputs = FORMS[name]
     assert change(build(), inputs) < 1e-10
+
+
+def test_a_rule_that_fails_on_a_form_of_its_operator_fixes_what_it_touches(monkeypatch):
+    def fails(run: Run, self: Value) -> Value:
+        first, *_ = self.dims[5:]
+        return run.made([first], self)
+
+    monkeypatch.setitem(RULES, "relu", Entry(fails, False, inspect.signature(fails)))
+    model, inputs = made(lambda m, x: m.c(torch.relu(m.a(x))), a=L(6, 8), c=L(8, 3)), (numbers(3, 6),)
+    wiring = ib.wire(model, inputs)
+    assert wiring.unknown == {"aten.relu.default in this form": 1}
+    assert all(space.is_fixed for space in wiring.spaces.values())
+    assert change(model, inputs) < 1e-10
 
 
 @pytest.mark.filterwarnings("ignore:The use of")

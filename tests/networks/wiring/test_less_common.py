@@ -47,8 +47,15 @@ def long_short_steps(cell: nn.Module, x: Tensor) -> Tensor:
     return hidden + memory
 
 
+def replaced(value: Tensor, places: list[int], what: Tensor) -> Tensor:
+    value = value.clone()
+    value[:, torch.tensor(places)] = what
+    return value
+
+
 ROWS, SERIES, WORDS = (5, 4), (3, 5, 4), "words"
 ACROSS, OUT = nn.Linear(4, 6), nn.Linear(6, 2)
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 1], [1, 2, 0, 3, 3, 4]])
 CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "gru cell": (lambda s, x: s.out(steps(s.cell, x)), {"cell": nn.GRUCell(4, 6), "out": OUT}, SERIES),
     "rnn cell": (lambda s, x: s.out(steps(s.cell, x)), {"cell": nn.RNNCell(4, 6), "out": OUT}, SERIES),
@@ -83,6 +90,57 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], Any]] = {
     "joined weights": (
         lambda s, x: s.out(functional.linear(x, torch.cat([s.u, s.v])).relu()),
         {"u": weight(2, 4), "v": weight(4, 4), "out": OUT}, ROWS,
+    ),
+    "projected states": (
+        lambda s, x: s.out(s.net(x)[0]), {"net": nn.LSTM(4, 8, 2, proj_size=6, batch_first=True), "out": OUT}, SERIES,
+    ),
+    "encoder and decoder": (
+        lambda s, x: s.out(s.second(*s.first(x))[0]),
+        {"first": nn.LSTM(4, 6, 2, bidirectional=True), "second": nn.LSTM(12, 6, 2, bidirectional=True),
+         "out": nn.Linear(12, 2)}, SERIES,
+    ),
+    "learned first state": (
+        lambda s, x: s.out(s.net(x, s.start.expand(-1, 3, -1).contiguous())[0]),
+        {"net": nn.GRU(4, 6, 2, batch_first=True), "start": weight(2, 1, 6), "out": OUT}, SERIES,
+    ),
+    "messages along edges": (
+        lambda s, x: s.out(x.new_zeros(5, 6).index_add(0, EDGES[1], s.a(x)[EDGES[0]].relu())),
+        {"a": ACROSS, "out": OUT}, ROWS,
+    ),
+    "largest message": (
+        lambda s, x: s.out(
+            x.new_zeros(5, 6).scatter_reduce(0, EDGES[1][:, None].expand(-1, 6), s.a(x)[EDGES[0]], "amax")
+        ),
+        {"a": ACROSS, "out": OUT}, ROWS,
+    ),
+    "some tokens replaced": (
+        lambda s, x: s.out(replaced(s.a(x), [0, 2], s.mask)),
+        {"a": ACROSS, "mask": weight(6), "out": OUT}, SERIES,
+    ),
+    "filter of frequencies": (
+        lambda s, x: s.out(torch.fft.irfft(torch.fft.rfft(s.a(x), dim=1) * s.gain, n=5, dim=1).relu()),
+        {"a": ACROSS, "gain": weight(6), "out": OUT}, SERIES,
+    ),
+    "complex modulus": (
+        lambda s, x: s.out(torch.complex(s.a(x), s.b(x)).abs()), {"a": ACROSS, "b": nn.Linear(4, 6), "out": OUT}, ROWS,
+    ),
+    "complex turns of heads": (
+        lambda s, x: s.out(
+            torch.view_as_real(torch.view_as_complex(s.a(x).view(5, 3, 2)) * torch.polar(x[:, :1].abs(), x[:, 1:2]))
+            .flatten(1)
+        ),
+        {"a": ACROSS, "out": OUT}, ROWS,
+    ),
+    "distances from centres": (
+        lambda s, x: torch.cdist(s.a(x), s.centres).neg().softmax(-1) @ s.w,
+        {"a": ACROSS, "centres": weight(7, 6), "w": weight(7, 2)}, ROWS,
+    ),
+    "tensor product": (
+        lambda s, x: s.out(torch.tensordot(s.a(x).view(5, 2, 3), s.w, dims=([1, 2], [2, 0])).relu()),
+        {"a": ACROSS, "w": weight(3, 6, 2), "out": OUT}, ROWS,
+    ),
+    "inner product": (
+        lambda s, x: s.out(torch.inner(s.a(x), s.w).relu()), {"a": ACROSS, "w": weight(6, 6), "out": OUT}, ROWS,
     ),
     "tied upside down": (
         lambda s, x: functional.linear(functional.linear(x, s.w).relu(), s.w.t()), {"w": weight(6, 4)}, ROWS,
@@ -125,6 +183,24 @@ def test_a_difference_with_something_before_it_is_not_followed() -> None:
     network = Written(run, a=nn.Linear(4, 6), b=nn.Linear(4, 6), out=nn.Linear(6, 2)).double().eval()
     inputs = inputs_of(SERIES)
     assert wire(network, inputs).check(network, inputs) < 1e-10
+
+
+def test_distances_of_embeddings_keep_what_turns_them_all() -> None:
+    network = Written(lambda s, x: torch.cdist(s.a(x), s.b(x)), a=nn.Linear(4, 6), b=nn.Linear(4, 6)).double().eval()
+    wiring = wire(network, inputs_of(SERIES))
+    assert [space.describe() for space in wiring.spaces.values() if not space.is_fixed] == ["orthogonal of 6"]
+
+
+def test_kernels_that_are_turned_keep_their_channels() -> None:
+    def run(self: Written, x: Tensor) -> Tensor:
+        turned = [functional.conv2d(x, self.w.rot90(k, (2, 3))) for k in range(4)]
+        return self.out(torch.stack(turned, 2).amax(2))
+
+    network = Written(run, w=weight(6, 3, 3, 3), out=nn.Conv2d(6, 2, 1)).double().eval()
+    inputs = inputs_of((2, 3, 5, 5))
+    wiring = wire(network, inputs)
+    assert [space.describe() for space in wiring.spaces.values() if not space.is_fixed] == ["permutation of 6"]
+    assert max(wiring.check(network, inputs, seed=seed) for seed in range(3)) < 1e-10
 
 
 def test_a_pruned_layer_is_wired_and_carried() -> None:

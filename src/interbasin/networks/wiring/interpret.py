@@ -30,6 +30,8 @@ HIDDEN = Reason("unknown", "it comes from inside a module that was walked around
 KEPT = Reason("constant", "the network writes into it during a call")
 # In place of numbers that a network takes out of tensors: one that is equal to none, and a whole one.
 SOME_NUMBER, SOME_INDEX = float("nan"), object()
+# What a rule fails with where ranks or arguments are others than it was written for.
+UNFORESEEN = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 # Operators that lay a tensor out anew or take a part of it, and read no number: what they leave over is unread.
 LAYING_OUT = frozenset({
     "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unsafe_chunk",
@@ -374,7 +376,11 @@ class Run:
                 self.settle(value)
             return self.not_known(name, values)
         self.axes.context = self.why("axes of different structure meet")
-        return entry.apply(self, **arguments)
+        try:
+            return entry.apply(self, **arguments)
+        except UNFORESEEN:
+            # The rule was not written for this form of the operator; what it has asked so far does no harm.
+            return self.not_known(f"{name} in this form", values)
 
     def not_known(self, name: str, values: Sequence[Value]) -> Any:
         """The result of an operator without a rule: all that it touches is fixed."""

@@ -15,7 +15,9 @@ from interbasin.networks.wiring.operators import (
     norm,
     recurrent,
     reduction,
+    scattering,
     slicing,
+    spectra,
 )
 
 __all__ = [
@@ -29,5 +31,7 @@ __all__ = [
     "norm",
     "recurrent",
     "reduction",
+    "scattering",
     "slicing",
+    "spectra",
 ]

@@ -28,7 +28,11 @@ def attention(
     if enable_gqa:
         heads = query.shape[-3]
         key, value = _repeated(run, key, heads), _repeated(run, value, heads)
-    batch = "abcdefgh"[: len(query.dims) - 2]
+    rank = max(len(one.dims) for one in (query, key, value))
+    query, key, value = (
+        Value([*[Same(1)] * (rank - len(one.dims)), *one.dims], one.learned) for one in (query, key, value)
+    )
+    batch = "abcdefgh"[: rank - 2]
     scores = contract(run, query, batch + "tx", key, batch + "sx", batch + "ts")
     if is_causal:
         why = run.why("attention is causal along it", "position")

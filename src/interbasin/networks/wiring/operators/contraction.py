@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from interbasin.networks.wiring.groups import Group
@@ -122,6 +123,24 @@ def einsum(run: Run, equation: str, tensors: list[Value], path: Any = None) -> V
             run.axes.restrict(summed, Group.PERMUTATION, run.why("its units are summed"))
     held = dict(zip(letters, value.dims, strict=True))
     return run.made([held[letter] for letter in result], *tensors)
+
+
+@rule("tensordot")
+def tensordot(run: Run, self: Value, other: Value, dims_self: Sequence[int], dims_other: Sequence[int], **_: Any
+              ) -> Value:  # fmt: skip
+    own, its = list(_letters(len(self.dims))), list("0123456789"[: len(other.dims)])
+    for one, another in zip(dims_self, dims_other, strict=True):
+        its[another] = own[one]
+    result = "".join(letter for letter in (*own, *its) if (letter in own) != (letter in its))
+    return contract(run, self, "".join(own), other, "".join(its), result)
+
+
+@rule("inner")
+def inner(run: Run, self: Value, other: Value) -> Value:
+    if not self.dims or not other.dims:
+        return run.not_known("aten.inner of numbers", [self, other])  # type: ignore[no-any-return]
+    own, its = _letters(len(self.dims) - 1), "0123456789"[: len(other.dims) - 1]
+    return contract(run, self, own + "x", other, its + "x", own + its)
 
 
 @rule("cosine_similarity")

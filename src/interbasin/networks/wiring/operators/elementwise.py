@@ -179,7 +179,8 @@ def add(run: Run, self: Any, other: Any, alpha: Any = 1) -> Value:
 
 @rule("rsub")
 def rsub(run: Run, self: Any, other: Any, alpha: Any = 1) -> Value:
-    return _shifted(run, self, other)
+    """What something is taken from is not it, even where that is zero."""
+    return _multiple(_shifted(run, self, other))
 
 
 def _shifted(run: Run, self: Any, other: Any) -> Value:

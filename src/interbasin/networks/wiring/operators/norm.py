@@ -148,3 +148,26 @@ def vector_norm(run: Run, self: Value, ord: Any = 2, p: Any = None, dim: Any = N
             run.axes.restrict(term, Group.PERMUTATION, run.why("a norm is taken"))
     dims = [Same(1) if axis in axes else term for axis, term in enumerate(self.dims)]
     return run.made([term for axis, term in enumerate(dims) if keepdim or axis not in axes], self)
+
+
+@rule("cdist", "_cdist_forward", "_euclidean_dist")
+def all_distances(run: Run, x1: Value, x2: Value, p: float = 2, **_: Any) -> Value:
+    """The distances of all rows of one from all rows of the other: lengths of differences."""
+    one = Value([*x1.dims[:-1], Same(1), x1.dims[-1]], x1.learned)
+    other = Value([*x2.dims[:-2], Same(1), *x2.dims[-2:]], x2.learned)
+    return _length(run, add_like(run, one, other), p)
+
+
+@rule("pairwise_distance")
+def distance(run: Run, x1: Value, x2: Value, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Value:
+    apart = add_like(run, x1, x2)
+    run.axes.restrict(apart.dims[-1], Group.PERMUTATION, run.why("a number is added to all its units alike"))
+    length = _length(run, apart, p)
+    return run.made([*length.dims, Same(1)], length) if keepdim else length
+
+
+def _length(run: Run, value: Value, order: float) -> Value:
+    read_lengths(run, value.dims[-1:], value.dims[:-1])
+    if order != 2:
+        run.axes.restrict(value.dims[-1], Group.PERMUTATION, run.why("a norm is taken"))
+    return run.made(value.dims[:-1], value)

@@ -10,7 +10,7 @@ from interbasin.networks.wiring.interpret import Run, Value, rule
 from interbasin.networks.wiring.operators.contraction import contract
 from interbasin.networks.wiring.operators.convolution import positions
 from interbasin.networks.wiring.operators.elementwise import add_like, bend, combined
-from interbasin.networks.wiring.terms import Same, Sum, Term
+from interbasin.networks.wiring.terms import Sum, Term
 
 __all__: list[str] = []
 
@@ -62,41 +62,59 @@ def _layers(
     """Each direction of each layer reads its input and its own last state; the directions are joined side by side."""
     directions = 2 if bidirectional else 1
     count = len(params) // (num_layers * directions)
-    if count != 2 + 2 * has_biases or any(_given(run, state) for state in states) or len(input.dims) != 3:
-        return run.not_known(f"{run.operator} with projections or learned states", run.operands)
+    projected = count == 3 + 2 * has_biases
+    if not (projected or count == 2 + 2 * has_biases) or len(input.dims) != 3:
+        return run.not_known(f"{run.operator} in this form", run.operands)
     for term in input.dims[:2]:
         run.axes.restrict(term, Group.FIXED, run.why("time and batch lie along it", "position"))
     # Even where the input is the same all along, the states are not.
     value = Value([*positions(run, input.shape[:2]), input.dims[2]])
     waiting = iter(params)
-    last: list[Term] = []
+    last: list[tuple[Term, Term]] = []
     for _ in range(num_layers):
-        sides = [_direction(run, value, [next(waiting) for _ in range(count)], gates, group) for _ in range(directions)]
+        sides = []
+        for _ in range(directions):
+            own = [next(waiting) for _ in range(count)]
+            first = [_first(run, state, len(last)) for state in states]
+            side, units = _direction(run, value, own, first, gates, group, projected)
+            sides.append(side)
+            last.append((side.dims[-1], units))
         value = sides[0] if directions == 1 else _side_by_side(run, sides)
-        last.extend(side.dims[-1] for side in sides)
-    layers, hidden = run.axes.side_by_side(last)
-    return [value, *(run.made([layers, *positions(run, shape[1:-1]), hidden]) for shape in run.shapes[1:])]
+    # What comes out last is what is handed on, and beside it the units themselves where they have a memory.
+    ends = [run.axes.side_by_side(terms) for terms in zip(*last, strict=True)]
+    pairs = zip(ends, run.shapes[1:], strict=False)
+    return [value, *(run.made([layers, *positions(run, shape[1:-1]), end]) for (layers, end), shape in pairs)]
 
 
-def _given(run: Run, state: Value) -> bool:
-    """Whether a first state tells the units apart: one that is the same for all of them does not."""
-    return run.moves(state) or not isinstance(run.axes.resolve(state.dims[-1]), Same)
+def _first(run: Run, state: Value, place: int) -> Term:
+    """The units of the first state of one direction of one layer."""
+    run.axes.restrict(state.dims[1], Group.FIXED, run.why("time and batch lie along it", "position"))
+    kept = run.taken(state, 0, place, 1) if state.shape[0] > 1 else list(state.dims)
+    return run.made(kept[1:], state).dims[-1]
 
 
-def _direction(run: Run, input: Value, own: Sequence[Value], gates: int, group: Group) -> Value:
+def _direction(
+    run: Run, input: Value, own: Sequence[Value], first: Sequence[Term], gates: int, group: Group, projected: bool
+) -> tuple[Value, Term]:
+    """What one direction of one layer hands on, and its units: the same, unless it projects them."""
     inward, recurrent, *biases = own
+    projection = biases.pop() if projected else None
     summed = contract(run, input, "aby", inward, "zy", "abz")
     for bias in biases:
         summed = add_like(run, summed, bias)
-    size = recurrent.shape[1]
+    size = recurrent.shape[0] // gates
     stretches = [Value(run.taken(summed, 2, gate * size, size)) for gate in range(gates)]
     hidden = bend(run, stretches[0], group, "the gates of a recurrent layer bend it")
     for other in stretches[1:]:
         why = run.why("the gates of a recurrent layer meet entry by entry")
         hidden = run.made(combined(run, hidden, other, why=why, pair=group), hidden, other)
-    again = contract(run, hidden, "aby", recurrent, "zy", "abz")
+    handed_on = hidden if projection is None else contract(run, hidden, "aby", projection, "zy", "abz")
+    # The first state stands in place of what was handed on, and of the memory of the units.
+    for value, term in zip((handed_on, hidden), first, strict=False):
+        run.axes.unify(value.dims[-1], term, run.why("it is the first state of a recurrent layer"), same=group)
+    again = contract(run, handed_on, "aby", recurrent, "zy", "abz")
     add_like(run, summed, again)
-    return run.made(hidden.dims, hidden)
+    return run.made(handed_on.dims, handed_on), hidden.dims[-1]
 
 
 def _side_by_side(run: Run, sides: Sequence[Value]) -> Value:

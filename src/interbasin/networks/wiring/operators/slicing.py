@@ -124,6 +124,15 @@ def flip(run: Run, self: Value, dims: Sequence[int]) -> Value:
     return run.made(_in_other_places(self, [axis % len(self.dims) for axis in dims]), self)
 
 
+@rule("rot90")
+def rot90(run: Run, self: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Value:
+    turned = list(self.dims)
+    for axis in dims:
+        run.axes.restrict(self.dims[axis], Group.FIXED, run.why("it is turned around"))
+        turned[axis] = Plain(run.shape[axis], POSITION) if run.shape[axis] > 1 else Same(1)
+    return run.made(turned, self)
+
+
 @rule("constant_pad_nd", "pad")
 def pad(run: Run, self: Value, pad: Sequence[int], value: Any = 0, mode: str = "constant") -> Value:
     dims = list(self.dims)
