@@ -9,6 +9,7 @@ from interbasin.evaluate.distance import Distance, distance
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.pca import Coordinates, pca
 from interbasin.evaluate.performance import Performance, accuracy, loss, performance
+from interbasin.evaluate.rescaling import Norms, Rescaling, norms, rescaled
 from interbasin.evaluate.self_change import self_change
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "Distance",
     "LayerSimilarity",
     "Measured",
+    "Norms",
     "Performance",
+    "Rescaling",
     "SpaceError",
     "accuracy",
     "alignment_error",
@@ -30,7 +33,9 @@ __all__ = [
     "cycle_errors",
     "distance",
     "loss",
+    "norms",
     "pca",
     "performance",
+    "rescaled",
     "self_change",
 ]

@@ -1,0 +1,189 @@
+r"""How little the scale of an encoding matters: the rescale injection and the norms of the paper behind `translate`.
+
+What relative projection loses is the length of rows. That is no loss where a network behind them answers the same at
+any scale: with a linear head and softmax, :math:`\alpha W x + b` is a temperature. Whether it holds inside a network is
+measured by setting the rows of one layer to length 1 and then to :math:`\alpha`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.arrays import Array, as_tensor
+from interbasin.errors import DataError, ShapeError, UnknownNameError
+from interbasin.evaluate.performance import Performance, measured
+from interbasin.evaluate.scores import Loss
+from interbasin.networks.labelled import for_evaluation
+
+__all__ = ["Norms", "Rescaling", "norms", "rescaled"]
+
+# The places of the distribution's own measures.
+_QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """What a network makes of rows whose length was set.
+
+    Attributes:
+        modules: Whose outputs were rescaled, one at a time.
+        factors: The lengths that were given.
+        performances: One for each module and factor: ``performances[i][j]``.
+        untouched: What the network does by itself.
+        mean_norms: The mean length of each module's rows before anything was done to them.
+    """
+
+    modules: tuple[str, ...]
+    factors: tuple[float, ...]
+    performances: tuple[tuple[Performance, ...], ...]
+    untouched: Performance
+    mean_norms: tuple[float, ...]
+
+    @property
+    def accuracies(self) -> Tensor:
+        """``(modules, factors)``."""
+        return torch.tensor(
+            [[math.nan if one.accuracy is None else one.accuracy for one in row] for row in self.performances]
+        )
+
+
+def rescaled(
+    model: nn.Module,
+    data: Any,
+    modules: Sequence[str] | str,
+    factors: Sequence[float],
+    loss: Loss | None = None,
+    *,
+    relative: bool = False,
+) -> Rescaling:
+    """Loss and accuracy with the outputs of a module set to length 1 and multiplied by a factor, module by module.
+
+    Args:
+        model: The network. It stays as it is.
+        data: Batches to iterate over more than once, with labels.
+        modules: Names of modules whose output is a tensor ``(..., width)``, or begins with one; ``""`` is the input of
+            the network.
+        factors: The lengths to give; a single one for all rows at a time.
+        loss: As in `performance`.
+        relative: Factors are shares of the module's own mean length.
+
+    Raises:
+        UnknownNameError: if there is no such module.
+        DataError: if there is no factor, or one is not finite, or a module is not called or gives no tensor.
+    """
+    names = (modules,) if isinstance(modules, str) else tuple(modules)
+    network = for_evaluation(model)
+    known = dict(network.named_modules())
+    for name in names:
+        if name not in known:
+            raise UnknownNameError.of("module", name, known)
+    given = tuple(float(one) for one in factors)
+    if not given or not all(map(math.isfinite, given)):
+        raise DataError(f"Factors are finite numbers, one at least, found {list(factors)}; try [0.1, 1, 10].")
+    untouched = measured(network, data, loss)
+    rows, lengths = [], []
+    for name in names:
+        mean = _mean_norm(network, known[name], name, data, loss)
+        lengths.append(mean)
+        row = []
+        for factor in given:
+            with _injected(known[name], name, factor * mean if relative else factor):
+                row.append(measured(network, data, loss))
+        rows.append(tuple(row))
+    return Rescaling(names, given, tuple(rows), untouched, tuple(lengths))
+
+
+class _injected:
+    """Sets the rows that a module gives (or, for the whole network, takes) to one length while it is entered."""
+
+    def __init__(self, module: nn.Module, name: str, length: float | None, seen: list[Tensor] | None = None) -> None:
+        self.module, self.name, self.length, self.seen = module, name, length, seen
+
+    def __enter__(self) -> None:
+        if self.name:
+            self.handle = self.module.register_forward_hook(lambda _, __, output: self._rescale(output))
+        else:
+            self.handle = self.module.register_forward_pre_hook(lambda _, inputs: self._rescale(inputs))
+
+    def __exit__(self, *_: object) -> None:
+        self.handle.remove()
+
+    def _rescale(self, value: Any) -> Any:
+        if isinstance(value, tuple | list) and value:
+            return type(value)([self._rescale(value[0]), *value[1:]])
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim == 0:
+            raise DataError(
+                f"What {self.name or 'the network'} {'gives' if self.name else 'takes'} is no tensor of rows but "
+                f"{type(value).__name__}; choose another module."
+            )
+        lengths = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
+        if self.seen is not None:
+            self.seen.append(torch.stack([lengths.double().sum(), torch.tensor(float(lengths.numel()))]))
+        if self.length is None:
+            return value
+        return value / lengths.clamp(min=torch.finfo(value.dtype).tiny) * self.length
+
+
+def _mean_norm(network: nn.Module, module: nn.Module, name: str, data: Any, loss: Loss | None) -> float:
+    seen: list[Tensor] = []
+    with _injected(module, name, None, seen):
+        measured(network, data, loss)
+    if not seen:
+        raise DataError(f"{name} is not called on these data; choose a module that is.")
+    total = torch.stack(seen).sum(0)
+    return float(total[0] / total[1])
+
+
+@dataclass(frozen=True)
+class Norms:
+    """How long rows are.
+
+    Attributes:
+        mean, deviation: Of the lengths.
+        skewness: 0 for a symmetric distribution.
+        quantiles: The share of rows that are shorter -> the length.
+        counts, edges: A histogram; ``edges`` has one more.
+    """
+
+    mean: float
+    deviation: float
+    skewness: float
+    quantiles: dict[float, float]
+    counts: tuple[int, ...]
+    edges: tuple[float, ...]
+
+
+def norms(rows: Array, bins: int = 40, *, centered: bool = False) -> Norms:
+    """The distribution of the lengths of rows, ``(rows, width)``; about their mean if asked.
+
+    Raises:
+        ShapeError: if they are not rows, or there are none.
+
+    Example:
+        >>> norms(torch.eye(3)).mean
+        1.0
+    """
+    values = as_tensor(rows, "The rows")
+    if values.ndim != 2 or not values.numel():
+        raise ShapeError(f"The rows must be (rows, width), found shape {tuple(values.shape)}.")
+    wide = values.double()
+    lengths = torch.linalg.vector_norm(wide - wide.mean(0) if centered else wide, dim=1)
+    mean, deviation = float(lengths.mean()), float(lengths.std(correction=0))
+    skewness = float(((lengths - mean) / deviation).pow(3).mean()) if deviation > 1e-12 * mean else 0.0
+    low, high = float(lengths.min()), float(lengths.max())
+    high = high if high > low else low + max(abs(low), 1.0) * 1e-6
+    counts = torch.histc(lengths, bins, low, high)
+    return Norms(
+        mean,
+        deviation,
+        skewness,
+        {one: float(torch.quantile(lengths[:1_000_000], one)) for one in _QUANTILES},
+        tuple(int(one) for one in counts),
+        tuple(low + (high - low) * place / bins for place in range(bins + 1)),
+    )
