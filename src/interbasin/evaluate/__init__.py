@@ -10,12 +10,14 @@ from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.pca import Coordinates, pca
 from interbasin.evaluate.performance import Performance, accuracy, loss, performance
 from interbasin.evaluate.rescaling import Norms, Rescaling, norms, rescaled
+from interbasin.evaluate.retrieval import Bootstrap, Interval, Labels, Nearest, Ranking, nearest
 from interbasin.evaluate.self_change import self_change
 
 __all__ = [
     "AlignmentError",
     "Barrier",
     "Between",
+    "Bootstrap",
     "Coordinates",
     "Distance",
     "LayerSimilarity",

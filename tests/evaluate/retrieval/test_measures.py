@@ -1,0 +1,74 @@
+"""Measures of a ranking against scikit-learn and by hand, and labels that cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import ndcg_score
+
+from interbasin.errors import DataError, ShapeError
+from interbasin.evaluate.retrieval import Labels, ndcg, overlap, recall, reciprocal_rank
+
+ROWS = np.array([[3, 1, 0], [2, 0, 1], [4, 3, 2]])
+
+
+def test_measures_by_hand():
+    labels = Labels.of([[1, 4], 2, []], queries=3, documents=5)
+    assert recall(ROWS, labels, 3)[:2].tolist() == [0.5, 1.0]
+    assert recall(ROWS, labels, 1)[:2].tolist() == [0.0, 1.0]
+    assert reciprocal_rank(ROWS, labels, 3)[:2].tolist() == [0.5, 1.0]
+    assert reciprocal_rank(ROWS, labels, 1)[:2].tolist() == [0.0, 1.0]
+    for measure in (recall, reciprocal_rank, ndcg):
+        assert np.isnan(measure(ROWS, labels, 3)[2])
+    assert labels.known.tolist() == [True, True, False]
+
+
+@given(seed=st.integers(0, 2**16), k=st.integers(1, 12))
+def test_discounted_gain_is_that_of_scikit_learn(seed, k):
+    draws = np.random.default_rng(seed)
+    order = np.stack([draws.permutation(12) for _ in range(4)])
+    relevant = [draws.choice(12, draws.integers(1, 6), replace=False) for _ in range(4)]
+    wanted = np.zeros((4, 12))
+    for row, one in zip(wanted, relevant, strict=True):
+        row[one] = 1
+    scores = np.zeros((4, 12))
+    np.put_along_axis(scores, order, -np.arange(12.0)[None], axis=1)
+    found = ndcg(order[:, :k], Labels.of(relevant, 4, 12), k)
+    assert found.mean() == pytest.approx(ndcg_score(wanted, scores, k=k))
+
+
+@given(seed=st.integers(0, 2**16), k=st.integers(1, 8))
+def test_the_overlap_is_symmetric_and_one_with_itself(seed, k):
+    draws = np.random.default_rng(seed)
+    one, other = (np.stack([draws.permutation(20)[:8] for _ in range(5)]) for _ in range(2))
+    assert np.array_equal(overlap(one, other, k), overlap(other, one, k))
+    assert (overlap(one, one, k) == 1).all()
+    by_sets = [len(set(a[:k]) & set(b[:k])) / k for a, b in zip(one, other, strict=True)]
+    assert np.allclose(overlap(one, other, k), by_sets)
+
+
+def test_places_without_a_document_are_no_hits():
+    rows = np.array([[0, -1, -1]])
+    assert overlap(rows, rows, 3).tolist() == [1.0]
+    assert recall(np.array([[1, -1]]), Labels.of({0: 0}, 1, 2), 2).tolist() == [0.0]
+
+
+def test_labels_that_cannot_be_are_refused():
+    with pytest.raises(DataError, match="Labels name the query 7, and there are queries 0 to 2; number them"):
+        Labels.of({7: 1}, 3, 5)
+    with pytest.raises(DataError, match="The labels of query 1 name the document 5, and there are documents 0 to 4"):
+        Labels.of([0, 5, 1], 3, 5)
+    with pytest.raises(DataError, match="The labels of query 0 name the document 'a'"):
+        Labels.of([["a"], 1, 1], 3, 5)
+    with pytest.raises(DataError, match="There are 3 queries and 2 entries of labels; give one a query"):
+        Labels.of([0, 1], 3, 5)
+    with pytest.raises(DataError, match="No query has a label; give the documents that are right"):
+        Labels.of({}, 3, 5)
+    labels = Labels.of([0, 1], 2, 5)
+    assert Labels.of(labels, 2, 5) is labels
+    with pytest.raises(ShapeError, match="There are labels for 2 queries and a ranking of 3"):
+        recall(ROWS, labels, 2)
+    with pytest.raises(ShapeError, match="Rankings of 3 and of 1 queries cannot be compared"):
+        overlap(ROWS, ROWS[:1], 2)

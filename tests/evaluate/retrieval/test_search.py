@@ -1,0 +1,121 @@
+"""Exact search against scikit-learn, in blocks of any size, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.neighbors import NearestNeighbors
+
+from interbasin.errors import DataError, ShapeError, UnknownNameError
+from interbasin.evaluate.retrieval import METRICS, Nearest, nearest, search, similarity
+
+
+def drawn(seed: int, queries: int, documents: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    draws = np.random.default_rng(seed)
+    return draws.normal(size=(queries, width)), draws.normal(size=(documents, width)) * draws.uniform(
+        0.5, 2, (documents, 1)
+    )
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_the_nearest_are_those_of_scikit_learn(metric):
+    queries, documents = drawn(0, 17, 300, 9)
+    reference = NearestNeighbors(n_neighbors=7, metric={"l2": "euclidean"}.get(metric, metric), algorithm="brute")
+    assert np.array_equal(
+        nearest(queries, documents, 7, metric).rows, reference.fit(documents).kneighbors(queries, return_distance=False)
+    )
+
+
+def test_the_nearest_by_dot_product_are_the_largest_products():
+    queries, documents = drawn(1, 11, 200, 5)
+    found = nearest(queries, documents, 6, "dot")
+    products = queries @ documents.T
+    assert np.array_equal(found.rows, np.argsort(-products, axis=1)[:, :6])
+    assert np.allclose(found.scores, -np.sort(-products, axis=1)[:, :6])
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 2**16),
+    metric=st.sampled_from(METRICS),
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=5),
+    k=st.integers(1, 30),
+)
+def test_blocks_of_any_size_find_the_same(seed, metric, sizes, k):
+    # Small whole numbers: sums are exact, and many documents are exactly as near as others.
+    draws = np.random.default_rng(seed)
+    queries, documents = draws.integers(-2, 3, (4, 3)).astype(float), draws.integers(-2, 3, (sum(sizes), 3)) * 1.0
+    if metric == "cosine":
+        queries, documents = np.sign(queries), np.sign(documents)
+    parts = Nearest(queries, k, metric)
+    for part in np.split(documents, np.cumsum(sizes)[:-1]):
+        parts.update(part)
+    found = parts.ranking()
+    whole = nearest(queries, documents, k, metric)
+    assert np.array_equal(found.rows, whole.rows) and found.rows.shape == (4, k)
+    if metric == "dot":  # exact, so that ties are ties: the earlier row first
+        order = np.argsort(-(queries @ documents.T), axis=1, kind="stable")[:, :k]
+        assert np.array_equal(found.rows[:, : order.shape[1]], order)
+    assert (found.rows[:, sum(sizes) :] == -1).all()
+
+
+def test_queries_that_do_not_fit_into_memory_at_once_find_the_same(monkeypatch):
+    queries, documents = drawn(2, 50, 90, 6)
+    whole = nearest(queries, documents, 5)
+    monkeypatch.setattr(search, "SCORES", 200)
+    monkeypatch.setattr(search, "BLOCK_BYTES", 4 * 6 * 10)
+    assert np.array_equal(nearest(queries, documents, 5).rows, whole.rows)
+
+
+def test_memory_stays_flat(tmp_path):
+    import tracemalloc
+
+    documents = np.lib.format.open_memmap(tmp_path / "d.npy", mode="w+", dtype=np.float32, shape=(100_000, 64))
+    documents[:] = np.random.default_rng(0).normal(size=(1, 64))
+    documents.flush()
+    tracemalloc.start()
+    nearest(np.ones((8, 64), np.float32), np.load(tmp_path / "d.npy", mmap_mode="r"), 3)
+    assert tracemalloc.get_traced_memory()[1] < 20e6  # the file has 25.6
+    tracemalloc.stop()
+
+
+def test_a_row_of_zeros_is_as_near_as_anything_at_a_right_angle():
+    assert nearest([[1.0, 0.0]], [[-1.0, 0.0], [0.0, 0.0], [1.0, 1.0]], 3).rows.tolist() == [[2, 1, 0]]
+
+
+def test_scores_of_pairs():
+    one, other = [[3.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [0.0, -1.0]]
+    assert similarity(one, other).tolist() == [1.0, -1.0]
+    assert similarity(one, other, "dot").tolist() == [3.0, -2.0]
+    assert similarity(one, other, "l2").tolist() == [-2.0, -3.0]
+
+
+def test_what_cannot_be_searched_is_said():
+    with pytest.raises(UnknownNameError, match="There is no metric named 'cosin'; try one of: cosine"):
+        nearest([[1.0]], [[1.0]], 1, "cosin")
+    with pytest.raises(UnknownNameError, match="There is no metric named 'x'"):
+        similarity([[1.0]], [[1.0]], "x")
+    with pytest.raises(ShapeError, match="The nearest 0 documents were asked for; give 1 or more"):
+        nearest([[1.0]], [[1.0]], 0)
+    with pytest.raises(
+        ShapeError, match="The queries have 2 numbers each and the documents 3; both must come from one"
+    ):
+        nearest([[1.0, 2.0]], [[1.0, 2.0, 3.0]])
+    with pytest.raises(ShapeError, match=r"The queries must be rows, \(rows, width\), found shape \(2,\)"):
+        nearest([1.0, 2.0], [[1.0, 2.0]])
+    with pytest.raises(ShapeError, match=r"Documents are rows, \(documents, width\), found shape \(2,\)"):
+        nearest([[1.0, 2.0]], [1.0, 2.0])
+    with pytest.raises(ShapeError, match="Scores are of pairs of rows, found shapes"):
+        similarity([[1.0]], [[1.0], [2.0]])
+
+
+def test_rows_that_are_not_finite_are_named(monkeypatch):
+    monkeypatch.setattr(search, "BLOCK_BYTES", 1)
+    documents = np.ones((200, 2))
+    documents[[70, 130]] = np.nan, np.inf
+    with pytest.raises(DataError, match="The documents hold NaN or infinity in 1 rows: 70; leave them out"):
+        nearest([[1.0, 2.0]], documents)
+    with pytest.raises(DataError, match="The queries hold NaN or infinity in 1 rows: 0"):
+        nearest([[np.nan, 2.0]], np.ones((3, 2)))
