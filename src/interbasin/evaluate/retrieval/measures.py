@@ -131,4 +131,5 @@ def overlap(rows: NDArray[np.int64], reference: NDArray[np.int64], k: int) -> Nu
 
 
 def _divided(above: NDArray[Any], below: NDArray[Any]) -> Numbers:
-    return np.divide(above, below, out=np.full(len(above), np.nan), where=np.asarray(below) > 0)
+    shares: Numbers = np.divide(above, below, out=np.full(len(above), np.nan), where=np.asarray(below) > 0)
+    return shares

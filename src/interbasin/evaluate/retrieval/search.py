@@ -159,9 +159,10 @@ def similarity(queries: Any, documents: Any, metric: str = "cosine") -> NDArray[
     if one.shape != other.shape:
         raise ShapeError(f"Scores are of pairs of rows, found shapes {tuple(one.shape)} and {tuple(other.shape)}.")
     if metric == "l2":
-        return (-torch.linalg.vector_norm(one - other, dim=1)).numpy()
-    one, other = _prepared(one, metric), _prepared(other, metric)
-    return (one * other).sum(1).numpy()
+        scores: Tensor = -torch.linalg.vector_norm(one - other, dim=1)
+    else:
+        scores = (_prepared(one, metric) * _prepared(other, metric)).sum(1)
+    return scores.numpy()
 
 
 def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
