@@ -95,6 +95,7 @@ def test_requests_that_are_none(pair):
     refused(DataError, "no spaces at all", pair, data, [])
     refused(DataError, "no layers at all", pair, data, [], statistics="layerwise")
     refused(WiringError, "one or two torch.nn.Modules", (*pair, pair[0]), data, ["0:output"])
+    refused(WiringError, r"a network \(Sequential\) in its place; two networks are given as one pair", *pair, data)
     refused(WiringError, "Asked to record a str", ("a", "b"), data, ["0:output"])
     refused(WiringError, "needs as many wirings, found 1", pair, data, ["0"], wirings=wire(pair[0], data[0]))
 

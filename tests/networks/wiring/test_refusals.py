@@ -267,7 +267,9 @@ def test_an_affine_map_is_refused_because_weights_have_no_place_for_its_offset()
 
 def test_carry_refuses_what_is_neither_network_nor_tensors() -> None:
     wiring = wire(mlp(), batch())
-    with pytest.raises(WiringError, match="carry moves networks and mappings of tensors, found list"):
+    with pytest.raises(
+        WiringError, match=r"carry moves networks and mappings of tensors, found list; give a torch\.nn\.Module or"
+    ):
         carry([1, 2], wiring.sample())  # type: ignore[call-overload]
     with pytest.raises(WiringError, match="carry takes an alignment, or a wiring with maps beside it, found dict"):
         carry(mlp(), {})  # type: ignore[call-overload]

@@ -122,8 +122,14 @@ def _add_to_bias(model: nn.Module, name: str, axis: int, shifted: Tensor, called
     padded = any(one not in (0, "valid") for one in _tuple(getattr(owner, "padding", 0)))
     if amount.ndim > 1 and not padded:
         amount = amount.flatten(1).sum(1)
-    # A weight that is used without calling its layer has no use for a bias there either.
-    if amount.ndim != 1 or not called or (bias is None and not isinstance(owner, nn.Linear)):
+    if not called:
+        # Then a bias there would be of no use either.
+        raise WiringError(
+            f"The bias of a norm is read by {name}, which the network uses without calling its {type(owner).__name__}, "
+            "so that layer has no bias to take it in; call the layer itself, with a bias of its own, or keep to "
+            "permutations in its stream, which need no folding."
+        )
+    if amount.ndim != 1 or (bias is None and not isinstance(owner, nn.Linear)):
         raise WiringError(
             f"The bias of a norm is read by {name}, a {type(owner).__name__} that has no bias to take it in; give that "
             "layer a bias of zeros first."

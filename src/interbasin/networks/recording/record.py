@@ -104,6 +104,11 @@ def record(
         >>> seen.moments["0", "0"]
         PairedMoments(8 <- 8, 100 rows)
     """
+    if isinstance(data, nn.Module):
+        raise WiringError(
+            f"Asked to record on data, found a network ({type(data).__name__}) in its place; two networks are given as "
+            "one pair: record((source, target), data, spaces)."
+        )
     networks = _networks(models, own_inputs)
     refuse_other_moment(at)
     manner = Manner(_one_of(pool, (None, *POOLS), "way to pool"), as_tokens(tokens))

@@ -87,7 +87,10 @@ def carry(subject: Any, alignment: Alignment | Wiring, maps: Mapping[str, Map] |
         return _carried_network(subject, alignment)
     if isinstance(subject, Mapping):
         return _carried_tensors(subject, alignment)
-    raise WiringError(f"carry moves networks and mappings of tensors, found {type(subject).__name__}.")
+    raise WiringError(
+        f"carry moves networks and mappings of tensors, found {type(subject).__name__}; give a torch.nn.Module or a "
+        "state dict, read from its file first where it lies in one."
+    )
 
 
 def _carried_network(model: nn.Module, alignment: Alignment) -> nn.Module:
