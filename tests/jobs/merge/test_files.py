@@ -103,6 +103,26 @@ def test_a_tie_that_another_model_lacks_is_refused_unless_it_is_equal(tmp_path):
     assert not open_checkpoint(tmp_path / "way").ties
 
 
+def test_a_tie_whose_second_name_another_model_leaves_out_is_the_same_network(tmp_path):
+    """Transformers stores a tied head under one name, as an aligned network of it is not."""
+    values = tensors(0)
+    write_checkpoint(tmp_path / "tied", values | {"head.weight": values["embed.weight"]})
+    saved(tmp_path / "plain", tensors(1))
+    merge([tmp_path / "tied", tmp_path / "plain"], output=tmp_path / "out")
+    assert dict(open_checkpoint(tmp_path / "out").ties) == {"head.weight": "embed.weight"}
+    merge([tmp_path / "plain", tmp_path / "tied"], output=tmp_path / "turned")
+    expected = merge([tensors(0), tensors(1)])
+    for name in ("out", "turned"):
+        found = load_file(tmp_path / name / "model.safetensors")
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[one], tensor) for one, tensor in expected.items())
+    saved(tmp_path / "untied", tensors(1) | {"head.weight": tensors(1)["embed.weight"] + 1})
+    words = ("untied holds head.weight, which", "plain lacks")
+    refused(lambda: merge([tmp_path / "plain", tmp_path / "untied"], output=tmp_path / "no"), WiringError, words)
+    three = [tmp_path / "tied", tmp_path / "plain", tmp_path / "untied"]
+    refused(lambda: merge(three, output=tmp_path / "no"), WiringError, ("untied holds head.weight",))
+
+
 def test_the_dtype_can_be_chosen_and_the_configuration_says_so(pair, tmp_path):
     merge(pair, output=tmp_path / "out", dtype="bfloat16")
     found = open_checkpoint(tmp_path / "out")

@@ -166,7 +166,7 @@ class Merging:
         Raises:
             WiringError, ShapeError, DataError: see `check_alike`; and if what is tied in the first differs in another.
         """
-        check_alike([(one.label, one.entries) for one in self.networks])
+        check_alike([(one.label, self._compared(one)) for one in self.networks])
         for one in self.networks:
             check_numbers(one.label, one.entries)
         for name, entry in self.entries.items():
@@ -175,8 +175,10 @@ class Merging:
         first, *others = self.networks
         for name, stored in first.ties.items():
             for other in others:
-                if other.ties.get(name, name) != other.ties.get(stored, stored) and not np.array_equal(
-                    other.bytes_of(name), other.bytes_of(stored)
+                if (
+                    name in other.entries
+                    and other.ties.get(name, name) != other.ties.get(stored, stored)
+                    and not np.array_equal(other.bytes_of(name), other.bytes_of(stored))
                 ):
                     raise WiringError(
                         f"{name} is tied to {stored} in {first.label}, and in {other.label} they differ; put the "
@@ -204,6 +206,14 @@ class Merging:
     def all_remarks(self) -> list[str]:
         """Those of the whole, and those of tensors."""
         return [*self.remarks, *(f"{listed(names)} {what}." for what, names in self.found.items())]
+
+    def _compared(self, network: Network) -> dict[str, Entry]:
+        """Its tensors, without the second names of tied ones that another network leaves to its configuration."""
+        return {
+            name: entry
+            for name, entry in network.entries.items()
+            if name not in network.ties or all(name in other.entries for other in self.networks)
+        }
 
     def _planned(self, entry: Entry) -> Entry:
         if self.kind is None or entry.kind not in STORED or entry.kind.startswith("complex"):
