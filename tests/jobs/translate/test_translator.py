@@ -189,6 +189,15 @@ def test_targets_of_one_length_come_out_in_it() -> None:
         assert translator.carries_norms
 
 
+def test_relative_projection_gives_lengths_back_if_asked() -> None:
+    x, y = pairs()
+    translator = ib.Translator(lengths=True).fit(x[:200], y[:200])
+    np.testing.assert_allclose(translator.transform(x[200:]), y[200:], atol=1e-6 * np.abs(y).max())
+    assert translator.carries_norms
+    halves = ib.compose(ib.RelativeEncoder().fit(x[:200]), ib.RelativeDecoder().fit(y[:200]), lengths=True)
+    np.testing.assert_allclose(halves.transform(x), translator.transform(x))
+
+
 # ---------------------------------------------------------------------- auto
 
 

@@ -34,6 +34,7 @@ class Options:
     delta: float = 0.7
     omega: int = 8
     completion: str | None = "polar"
+    lengths: bool = False
     strength: float | None = None
     standardise: bool = False
     whitening: float = 0.0
@@ -75,7 +76,7 @@ def relative_projection(x: Tensor, y: Tensor, options: Options) -> Found:
         theirs, options.variant, options.strength, options.delta, options.omega, options.seed, beside=(ours,)
     )
     map, rank = completed(back.weights.mT @ ours, options.completion)
-    return Translation(source, map, target), {
+    return Translation(source, map, target, options.lengths), {
         "rank": rank,
         "anchors": len(x),
         "anchors_kept": sum(back.kept) / len(back.kept),

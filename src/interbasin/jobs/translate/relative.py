@@ -185,7 +185,7 @@ class RelativeDecoder(BaseEstimator):  # type: ignore[misc]
 
 
 def joined(
-    encoder: RelativeEncoder, decoder: RelativeDecoder, completion: str | None
+    encoder: RelativeEncoder, decoder: RelativeDecoder, completion: str | None, lengths: bool
 ) -> tuple[Translation, dict[str, Any]]:
     """An encoder and a decoder as one translation."""
     for half in (encoder, decoder):
@@ -203,7 +203,7 @@ def joined(
             "the same items in the same order."
         )
     map, rank = completed(decoder.weights_.mT @ encoder.anchors_, completion)
-    return Translation(encoder.side_, map, decoder.side_), {
+    return Translation(encoder.side_, map, decoder.side_, lengths), {
         "rank": rank,
         "anchors": decoder.n_anchors_,
         "anchors_kept": sum(decoder.kept_) / len(decoder.kept_),

@@ -67,6 +67,14 @@ class Side:
         directions: Tensor = torch.where(lengths > _AT_THE_MEAN * self.norm, rows / lengths.clamp(min=1e-30), 0)
         return directions
 
+    def stretched(self, rows: Tensor) -> Tensor:
+        """How long each row is about the mean, as a share of the mean length; ``(..., 1)``."""
+        rows = rows - self.mean.to(rows)
+        if self.deviation is not None:
+            rows = rows / self.deviation.to(rows)
+        lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        return lengths / self.norm
+
     def left(self, rows: Tensor) -> Tensor:
         """Rows from the common footing in the space."""
         if self.unit:

@@ -24,10 +24,11 @@ class Translation:
         source: The side that rows come from.
         map: Linear, from the footing of one side to that of the other.
         target: The side that they go to.
+        lengths: Where rows are brought to length 1, give them back how much longer than others they were.
     """
 
-    def __init__(self, source: Side, map: Map, target: Side) -> None:
-        self.source, self.map, self.target = source, map, target
+    def __init__(self, source: Side, map: Map, target: Side, lengths: bool = False) -> None:
+        self.source, self.map, self.target, self.lengths = source, map, target, lengths
 
     @property
     def source_width(self) -> int:
@@ -40,7 +41,7 @@ class Translation:
     @property
     def carries_norms(self) -> bool:
         """Whether long rows come out long; or all rows of the target are of one length, and so is what comes out."""
-        return not self.source.unit or self.target.length is not None
+        return not self.source.unit or self.lengths or self.target.length is not None
 
     @cached_property
     def _affine(self) -> tuple[Tensor, Tensor]:
@@ -57,7 +58,8 @@ class Translation:
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows of the source in the target's space, in their own precision; ``(..., width)``."""
         if self.source.unit:
-            return self.target.left(self.map(self.source.entered(rows)))
+            moved = self.map(self.source.entered(rows))
+            return self.target.left(moved * self.source.stretched(rows) if self.lengths else moved)
         matrix, offset = (one.to(rows) for one in self._affine)
         flat = torch.addmm(offset, rows.reshape(-1, rows.shape[-1]), matrix.mT)
         return self.target.in_length(flat.reshape(*rows.shape[:-1], len(offset)))
@@ -87,7 +89,7 @@ class Translation:
 
     def described(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """All of it in JSON's own types, and its tensors."""
-        document: dict[str, Any] = {}
+        document: dict[str, Any] = {"lengths": self.lengths}
         tensors: dict[str, Tensor] = {}
         for name, (part, own) in {
             "source": self.source.described(),
@@ -109,4 +111,5 @@ class Translation:
             Side.restored(document["source"], of("source")),
             restore(document["map"], of("map")),
             Side.restored(document["target"], of("target")),
+            bool(document["lengths"]),
         )

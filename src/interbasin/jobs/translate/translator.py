@@ -40,6 +40,8 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         variant: Of relative-projection: ``"regularised"``, or ``"pruned"``, the paper's.
         delta, omega: Of pruning: how far apart anchors are kept, and over how many subsets is averaged.
         completion: Of relative-projection: ``"polar"``, the nearest isometry; ``"map"`` or None, the map itself.
+        lengths: Of relative-projection, which sees directions alone: give rows back how much longer than others they
+            were, about the mean. The paper does not.
         strength: Of the regularisation of relative-projection, ridge and cca; None has it chosen.
         standardise: Bring every dimension of both sides to variance 1 first (procrustes).
         whitening: How far both sides are whitened first, from 0 to 0.5 (procrustes).
@@ -71,6 +73,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         delta: float = 0.7,
         omega: int = 8,
         completion: str | None = "polar",
+        lengths: bool = False,
         strength: float | None = None,
         standardise: bool = False,
         whitening: float = 0.0,
@@ -83,6 +86,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.delta = delta
         self.omega = omega
         self.completion = completion
+        self.lengths = lengths
         self.strength = strength
         self.standardise = standardise
         self.whitening = whitening
@@ -238,13 +242,15 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
 
-def compose(encoder: RelativeEncoder, decoder: RelativeDecoder, completion: str | None = "polar") -> Translator:
+def compose(
+    encoder: RelativeEncoder, decoder: RelativeDecoder, completion: str | None = "polar", lengths: bool = False
+) -> Translator:
     """The translator from the space of ``encoder`` to that of ``decoder``, which were fitted apart.
 
     Args:
         encoder: Fitted on the anchors as the first encoder sees them.
         decoder: Fitted on the same items, in the same order, as the second sees them.
-        completion: See `Translator`.
+        completion, lengths: See `Translator`.
 
     Raises:
         FitError: if their anchors are not as many, or are known to be others.
@@ -254,10 +260,11 @@ def compose(encoder: RelativeEncoder, decoder: RelativeDecoder, completion: str 
         delta=decoder.delta,
         omega=decoder.omega,
         completion=completion,
+        lengths=lengths,
         strength=decoder.strength,
         seed=decoder.seed,
     )
-    found.translation_, found.details_ = joined(encoder, decoder, completion)
+    found.translation_, found.details_ = joined(encoder, decoder, completion, lengths)
     found.chosen_, found.judged_, found.card_ = found.method, {}, Card()
     found.n_features_in_, found.target_width_ = encoder.side_.width, decoder.side_.width
     return found
