@@ -11,6 +11,7 @@ import torch
 from interbasin import demo, fit
 from interbasin.demo import run_demo
 from interbasin.jobs.rebasin import METHODS
+from interbasin.jobs.translate.choosing import CANDIDATES
 
 
 @pytest.fixture
@@ -85,3 +86,10 @@ def test_a_fitted_map_carries_the_hidden_layer_far_better_than_none():
     for method in ("permutation-weights", "procrustes-weights"):
         assert aligned[method, "coordinate"].barrier < 0.5 * aligned["(none)", ""].barrier
         assert aligned[method, "coordinate"].merged >= aligned["(none)", ""].merged
+
+
+def test_every_way_of_translating_has_a_row_between_none_and_the_network_itself(short):
+    found = run_demo().stitched
+    assert [row.method for row in found] == ["(none)", *demo.translations.WAYS, "(its own encoder)"]
+    assert found[-2].note in CANDIDATES
+    assert all(row.accuracy > found[0].accuracy and row.cosine > 0.5 for row in found[1:])

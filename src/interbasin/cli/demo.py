@@ -21,10 +21,10 @@ def demo(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Train two small networks on digits; carry the hidden layer of one into the other, align and merge them.
+    """Train two small networks on digits; carry the hidden layer of one into the other, align, merge, stitch them.
 
-    Every fit has a row in one table, every method of re-basin one in another. Takes less than a minute, needs no files
-    and writes none.
+    Every fit has a row in one table, every method of re-basin one in another, every way of translating one in a third.
+    Takes less than a minute, needs no files and writes none.
 
     Examples:
 
@@ -89,6 +89,10 @@ def _show(console: Console, found: Any) -> None:
     ]
     titles = ("method", "variant", "exact", "distance", "aligned", "barrier", "merged")
     print_table(console, titles, aligned, words=(0, 1, 2))
+
+    console.print("\nThe first network's encoder stitched to the second one's head, by every way of translating:")
+    stitched = [(row.method, number(row.cosine), _share(row.accuracy), row.note) for row in found.stitched]
+    print_table(console, ("translation", "cosine", "accuracy", ""), stitched, words=(0, 3))
 
 
 def _share(value: float | None) -> str:
