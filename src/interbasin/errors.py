@@ -8,7 +8,8 @@ InterbasinError
 ├── WiringError        (ValueError)   a network that cannot be traced, wired, carried or recorded as asked
 ├── UnknownNameError   (LookupError)  a name that is not registered; lists the nearest known ones
 ├── FileError          (OSError)      a file that is missing, in the way, truncated or not what its name says
-│   └── CheckpointError               the same of a network's weights; names the file and the tensor
+│   ├── CheckpointError               the same of a network's weights; names the file and the tensor
+│   └── StoreError                    the same of a table in a vector store, or its server; never with a password
 └── MissingExtraError  (ImportError)  an optional dependency that is not installed; names the extra
 
 The command line prints the message alone and exits with code 1; anything outside this tree is a bug.
@@ -28,6 +29,7 @@ __all__ = [
     "MapError",
     "MissingExtraError",
     "ShapeError",
+    "StoreError",
     "UnknownNameError",
     "WiringError",
 ]
@@ -85,6 +87,10 @@ class FileError(InterbasinError, OSError):
 
 class CheckpointError(FileError):
     """A network's weights are missing, damaged, quantised, or not what their index says."""
+
+
+class StoreError(FileError):
+    """A table of a vector store is missing, in the way or not what it should be, or its server went away."""
 
 
 class MissingExtraError(InterbasinError, ImportError):

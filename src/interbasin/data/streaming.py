@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from interbasin.data.vectors import Vectors, default_rows_per_batch, paired_batches
+from interbasin.data.vectors.fingerprints import file_fingerprint
 from interbasin.errors import DataError, FileError
 from interbasin.statistics import PairedMoments
 from interbasin.statistics.files import HOLDS
@@ -18,7 +18,6 @@ from interbasin.storage import refuse_what_is_in_the_way
 __all__ = ["moments_of_files"]
 
 SECONDS_BETWEEN_SAVES = 30.0
-SAMPLE_BYTES = 2**16
 
 
 def moments_of_files(
@@ -104,26 +103,9 @@ def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], empty: PairedM
 
 
 def _fingerprint(vectors: Vectors) -> dict[str, Any]:
-    try:
-        status = vectors.path.stat()
-    except OSError as error:
-        raise FileError(f"{vectors.path} cannot be read any more: {error.strerror}; is it still there?") from error
     return {
-        "file": vectors.path.name,
-        "bytes": status.st_size,
-        "sample": _digest(vectors.path, status.st_size),
-        "modified": status.st_mtime_ns,
+        **file_fingerprint(vectors.path),
         "column": vectors.column,
         "rows": vectors.rows,
         "width": vectors.width,
     }
-
-
-def _digest(path: Path, size: int) -> str:
-    """A hash of blocks from the head, the middle and the tail: files from one archive share sizes and times."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for start in (0, size // 3, 2 * size // 3, max(0, size - SAMPLE_BYTES)):
-            file.seek(start)
-            digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()

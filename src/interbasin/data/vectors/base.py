@@ -44,6 +44,7 @@ class Vectors:
         dtype: The dtype of the batches; see ``open_vectors`` for how it follows from the stored one.
         reader: The format's own way of reading.
         stamp: Size, time and inode of the file when it was opened.
+        stored: The dtype of the numbers in the file.
     """
 
     path: Path
@@ -54,6 +55,7 @@ class Vectors:
     dtype: np.dtype[Any]
     reader: Reader = field(repr=False)
     stamp: tuple[int, int, int] | None = field(default=None, repr=False)
+    stored: np.dtype[Any] | None = field(default=None, repr=False)
 
     def batches(self, rows_per_batch: int, start: int = 0) -> Iterator[Batch]:
         """The rows from ``start`` on, in order, as new C-contiguous arrays of shape (rows_per_batch, width).

@@ -178,4 +178,4 @@ def open_npy(path: Path) -> Vectors:
         )
     dtype = batch_dtype(header.dtype, str(path))
     reader = MappedReader(path, header, header.size, dtype)
-    return Vectors(path, "npy", None, header.rows, header.width, dtype, reader)
+    return Vectors(path, "npy", None, header.rows, header.width, dtype, reader, stored=header.dtype)

@@ -126,7 +126,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
         )
     else:
         reader = StreamedReader(path, member.filename, header, dtype)
-    return Vectors(path, "npz", name, header.rows, header.width, dtype, reader)
+    return Vectors(path, "npz", name, header.rows, header.width, dtype, reader, stored=header.dtype)
 
 
 def choose(arrays: list[str], column: str | None, path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import SEEK_END
@@ -66,7 +66,7 @@ class ParquetReader:
         row, filled = start, 0
         batch: Batch | None = None
         rows_per_piece = min(rows_per_batch, max(1, PIECE_BYTES // (self.width * self.selection.dtype.itemsize)))
-        for piece in self._pieces(rows_per_piece, start):
+        for piece in self.pieces(rows_per_piece, start, self.selection.columns):
             matrix = to_matrix(piece, self.selection, self.width, row, str(self.path))
             if row + len(matrix) > self.rows:
                 raise damaged(self.path, f"it holds more than the {self.rows} rows that it promises")
@@ -82,17 +82,16 @@ class ParquetReader:
         if row != self.rows:
             raise cut_short(self.path, f"it promises {self.rows} rows, but the last one found is row {row - 1}")
 
-    def _pieces(self, rows_per_piece: int, start: int) -> Iterator[pa.RecordBatch]:
+    def pieces(self, rows_per_piece: int, start: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """What pyarrow makes of the rows from ``start`` on, in pieces of at most ``rows_per_piece`` rows."""
-        with table(self.path, len(self.selection.columns)) as opened:
+        with table(self.path, len(columns)) as opened:
             skipped, groups = start, list(range(opened.num_row_groups))
             while groups and skipped >= (length := opened.metadata.row_group(groups[0]).num_rows):
                 skipped -= length
                 del groups[0]
             if not groups:
                 return
-            columns = list(self.selection.columns)
-            for piece in opened.iter_batches(rows_per_piece, row_groups=groups, columns=columns):
+            for piece in opened.iter_batches(rows_per_piece, row_groups=groups, columns=list(columns)):
                 kept = piece.slice(min(skipped, len(piece)))
                 skipped -= len(piece) - len(kept)
                 if len(kept):
@@ -123,4 +122,4 @@ def open_parquet(path: Path, column: str | None) -> Vectors:
         raise DataError(f"{path} has rows of no numbers at all; check what wrote it.")
     name = selection.columns[0] if selection.lists or column is not None else None
     reader = ParquetReader(path, selection, rows, width)
-    return Vectors(path, "parquet", name, rows, width, selection.dtype, reader)
+    return Vectors(path, "parquet", name, rows, width, selection.dtype, reader, stored=selection.stored)

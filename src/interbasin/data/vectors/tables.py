@@ -28,12 +28,14 @@ class Selection:
         lists: Whether it is one column of lists.
         width: How many numbers a row has; None where only the first row can tell.
         dtype: The dtype of the batches.
+        stored: The dtype in the table, common to all columns.
     """
 
     columns: tuple[str, ...]
     lists: bool
     width: int | None
     dtype: np.dtype[Any]
+    stored: np.dtype[Any]
 
 
 def select(schema: pa.Schema, column: str | None, where: str) -> Selection:
@@ -62,12 +64,13 @@ def select(schema: pa.Schema, column: str | None, where: str) -> Selection:
     else:
         chosen = without_a_name(schema, where)
     kinds = {field.name: item_type(field.type) for field in chosen}
-    dtype = np.result_type(*(batch_dtype(np.dtype(kind.to_pandas_dtype()), where) for kind in kinds.values()))
+    dtypes = [np.dtype(kind.to_pandas_dtype()) for kind in kinds.values()]
+    dtype = np.result_type(*(batch_dtype(one, where) for one in dtypes))
     lists = not is_number(chosen[0].type)
     storage = storage_type(chosen[0].type)
     # list_size is an attribute of the fixed-size kind alone.
     width = len(chosen) if not lists else storage.list_size if pa.types.is_fixed_size_list(storage) else None
-    return Selection(tuple(kinds), lists, width, dtype)
+    return Selection(tuple(kinds), lists, width, dtype, np.result_type(*dtypes))
 
 
 def without_a_name(schema: pa.Schema, where: str) -> list[pa.Field]:

@@ -1,8 +1,25 @@
 """Embeddings between encoders: translated, stitched, and carried through whole stores of vectors."""
 
-from interbasin.jobs.translate.cards import Card
-from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder
-from interbasin.jobs.translate.stitching import stitch
-from interbasin.jobs.translate.translator import Translator, compose
+from typing import TYPE_CHECKING
+
+from interbasin._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from interbasin.jobs.translate.cards import Card
+    from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder
+    from interbasin.jobs.translate.stitching import stitch
+    from interbasin.jobs.translate.translator import Translator, compose
 
 __all__ = ["Card", "RelativeDecoder", "RelativeEncoder", "Translator", "compose", "stitch"]
+
+_HOMES = {
+    "Card": "interbasin.jobs.translate.cards",
+    "RelativeDecoder": "interbasin.jobs.translate.relative",
+    "RelativeEncoder": "interbasin.jobs.translate.relative",
+    "Translator": "interbasin.jobs.translate.translator",
+    "compose": "interbasin.jobs.translate.translator",
+    "stitch": "interbasin.jobs.translate.stitching",
+}
+
+# Applying a translation to a store needs no torch, which takes seconds to import in every worker of a cluster.
+__getattr__, __dir__ = lazy_names(__name__, (), _HOMES)

@@ -1,0 +1,330 @@
+"""FAISS indexes (``faiss://FILE``): rebuilt from translated vectors, or wrapped so that queries are translated instead.
+
+An index can be rebuilt if it holds its vectors as they were given: flat, IVF over flat, and HNSW over flat, with ids of
+their own or without. FAISS keeps an index in memory, so here the output is as large as memory allows, and a run that is
+stopped starts anew.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interbasin.data.vectors.fingerprints import file_fingerprint
+from interbasin.data.vectors.stores.addresses import Address
+from interbasin.data.vectors.stores.files import refuse_unless_free
+from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, StoreError
+from interbasin.jobs.translate.applying import Applied, FittedTranslator, Piece, Rows
+from interbasin.storage import new_file
+
+__all__ = ["FaissRows", "FaissSink", "open_faiss", "wrapped"]
+
+ROWS_PER_CELL = 256  # as many as FAISS itself trains a cell of an IVF index on
+REBUILT = "IndexFlat, IndexIVFFlat and IndexHNSWFlat, also inside an IndexIDMap"
+AFFINE_TOLERANCE = 1e-4
+
+
+def library(what: str) -> Any:
+    """FAISS.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingExtraError.of(what, "vectors") from error
+    return faiss
+
+
+@dataclass(frozen=True)
+class FaissRows:
+    """The vectors of an index: as they were added, or cell by cell where it is an IVF."""
+
+    path: Path
+    index: Any = field(repr=False)
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"faiss://{self.path}"
+
+    @property
+    def rows(self) -> int:
+        return int(self.index.ntotal)
+
+    @property
+    def width(self) -> int:
+        return int(self.index.d)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    @property
+    def metric(self) -> str | None:
+        faiss = library(f"Reading {self.name}")
+        return {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "l2"}.get(self.index.metric_type)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return file_fingerprint(self.path)
+
+    def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
+        faiss = library(f"Reading {self.name}")
+        inner, outer_ids = unwrapped(self.index, faiss)
+        if isinstance(inner, faiss.IndexIVFFlat):
+            yield from _of_cells(inner, outer_ids, rows_per_batch, faiss)
+            return
+        for first in range(start, self.rows, rows_per_batch):
+            count = min(rows_per_batch, self.rows - first)
+            ids = None if outer_ids is None else outer_ids[first : first + count]
+            yield Piece(inner.reconstruct_n(first, count), ids)
+
+
+def _of_cells(index: Any, outer_ids: NDArray[Any] | None, rows_per_batch: int, faiss: Any) -> Iterator[Piece]:
+    """Rows of an IVF, cell by cell; the position of a row is its own, so its id is too."""
+    lists = index.invlists
+    vectors: list[NDArray[Any]] = []
+    ids: list[NDArray[Any]] = []
+    waiting = 0
+    for cell in range(index.nlist):
+        count = lists.list_size(cell)
+        if not count:
+            continue
+        codes = faiss.rev_swig_ptr(lists.get_codes(cell), count * index.code_size)
+        vectors.append(codes.view(np.float32).reshape(count, index.d).copy())
+        found = faiss.rev_swig_ptr(lists.get_ids(cell), count).copy()
+        ids.append(found if outer_ids is None else outer_ids[found])
+        waiting += count
+        while waiting >= rows_per_batch:
+            rows, names = np.concatenate(vectors), np.concatenate(ids)
+            yield Piece(rows[:rows_per_batch], names[:rows_per_batch])
+            vectors, ids = [rows[rows_per_batch:]], [names[rows_per_batch:]]
+            waiting -= rows_per_batch
+    if waiting:
+        yield Piece(np.concatenate(vectors), np.concatenate(ids))
+
+
+def open_faiss(address: Address) -> FaissRows:
+    """The index in a file.
+
+    Raises:
+        FileError: if there is none, or it is no index.
+        DataError: if it is empty.
+    """
+    faiss = library(f"Reading {address.shown}")
+    if not address.path.is_file():
+        found = "that is a folder" if address.path.is_dir() else "there is no such file"
+        raise FileError(f"Vectors were to be read from {address.shown}, but {found}; check the path.")
+    try:
+        index = faiss.read_index(str(address.path))
+    except RuntimeError as error:
+        raise StoreError(
+            f"{address.path} could not be read as a FAISS index ({_reason(error)}); write it with faiss.write_index."
+        ) from error
+    if not index.ntotal:
+        raise DataError(f"{address.shown} holds no vectors; check what wrote it.")
+    return FaissRows(address.path, index)
+
+
+def unwrapped(index: Any, faiss: Any) -> tuple[Any, NDArray[Any] | None]:
+    """The index inside a map of ids, and these ids; None where it has none."""
+    index = faiss.downcast_index(index)
+    if not isinstance(index, faiss.IndexIDMap | faiss.IndexIDMap2):
+        return index, None
+    return faiss.downcast_index(index.index), faiss.vector_to_array(index.id_map)
+
+
+def refuse_what_cannot_be_rebuilt(index: Any, name: str, faiss: Any) -> None:
+    """Nothing, if the index holds its vectors as they were given.
+
+    Raises:
+        StoreError: if it does not; names its kind.
+    """
+    inner, _ = unwrapped(index, faiss)
+    kind = type(inner).__name__
+    plain = isinstance(inner, faiss.IndexFlat | faiss.IndexHNSWFlat)
+    # Kinds derived from IVF over flat pack their codes differently.
+    if plain or type(inner) is faiss.IndexIVFFlat:
+        return
+    raise StoreError(
+        f"{name} is an {kind}, which cannot be rebuilt: it does not hold the vectors as they were given (rebuilt are "
+        f"{REBUILT}). Translate the vectors it was made from, or wrap it with wrap=True (--wrap) and a translator from "
+        "the new space to the old, so that queries are translated instead."
+    )
+
+
+class FaissSink:
+    """A new index of the same kind and settings; see `interbasin.jobs.translate.applying.Sink`.
+
+    Args:
+        destination: The file.
+        rows: The index that it is made like.
+        width: Of the translated vectors.
+    """
+
+    rows = 0
+    rows_per_batch: int | None = None
+    mark = None
+
+    def __init__(self, destination: Path, rows: FaissRows, width: int) -> None:
+        self._faiss = library(f"Writing {destination}")
+        refuse_what_cannot_be_rebuilt(rows.index, rows.name, self._faiss)
+        self._destination, self._old, self._width = destination, rows.index, width
+        self._inner, self._outer_ids = unwrapped(rows.index, self._faiss)
+        self.remarks: tuple[str, ...] = ()
+        self._train_rows = min(int(rows.index.ntotal), ROWS_PER_CELL * self._inner.nlist) if self._is_ivf else 0
+        self._waiting: list[Piece] = []
+        self._new: Any = None
+
+    @property
+    def name(self) -> str:
+        return f"faiss://{self._destination}"
+
+    @property
+    def _is_ivf(self) -> bool:
+        return isinstance(self._inner, self._faiss.IndexIVFFlat)
+
+    def start(self, rows_per_batch: int) -> None:
+        self.rows_per_batch = rows_per_batch
+        faiss, old = self._faiss, self._inner
+        if self._is_ivf:
+            quantizer = faiss.IndexFlat(self._width, old.metric_type)
+            new = faiss.IndexIVFFlat(quantizer, self._width, old.nlist, old.metric_type)
+            new.own_fields, new.nprobe = True, old.nprobe
+            quantizer.this.disown()
+            new.cp.seed, new.cp.min_points_per_centroid = 0, 1
+            self.remarks = (
+                f"The {old.nlist} cells were trained anew on {self._train_rows} translated vectors; check nprobe.",
+            )
+        elif isinstance(old, faiss.IndexHNSWFlat):
+            new = faiss.IndexHNSWFlat(self._width, old.hnsw.nb_neighbors(1), old.metric_type)
+            new.hnsw.efConstruction, new.hnsw.efSearch = old.hnsw.efConstruction, old.hnsw.efSearch
+        else:
+            new = faiss.IndexFlat(self._width, old.metric_type)
+        if self._outer_ids is not None:
+            new = (faiss.IndexIDMap2 if isinstance(self._old, faiss.IndexIDMap2) else faiss.IndexIDMap)(new)
+        self._new = new
+
+    def append(self, piece: Piece) -> None:
+        self.rows += len(piece.vectors)
+        self._waiting.append(piece)
+        if self._new.is_trained:
+            self._add()
+        elif self.rows == int(self._old.ntotal):
+            # All of them, because IVF gives its rows cell by cell: the first ones would be of few cells.
+            order = np.random.default_rng(0).permutation(self.rows)
+            self._new.train(np.concatenate([one.vectors for one in self._waiting])[order[: self._train_rows]])
+            self._add()
+
+    def _add(self) -> None:
+        for piece in self._waiting:
+            vectors = np.ascontiguousarray(piece.vectors, dtype=np.float32)
+            if piece.rest is None:
+                self._new.add(vectors)
+            else:
+                self._new.add_with_ids(vectors, np.ascontiguousarray(piece.rest, dtype=np.int64))
+        self._waiting = []
+
+    def finish(self) -> None:
+        _write_index(self._new, self._destination, self._faiss)
+
+    def close(self) -> None:
+        self._new = None
+
+
+def wrapped(
+    translator: FittedTranslator, rows: Rows, destination: Path, source: Path, *, force: bool, in_place: bool
+) -> Applied:
+    """An index of the old vectors that takes queries of the new space and translates them; no row is touched.
+
+    Args:
+        translator: From the new space to the old one, whose vectors the index holds; one affine map.
+        rows: The index.
+        destination: The file to write.
+        source: The file that the index comes from.
+        force: Replace a file of that name.
+        in_place: It may be the source itself.
+
+    Raises:
+        ShapeError: if the translator goes elsewhere.
+        DataError: if it is not affine, which is all that FAISS can do to a query.
+    """
+    assert isinstance(rows, FaissRows)
+    faiss = library(f"Writing {destination}")
+    started = time.perf_counter()
+    if translator.target_width != rows.width:
+        swapped = " It seems to go the other way." if translator.source_width == rows.width else ""
+        raise ShapeError(
+            f"Wrapping {rows.name} needs a translator from the new space to the one of its vectors, of {rows.width} "
+            f"numbers; this one gives {translator.target_width}.{swapped} Fit it with the new vectors as source."
+        )
+    refuse_unless_free(destination, source, force=force, in_place=in_place)
+    matrix, offset = affine_form(translator)
+    transform = faiss.LinearTransform(translator.source_width, translator.target_width, True)
+    faiss.copy_array_to_vector(np.ascontiguousarray(matrix.T, dtype=np.float32).ravel(), transform.A)
+    faiss.copy_array_to_vector(np.ascontiguousarray(offset, dtype=np.float32), transform.b)
+    transform.is_trained = True
+    made = faiss.IndexPreTransform(transform, rows.index)
+    calculated = time.perf_counter()
+    _write_index(made, destination, faiss)
+    return Applied(
+        rows.name,
+        f"faiss://{destination}",
+        rows.rows,
+        0,
+        translator.source_width,
+        translator.target_width,
+        "float32",
+        {},
+        calculated - started,
+        time.perf_counter() - calculated,
+        (
+            "No row was touched: the index translates queries of the new space into the old one, and its scores are "
+            "those of the old space.",
+        ),
+    )
+
+
+def affine_form(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The matrix and the offset of a translator that is one affine map.
+
+    Raises:
+        DataError: if it is none: for example if it scales every row to length one first.
+    """
+    width = translator.source_width
+    probes = np.random.default_rng(0).standard_normal((8, width))
+    # Differences about a point rather than about zero, where a translator that looks at lengths has no answer.
+    point = probes[:1]
+    here = translator.transform(point)
+    matrix = translator.transform(point + np.eye(width)) - here
+    offset = (here - point @ matrix)[0]
+    made = translator.transform(probes)
+    if not np.allclose(made, probes @ matrix + offset, rtol=0, atol=AFFINE_TOLERANCE * float(np.abs(made).max())):
+        raise DataError(
+            "This translator is not one affine map (it scales rows by their lengths), which is all that FAISS can do "
+            "to a query; fit a method such as ridge, affine or procrustes, or rebuild the index without wrap."
+        )
+    return matrix, offset
+
+
+def _write_index(index: Any, destination: Path, faiss: Any) -> None:
+    with new_file(destination, force=True, ours=lambda found: True) as temporary:
+        try:
+            faiss.write_index(index, str(temporary))
+        except RuntimeError as error:
+            raise FileError(
+                f"Could not write {destination} ({_reason(error)}); is there room on the disk and leave to write there?"
+            ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What FAISS says, without the place in its own source that it begins with."""
+    return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", " ".join(str(error).split()))[:200].rstrip(".")

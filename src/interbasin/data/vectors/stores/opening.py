@@ -1,0 +1,162 @@
+"""One door to all stores: which source a VECTORS string means, and which sink can take what comes from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interbasin.data.vectors.opening import open_vectors
+from interbasin.data.vectors.stores.addresses import FILES, Address
+from interbasin.data.vectors.stores.files import ArrayRows, refuse_unless_free
+from interbasin.data.vectors.stores.unfinished import Unfinished
+from interbasin.errors import FileError
+from interbasin.jobs.translate.applying import FittedTranslator, Rows, Sink, output_dtype, translator_fingerprint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["open_rows", "open_sink"]
+
+
+def open_rows(address: Address) -> Rows:
+    """The store at an address, checked but not yet read.
+
+    Raises:
+        FileError: if it is missing or not what it should be.
+        MissingExtraError: if a library for it is not installed.
+    """
+    if address.kind in FILES:
+        vectors = open_vectors(address.path, column=address.column)
+        if vectors.format == "parquet":
+            from interbasin.data.vectors.stores.parquet import ParquetRows
+
+            return ParquetRows(vectors)
+        return ArrayRows(vectors)
+    if address.kind == "lance":
+        from interbasin.data.vectors.stores.lance import open_lance
+
+        return open_lance(address)
+    if address.kind == "faiss":
+        from interbasin.data.vectors.stores.faiss import open_faiss
+
+        return open_faiss(address)
+    from interbasin.data.vectors.stores.postgresql import open_postgresql
+
+    return open_postgresql(address)
+
+
+def open_sink(
+    output: Address,
+    source: Address,
+    rows: Rows,
+    translator: FittedTranslator,
+    *,
+    force: bool = False,
+    in_place: bool = False,
+) -> Sink:
+    """Where the translated rows of ``rows`` go.
+
+    Args:
+        output: Where they shall be.
+        source: Where ``rows`` are.
+        rows: What will be written.
+        translator: What they are translated by.
+        force: Replace what is there, and what an unfinished run of other work left.
+        in_place: The output may be the source itself (files).
+
+    Raises:
+        FileError: if something is in the way, or the output cannot hold what comes from this source.
+    """
+    width, dtype = translator.target_width, output_dtype(rows.dtype)
+    for kind in ("faiss", "postgresql"):
+        if (output.kind == kind) != (source.kind == kind):
+            raise FileError(f"What is in {_told(source)} cannot be written to {_told(output)}; {_instead(source)}")
+    if output.kind == "postgresql":
+        from interbasin.data.vectors.stores.postgresql import PostgresqlRows, PostgresqlSink
+
+        assert isinstance(rows, PostgresqlRows)
+        return PostgresqlSink(output, rows, width, translator_fingerprint(translator), force=force)
+    if output.kind == "lance":
+        from interbasin.data.vectors.stores.lance import refuse_table_in_the_way
+
+        destination = refuse_table_in_the_way(output, source, force=force)
+    else:
+        destination = output.path
+        refuse_unless_free(
+            destination, source.path if source.kind == output.kind else None, force=force, in_place=in_place
+        )
+    if output.kind == "faiss":
+        from interbasin.data.vectors.stores.faiss import FaissRows, FaissSink
+
+        assert isinstance(rows, FaissRows)
+        return FaissSink(destination, rows, width)
+    work = {
+        "source": dict(rows.fingerprint()),
+        "translator": translator_fingerprint(translator),
+        "layout": {"kind": output.kind, "column": output.column, "dtype": str(dtype)},
+    }
+    if output.kind in ("npy", "npz"):
+        _refuse_lost_columns(output, rows)
+        # Opened last: it claims the place.
+        return _array_sink(output, source, rows, width, dtype, Unfinished(destination, work, force=force))
+    from interbasin.data.vectors.stores.columns import translated_schema
+
+    schema, column = translated_schema(*_table(rows), width, dtype)
+    if output.kind == "lance":
+        from interbasin.data.vectors.stores.lance import LanceSink
+
+        return LanceSink(Unfinished(destination, work, force=force), output.shown, schema, column)
+    from interbasin.data.vectors.stores.parquet import ParquetRows, ParquetSink, compressions
+
+    found: dict[str, str] = {}
+    if isinstance(rows, ParquetRows):
+        found = compressions(rows)
+        name = rows.selection.columns[0]
+        of_vectors = [how for path, how in found.items() if path == name or path.startswith(f"{name}.")]
+        found = {"": of_vectors[0] if of_vectors else "UNCOMPRESSED", **found}
+    return ParquetSink(Unfinished(destination, work, force=force), schema, column, width, dtype, rows.rows, found)
+
+
+def _array_sink(
+    output: Address, source: Address, rows: Rows, width: int, dtype: np.dtype[Any], unfinished: Unfinished
+) -> Sink:
+    from interbasin.data.vectors.stores.npy import ArraySink
+
+    if output.kind == "npy":
+        return ArraySink(unfinished, rows.rows, width, dtype)
+    member, compressed, beside = output.column or "x", False, None
+    if isinstance(rows, ArrayRows) and rows.vectors.format == "npz":
+        from interbasin.data.vectors.npz import StreamedReader
+
+        member = rows.vectors.column or member
+        compressed, beside = isinstance(rows.vectors.reader, StreamedReader), rows.vectors.path
+    return ArraySink(unfinished, rows.rows, width, dtype, member=member, compressed=compressed, beside=beside)
+
+
+def _table(rows: Rows) -> tuple[pa.Schema | None, Any]:
+    return getattr(rows, "schema", None), getattr(rows, "selection", None)
+
+
+def _refuse_lost_columns(output: Address, rows: Rows) -> None:
+    schema, selection = _table(rows)
+    others = [name for name in schema.names if name not in selection.columns] if schema is not None else []
+    if others:
+        raise FileError(
+            f"{rows.name} has columns beside its vectors "
+            f"({', '.join(others[:8])}{', ...' if len(others) > 8 else ''}), which a .{output.kind} file has no place "
+            "for; write to a .parquet file or a Lance table."
+        )
+
+
+def _told(address: Address) -> str:
+    names = {"lance": "a Lance table", "faiss": "a FAISS index", "postgresql": "a PostgreSQL table"}
+    return names.get(address.kind, f"a .{address.kind} file")
+
+
+def _instead(source: Address) -> str:
+    if source.kind == "faiss":
+        return "give another faiss:// file as output."
+    if source.kind == "postgresql":
+        return "give a column or a table of the same database as output: postgresql:?table=TABLE&column=COLUMN."
+    return "give a .npy, .npz or .parquet file or a lance:// table as output."

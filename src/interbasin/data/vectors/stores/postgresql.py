@@ -1,0 +1,638 @@
+"""PostgreSQL with pgvector: a column of vectors translated into a new column of the same table, or into a new table.
+
+Rows are read in the order of a unique key and written in the same batches, both by COPY in the binary format. The
+output grows under a name of its own, with a comment that says which work it is of and which key was the last; batch and
+comment are one transaction, so whatever is killed, server included, the comment is true. At the end it is renamed.
+
+Names from users reach the server only as quoted identifiers, values only as parameters. A connection string is never
+shown: what the driver says is repeated only without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interbasin.counting import counted
+from interbasin.data.vectors.stores.addresses import Address
+from interbasin.data.vectors.stores.unfinished import check_same_work
+from interbasin.errors import DataError, MissingExtraError, ShapeError, StoreError, UnknownNameError
+from interbasin.jobs.translate.applying import Piece
+
+__all__ = ["PostgresqlRows", "PostgresqlSink", "open_postgresql"]
+
+SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # and no flags, and no extension of the header
+TRAILER = b"\xff\xff"
+NUMBERS: dict[str, np.dtype[Any]] = {"vector": np.dtype(">f4"), "halfvec": np.dtype(">f2")}
+MOST_NUMBERS = 16_000  # of a vector of pgvector
+METRICS = {"cosine": "cosine", "l2": "l2", "ip": "inner product"}
+MARK = "interbasin: unfinished "
+
+
+@contextlib.contextmanager
+def told(address: Address, doing: str) -> Iterator[None]:
+    """Around what the driver does: its errors become one sentence, without the connection string."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise StoreError(
+            f"The server of {address.shown} could not be reached or went away while {doing} "
+            f"({reason_of(error, address)}); what is done is kept: run the same command again when it is back."
+        ) from None
+    except psycopg.Error as error:
+        raise StoreError(
+            f"The server of {address.shown} refused {doing} ({reason_of(error, address)}); check names and rights."
+        ) from None
+
+
+def reason_of(error: BaseException, address: Address) -> str:
+    """What the driver says on one line, with whatever is secret struck out."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    parts = urlsplit(address.secret)
+    secrets = {address.secret, parts.netloc, parts.password or "", unquote(parts.password or "")}
+    secrets |= {value for name, _, value in (pair.partition("=") for pair in parts.query.split("&")) if "pass" in name}
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        said = said.replace(secret, "***")
+    return said[:300].rstrip(".")
+
+
+def connected(address: Address) -> Any:
+    """A connection.
+
+    Raises:
+        MissingExtraError: if the driver is not installed.
+        StoreError: if the server cannot be reached.
+    """
+    try:
+        import psycopg
+    except ImportError as error:
+        raise MissingExtraError.of(f"Reading {address.shown}", "vectors") from error
+    with told(address, "connecting"):
+        return psycopg.connect(address.secret, autocommit=True, application_name="interbasin")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and its column of vectors, as the server knows them.
+
+    Attributes:
+        schema: The table's schema.
+        name: The table.
+        column: The column of vectors.
+        key: The column that tells rows apart.
+        kind: ``"vector"`` or ``"halfvec"``.
+        written: That type as the server writes it, quoted, and with its schema where it needs one.
+        key_kind: The type of the key, likewise.
+    """
+
+    schema: str
+    name: str
+    column: str
+    key: str
+    kind: str
+    written: str
+    key_kind: str
+
+    @property
+    def quoted(self) -> Any:
+        from psycopg import sql
+
+        return sql.Identifier(self.schema, self.name)
+
+
+@dataclass(frozen=True)
+class PostgresqlRows:
+    """Rows of a table that have a vector, in the order of their keys."""
+
+    address: Address
+    table: Table
+    rows: int
+    width: int
+    without: int
+    metric: str | None = None
+    remarks: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return self.address.shown
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return NUMBERS[self.table.kind].newbyteorder("=")
+
+    def fingerprint(self) -> dict[str, Any]:
+        table = self.table
+        return {"schema": table.schema, "table": table.name, "column": table.column, "key": table.key}
+
+    def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
+        """``mark`` is the last key of an earlier run, as text; ``start`` only counts."""
+        from psycopg import sql
+
+        table, last, row = self.table, mark, start
+        ids = sql.Identifier
+        with contextlib.closing(connected(self.address)) as connection:
+            while True:
+                with told(self.address, "reading vectors"), connection.cursor() as cursor:
+                    # COPY takes no parameters, so the last key is a literal, quoted by the driver.
+                    above: sql.Composable = sql.SQL("")
+                    if last is not None:
+                        above = sql.SQL("AND {key} > CAST({last} AS {kind})").format(
+                            key=ids(table.key), last=sql.Literal(last), kind=sql.SQL(table.key_kind)
+                        )
+                    query = sql.SQL(
+                        "COPY (SELECT {key}, {column}, {key}::text FROM {table} WHERE {column} IS NOT NULL {above} "
+                        "ORDER BY {key} LIMIT {count}) TO STDOUT (FORMAT BINARY)"
+                    ).format(
+                        key=ids(table.key),
+                        column=ids(table.column),
+                        table=table.quoted,
+                        above=above,
+                        count=sql.Literal(rows_per_batch),
+                    )
+                    with cursor.copy(query) as copy:
+                        found = parsed(b"".join(copy))
+                if not found:
+                    return
+                keys, vectors, texts = zip(*found, strict=True)
+                last = texts[-1].decode()
+                yield Piece(matrix_of(vectors, self, row, texts), (keys, last))
+                row += len(keys)
+                if len(keys) < rows_per_batch:
+                    return
+
+
+def parsed(content: bytes) -> list[tuple[bytes, ...]]:
+    """The rows of a COPY in the binary format; no field of ours is null."""
+    rows, place = [], len(SIGNATURE)
+    while (fields := int.from_bytes(content[place : place + 2], "big", signed=True)) > 0:
+        place += 2
+        row = []
+        for _ in range(fields):
+            length = int.from_bytes(content[place : place + 4], "big")
+            row.append(content[place + 4 : place + 4 + length])
+            place += 4 + length
+        rows.append(tuple(row))
+    return rows
+
+
+def matrix_of(vectors: tuple[bytes, ...], rows: PostgresqlRows, first: int, keys: tuple[bytes, ...]) -> NDArray[Any]:
+    """Rows of numbers out of what the server sends: two bytes that count them, two without a meaning, the numbers."""
+    number = NUMBERS[rows.table.kind]
+    expected = 4 + rows.width * number.itemsize
+    for place, one in enumerate(vectors):
+        if len(one) != expected:
+            raise ShapeError(
+                f"In {rows.name}, the row with key {keys[place].decode()!r} has {(len(one) - 4) // number.itemsize} "
+                f"numbers where the first has {rows.width}; vectors of one column must be equally wide, so drop or "
+                "mend that row."
+            )
+    whole = np.frombuffer(b"".join(vectors), np.uint8).reshape(len(vectors), expected)
+    return whole[:, 4:].copy().view(number).astype(number.newbyteorder("="))
+
+
+def open_postgresql(address: Address) -> PostgresqlRows:
+    """The column at an address, checked but not yet read.
+
+    Raises:
+        StoreError: if the server, the table or a fit key is not there, or the column is not of vectors.
+        UnknownNameError: if the table has no such column.
+        DataError: if no row has a vector.
+    """
+    from_psycopg(address)
+    from psycopg import sql
+
+    remarks: tuple[str, ...] = ()
+    with contextlib.closing(connected(address)) as connection, told(address, "looking at the table"):
+        schema, name = located(connection, address)
+        columns = dict(
+            connection.execute(
+                "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+                [sql.Identifier(schema, name).as_string(connection)],
+            ).fetchall()
+        )
+        column = chosen_column(columns, address)
+        key = chosen_key(connection, address, schema, name, columns)
+        written = columns[column].partition("(")[0]
+        table = Table(schema, name, column, key, written.rpartition(".")[2], written, columns[key])
+        rows, without = connection.execute(
+            sql.SQL("SELECT count({column}), count(*) - count({column}) FROM {table}").format(
+                column=sql.Identifier(column), table=table.quoted
+            )
+        ).fetchone()
+        if not rows:
+            raise DataError(f"{address.shown} has no row with a vector; check what wrote it.")
+        query = sql.SQL(
+            "COPY (SELECT {column} FROM {table} WHERE {column} IS NOT NULL LIMIT 1) TO STDOUT (FORMAT BINARY)"
+        ).format(column=sql.Identifier(column), table=table.quoted)
+        with connection.cursor() as cursor, cursor.copy(query) as copy:
+            ((first,),) = parsed(b"".join(copy))
+        metric = metric_of(connection, table)
+    if without:
+        remarks = (f"{counted(without, 'row')} of {address.shown} without a vector stayed without one.",)
+    width = (len(first) - 4) // NUMBERS[table.kind].itemsize
+    return PostgresqlRows(address, table, int(rows), width, int(without), metric, remarks)
+
+
+def from_psycopg(address: Address) -> None:
+    """Nothing, if the driver is there.
+
+    Raises:
+        MissingExtraError: if it is not.
+    """
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError.of(f"Reading {address.shown}", "vectors") from error
+
+
+def located(connection: Any, address: Address) -> tuple[str, str]:
+    """Schema and name of the table: ``name`` or ``schema.name``, looked up as the server would."""
+    assert address.table is not None
+    schema, dot, name = address.table.partition(".")
+    asked = [(None, address.table), *([(schema, name)] if dot else [])]  # a name may have a dot in it
+    for place, one in asked:
+        found = connection.execute(
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
+            "(n.nspname = %s OR (%s::text IS NULL AND pg_table_is_visible(c.oid)))",
+            [one, place, place],
+        ).fetchone()
+        if found is not None:
+            return str(found[0]), str(found[1])
+    there = connection.execute(
+        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
+    ).fetchall()
+    raise UnknownNameError.of("table in that database", address.table, [str(one) for (one,) in there])
+
+
+def chosen_column(columns: dict[str, str], address: Address) -> str:
+    of_vectors = [name for name, kind in columns.items() if kind.partition("(")[0].rpartition(".")[2] in NUMBERS]
+    if address.column is not None:
+        if address.column not in columns:
+            raise UnknownNameError.of(f"column in {address.shown}", address.column, columns)
+        if address.column not in of_vectors:
+            raise StoreError(
+                f"The column {address.column!r} of {address.shown} has type {columns[address.column]}, and translated "
+                f"are vector and halfvec of pgvector; cast it, or name another: {', '.join(of_vectors) or '(none)'}."
+            )
+        return address.column
+    if len(of_vectors) != 1:
+        found = f"several columns of vectors ({', '.join(of_vectors)})" if of_vectors else "no column of vectors"
+        raise StoreError(f"{address.shown} has {found}; name one with &column= in the address (or --column).")
+    return of_vectors[0]
+
+
+def chosen_key(connection: Any, address: Address, schema: str, name: str, columns: dict[str, str]) -> str:
+    """The column that tells rows apart: the one named, if it does, or the primary key."""
+    from psycopg import sql
+
+    unique = connection.execute(
+        "SELECT a.attname, i.indisprimary, a.attnotnull FROM pg_index i "
+        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
+        "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indnkeyatts = 1 AND i.indpred IS NULL",
+        [sql.Identifier(schema, name).as_string(connection)],
+    ).fetchall()
+    if address.key is None:
+        for column, primary, _ in unique:
+            if primary:
+                return str(column)
+        raise StoreError(
+            f"{address.shown} has no primary key of one column, and rows must be told apart; name a unique column with "
+            "&key= in the address (or --key)."
+        )
+    if address.key not in columns:
+        raise UnknownNameError.of(f"column in {address.shown}", address.key, columns)
+    if not any(column == address.key and never_null for column, _, never_null in unique):
+        raise StoreError(
+            f"The key {address.key!r} of {address.shown} is not known to be unique and never null; make it the primary "
+            "key, or name a column that has a unique index and is NOT NULL."
+        )
+    return address.key
+
+
+def metric_of(connection: Any, table: Table) -> str | None:
+    """How an index over the column compares, if there is one: the class of its operators says so."""
+    found = connection.execute(
+        "SELECT o.opcname FROM pg_index i JOIN pg_opclass o ON o.oid = i.indclass[0] "
+        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
+        "WHERE i.indrelid = to_regclass(%s) AND a.attname = %s",
+        [table.quoted.as_string(connection), table.column],
+    ).fetchone()
+    return None if found is None else METRICS.get(str(found[0]).split("_")[1] if "_" in str(found[0]) else "")
+
+
+class PostgresqlSink:
+    """A new column of the source's table, or a new table of keys and vectors, that grows under another name.
+
+    See `interbasin.jobs.translate.applying.Sink`.
+
+    Args:
+        output: Which table and column; the database is the source's.
+        rows: The source.
+        width: Of the translated vectors.
+        translator: Its fingerprint.
+        force: Replace a column or table of that name, and an unfinished one of other work.
+    """
+
+    def __init__(
+        self, output: Address, rows: PostgresqlRows, width: int, translator: dict[str, Any], *, force: bool
+    ) -> None:
+        refuse_other_server(output, rows.address)
+        self._rows, self._width, self._force = rows, width, force
+        self._source = rows.table
+        self.remarks: tuple[str, ...] = ()
+        schema, dot, name = (output.table or "").partition(".")
+        self._schema, self._name = (schema, name) if dot else (rows.table.schema, output.table or "")
+        self._in_table = (self._schema, self._name) == (rows.table.schema, rows.table.name)
+        self._column = output.column or rows.table.column
+        self.name = rows.address.shown.partition("?")[0] + f"?table={output.table}&column={self._column}"
+        self._address = rows.address
+        if width > MOST_NUMBERS:
+            raise StoreError(f"pgvector holds at most {MOST_NUMBERS} numbers a vector, and {width} are asked for.")
+        digest = hashlib.sha256(json.dumps([self._schema, self._name, self._column]).encode()).hexdigest()[:16]
+        self._growing = f"interbasin_{digest}"
+        self._kind, self._written = rows.table.kind, rows.table.written
+        self.rows, self.mark = 0, None
+        self.rows_per_batch: int | None = None
+        self._connection = connected(rows.address)
+        try:
+            with told(self._address, "preparing the output"):
+                if output.type is not None:
+                    self._kind, self._written = known_type(self._connection, output.type)
+                self._work = {"source": rows.fingerprint(), "translator": translator, "layout": {"kind": self._kind}}
+                self._refuse_what_is_in_the_way()
+                self._take_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def _refuse_what_is_in_the_way(self) -> None:
+        if self._in_table and self._column == self._source.column:
+            raise StoreError(
+                f"The output {self.name} is the source column itself, which is never written to; name another column."
+            )
+        if self._in_table:
+            there = self._has_column(self._column)
+        else:
+            there = self._regclass(self._schema, self._name) is not None
+        if there and not self._force:
+            what = f"column {self._column!r}" if self._in_table else f"table {self._name!r}"
+            raise StoreError(
+                f"The {what} exists already and nothing is overwritten unasked; choose another name, or ask for it "
+                "with force=True (--force)."
+            )
+
+    def _regclass(self, schema: str, name: str) -> Any:
+        from psycopg import sql
+
+        written = sql.Identifier(schema, name).as_string(self._connection)
+        return self._connection.execute("SELECT to_regclass(%s)", [written]).fetchone()[0]
+
+    def _has_column(self, name: str) -> bool:
+        found = self._connection.execute(
+            "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped",
+            [self._source.quoted.as_string(self._connection), name],
+        ).fetchone()
+        return found is not None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return NUMBERS[self._kind].newbyteorder("=")
+
+    @property
+    def _table(self) -> Any:
+        """The table that is written to."""
+        from psycopg import sql
+
+        return self._source.quoted if self._in_table else sql.Identifier(self._schema, self._growing)
+
+    def _take_up(self) -> None:
+        """Lock the work, and find what an earlier run left."""
+        number = int.from_bytes(hashlib.sha256(self._growing.encode()).digest()[:8], "big", signed=True)
+        if not self._connection.execute("SELECT pg_try_advisory_lock(%s)", [number]).fetchone()[0]:
+            raise StoreError(f"Another process is writing {self.name} at this moment; wait for it.")
+        comment = self._comment()
+        if comment is None:
+            return
+        state = json.loads(comment.removeprefix(MARK)) if comment.startswith(MARK) else {"work": {}}
+        try:
+            check_same_work(
+                state["work"],
+                json.loads(json.dumps(self._work)),
+                f"The unfinished {self.name}",
+                f"drop {self._growing}",
+            )
+        except OSError:
+            if not self._force:
+                raise
+            self._drop_growing()
+            return
+        self.rows, self.mark, self.rows_per_batch = state["rows"], state["last"], state["rows_per_batch"]
+
+    def _comment(self) -> str | None:
+        """What stands at the growing column or table; None if there is none."""
+        if self._in_table:
+            if not self._has_column(self._growing):
+                return None
+            query = (
+                "SELECT col_description(attrelid, attnum) FROM pg_attribute "
+                "WHERE attrelid = to_regclass(%s) AND attname = %s"
+            )
+            values = [self._source.quoted.as_string(self._connection), self._growing]
+        else:
+            if self._regclass(self._schema, self._growing) is None:
+                return None
+            query, values = (
+                "SELECT obj_description(to_regclass(%s), 'pg_class')",
+                [self._table.as_string(self._connection)],
+            )
+        return str(self._connection.execute(query, values).fetchone()[0] or "")
+
+    def _drop_growing(self) -> None:
+        from psycopg import sql
+
+        if self._in_table:
+            query = sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(self._table, sql.Identifier(self._growing))
+        else:
+            query = sql.SQL("DROP TABLE {}").format(self._table)
+        self._connection.execute(query)
+
+    @property
+    def _vectors(self) -> Any:
+        """The column that is written to."""
+        from psycopg import sql
+
+        return sql.Identifier(self._growing if self._in_table else self._column)
+
+    def start(self, rows_per_batch: int) -> None:
+        from psycopg import sql
+
+        begun = self.rows_per_batch is not None
+        self.rows_per_batch = rows_per_batch
+        source, connection = self._source, self._connection
+        kind = sql.SQL("{}({})").format(sql.SQL(self._written), sql.Literal(self._width))
+        key = sql.SQL("{} {}").format(sql.Identifier(source.key), sql.SQL(source.key_kind))
+        with told(self._address, "preparing the output"):
+            if not begun:
+                with connection.transaction():
+                    if self._in_table:
+                        query = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self._table, self._vectors, kind)
+                    else:
+                        query = sql.SQL("CREATE TABLE {} ({} PRIMARY KEY, {} {})").format(
+                            self._table, key, self._vectors, kind
+                        )
+                    connection.execute(query)
+                    self._note()
+            if self._in_table:
+                connection.execute(
+                    sql.SQL(
+                        "CREATE TEMP TABLE interbasin_batch ({} PRIMARY KEY, vector {}) ON COMMIT DELETE ROWS"
+                    ).format(key, kind)
+                )
+
+    def _note(self) -> None:
+        """Write how far it is to where the next run looks, in the transaction that is open."""
+        from psycopg import sql
+
+        state = {"work": self._work, "rows": self.rows, "last": self.mark, "rows_per_batch": self.rows_per_batch}
+        where = sql.SQL("TABLE {}").format(self._table)
+        if self._in_table:
+            where = sql.SQL("COLUMN {}.{}").format(self._table, self._vectors)
+        text = sql.Literal(MARK + json.dumps(state))
+        self._connection.execute(sql.SQL("COMMENT ON {} IS {}").format(where, text))
+
+    def append(self, piece: Piece) -> None:
+        from psycopg import sql
+
+        keys, last = piece.rest
+        key = sql.Identifier(self._source.key)
+        before = self.rows, self.mark
+        into = sql.SQL("interbasin_batch ({}, vector)").format(key)
+        if not self._in_table:
+            into = sql.SQL("{} ({}, {})").format(self._table, key, self._vectors)
+        try:
+            with told(self._address, "writing vectors"), self._connection.transaction():
+                with (
+                    self._connection.cursor() as cursor,
+                    cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(into)) as copy,
+                ):
+                    copy.write(composed(keys, piece.vectors, self.dtype, self._rows.name))
+                if self._in_table:
+                    self._connection.execute(
+                        sql.SQL(
+                            "UPDATE {table} AS t SET {column} = b.vector FROM interbasin_batch b "
+                            "WHERE t.{key} = b.{key}"
+                        ).format(table=self._table, column=self._vectors, key=key)
+                    )
+                self.rows, self.mark = self.rows + len(keys), last
+                self._note()
+        except BaseException:
+            self.rows, self.mark = before
+            raise
+
+    def finish(self) -> None:
+        from psycopg import sql
+
+        connection, ids = self._connection, sql.Identifier
+        with told(self._address, "putting the output in its place"):
+            missed = self._missed()
+            with connection.transaction():
+                if self._in_table:
+                    if self._has_column(self._column):
+                        connection.execute(
+                            sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(self._table, ids(self._column))
+                        )
+                    connection.execute(sql.SQL("COMMENT ON COLUMN {}.{} IS NULL").format(self._table, self._vectors))
+                    connection.execute(
+                        sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
+                            self._table, self._vectors, ids(self._column)
+                        )
+                    )
+                else:
+                    connection.execute(sql.SQL("COMMENT ON TABLE {} IS NULL").format(self._table))
+                    connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(ids(self._schema, self._name)))
+                    connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(self._table, ids(self._name)))
+        if missed:
+            self.remarks = (
+                f"{counted(missed, 'row')} came into the table behind the reader's back and are not translated; run "
+                "again with --force when nothing is being written.",
+            )
+
+    def _missed(self) -> int:
+        from psycopg import sql
+
+        source = sql.Identifier(self._source.column)
+        if self._in_table:
+            query = sql.SQL("SELECT count(*) FROM {} WHERE {} IS NOT NULL AND {} IS NULL").format(
+                self._table, source, self._vectors
+            )
+            return int(self._connection.execute(query).fetchone()[0])
+        query = sql.SQL("SELECT count({}) FROM {}").format(source, self._source.quoted)
+        return max(0, int(self._connection.execute(query).fetchone()[0]) - self.rows)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def known_type(connection: Any, asked: str) -> tuple[str, str]:
+    """A type of vectors, and how the server writes it.
+
+    Raises:
+        UnknownNameError: if it is none.
+        StoreError: if the server does not have it.
+    """
+    if asked not in NUMBERS:
+        raise UnknownNameError.of("type of vectors", asked, NUMBERS)
+    found = connection.execute(
+        "SELECT format_type(oid, NULL) FROM pg_type WHERE typname = %s ORDER BY pg_type_is_visible(oid) DESC", [asked]
+    ).fetchone()
+    if found is None:
+        version = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
+        has = f"its pgvector is {version[0]}" if version else "it has no pgvector"
+        raise StoreError(
+            f"The type {asked} was asked for, but this server does not have it ({has}; halfvec came with 0.7.0); leave "
+            "the type out, or update the extension."
+        )
+    return asked, str(found[0])
+
+
+def composed(keys: tuple[bytes, ...], vectors: NDArray[Any], dtype: np.dtype[Any], name: str) -> bytes:
+    """Rows of a COPY in the binary format: two fields each, a key as it came and a vector."""
+    number = dtype.newbyteorder(">")
+    with np.errstate(over="ignore"):
+        numbers = np.ascontiguousarray(vectors.astype(number))
+    if dtype == np.float16 and not np.isfinite(numbers).all():
+        raise DataError(
+            f"Translated, vectors of {name} have numbers beyond 65,504, the largest of halfvec; use vector."
+        )
+    size = 4 + numbers.shape[1] * number.itemsize
+    head = struct.pack(">ihH", size, numbers.shape[1], 0)
+    parts = [SIGNATURE]
+    for key, row in zip(keys, numbers, strict=True):
+        parts += [struct.pack(">hi", 2, len(key)), key, head, row.tobytes()]
+    return b"".join([*parts, TRAILER])
+
+
+def refuse_other_server(output: Address, source: Address) -> None:
+    """Nothing, if the output names no server, or the source's."""
+    if output.secret == "postgresql:///":
+        return
+    one, other = urlsplit(output.secret), urlsplit(source.secret)
+    if (one.hostname, one.port, one.path, one.query) != (other.hostname, other.port, other.path, other.query):
+        raise StoreError(
+            "The output names another server or database than the source, and rows are translated inside one; write it "
+            "as postgresql:?table=TABLE&column=COLUMN."
+        )
