@@ -252,6 +252,17 @@ class Kept:
             frame.save(self.path, {"recipe": self.recipe, "found": self.found})
             print(f"{key}: {time.perf_counter() - started:.0f} s", flush=True)
 
+    def add(self, key: str, part: str, measure: Callable[[], dict[str, Any]]) -> None:
+        """What ``measure`` gives beside what is kept, unless ``part`` of it is there."""
+        if part not in self.found[key]:
+            self.found[key] |= json.loads(json.dumps(measure()))
+            frame.save(self.path, {"recipe": self.recipe, "found": self.found})
+            print(f"{key}: {part}", flush=True)
+
+
+def errors_of(label: str, pair: tuple[nn.Module, nn.Module], images: Images, plan: Plan) -> dict[str, Any]:
+    return errors(pair, align(images, plan, label, *pair).alignment, images)
+
 
 class TunedSource:
     """The fine-tuned source of a pair, made when it is first asked for."""
@@ -285,6 +296,11 @@ def measure_all(images: Images, plan: Plan, kept: Kept) -> None:
             jobs.append((2 + place, key, partial(by_width, images, plan, width, seeds)))
     for _, key, measure in sorted(jobs, key=lambda job: job[0]):
         kept.measure(key, measure)
+    for seeds in plan.pairs:
+        pair = (trained(images, plan.width, seeds[0]), trained(images, plan.width, seeds[1]))
+        for label in METHODS:
+            # Measurements that are older than the errors a layer get them added: alignments are the same every time.
+            kept.add(f"{name_of(seeds)} {label}", "errors_pre", partial(errors_of, label, pair, images, plan))
 
 
 # ---------------------------------------------------------------------- what it says
