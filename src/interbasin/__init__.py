@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from interbasin.errors import InterbasinError
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
-    from interbasin.jobs.translate import RelativeDecoder, RelativeEncoder, Translator, compose, stitch
+    from interbasin.jobs.translate import RelativeDecoder, RelativeEncoder, Translator, audit, compose, stitch
     from interbasin.networks.folding import fold_norms
     from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import record
@@ -29,6 +29,7 @@ __all__ = [
     "Translator",
     "Wiring",
     "__version__",
+    "audit",
     "carry",
     "compose",
     "data",
@@ -59,6 +60,7 @@ _HOMES = {
     "RelativeEncoder": "interbasin.jobs.translate",
     "Translator": "interbasin.jobs.translate",
     "Wiring": "interbasin.networks.wiring",
+    "audit": "interbasin.jobs.translate",
     "carry": "interbasin.networks.wiring",
     "compose": "interbasin.jobs.translate",
     "fold_norms": "interbasin.networks.folding",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.evaluate.retrieval import METRICS, Nearest, nearest, search, similarity
+from interbasin.evaluate.retrieval import METRICS, Nearest, nearest, reranked, reranking, search, similarity
 
 
 def drawn(seed: int, queries: int, documents: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,3 +119,35 @@ def test_rows_that_are_not_finite_are_named(monkeypatch):
         nearest([[1.0, 2.0]], documents)
     with pytest.raises(DataError, match="The queries hold NaN or infinity in 1 rows: 0"):
         nearest([[np.nan, 2.0]], np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_searching_in_two_steps_is_searching_among_what_the_first_brought(metric, monkeypatch):
+    queries, documents = drawn(3, 20, 80, 6)
+    first = nearest(np.random.default_rng(9).normal(size=(20, 4)), np.random.default_rng(8).normal(size=(80, 4)), 12)
+    asked = []
+
+    def vectors(rows):
+        asked.append(rows)
+        return documents[rows]
+
+    monkeypatch.setattr(reranking, "AT_ONCE", 12 * 7)
+    found = reranked(queries, first, vectors, metric, 5)
+    for query, among, best in zip(queries, first.rows, found.rows, strict=True):
+        among = np.sort(among)
+        assert best.tolist() == among[nearest([query], documents[among], 5, metric).rows[0]].tolist()
+    assert len(asked) == 3 and all(len(np.unique(rows)) == len(rows) for rows in asked)
+
+
+def test_a_second_step_over_all_documents_is_one_step():
+    queries, documents = drawn(4, 6, 30, 5)
+    every = search.Ranking(np.tile(np.arange(30), (6, 1)), np.zeros((6, 30)))
+    assert np.array_equal(reranked(queries, every, documents.__getitem__).rows, nearest(queries, documents).rows)
+
+
+def test_a_second_step_with_too_few_documents():
+    first = search.Ranking(np.array([[2, -1], [-1, -1]]), np.zeros((2, 2)))
+    found = reranked(np.ones((2, 3)), first, np.ones((4, 3)).__getitem__, k=3)
+    assert found.rows.tolist() == [[2, -1, -1], [-1, -1, -1]]
+    with pytest.raises(ShapeError, match=r"in the width 3 of the queries were asked for, and shape \(1, 2\) was given"):
+        reranked(np.ones((2, 3)), first, np.ones((4, 2)).__getitem__)

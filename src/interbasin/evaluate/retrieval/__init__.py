@@ -1,11 +1,12 @@
 """How well vectors find what they should: exact search, the share of right documents it brings, and how sure that is.
 
-``search`` finds the nearest documents, ``measures`` compares them with labels or with another search, a number a query,
-``bootstrap`` says how far such numbers can be trusted.
+``search`` finds the nearest documents, ``reranking`` puts them in order by other vectors, ``measures`` compares them
+with labels or with another search, a number a query, ``bootstrap`` says how far such numbers can be trusted.
 """
 
 from interbasin.evaluate.retrieval.bootstrap import Bootstrap, Interval
 from interbasin.evaluate.retrieval.measures import Labels, ndcg, overlap, recall, reciprocal_rank
+from interbasin.evaluate.retrieval.reranking import reranked
 from interbasin.evaluate.retrieval.search import METRICS, Nearest, Ranking, nearest, similarity
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "overlap",
     "recall",
     "reciprocal_rank",
+    "reranked",
     "similarity",
 ]

@@ -18,7 +18,7 @@ from torch import Tensor
 from interbasin.arrays import as_tensor, working_dtype
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 
-__all__ = ["METRICS", "Nearest", "Ranking", "blocks_of", "nearest", "similarity"]
+__all__ = ["METRICS", "Nearest", "Ranking", "blocks_of", "nearest", "prepared", "rows_of", "similarity"]
 
 METRICS = ("cosine", "dot", "l2")
 BLOCK_BYTES = 16 * 2**20  # of documents that are looked at together
@@ -73,7 +73,7 @@ class Nearest:
         if k < 1:
             raise ShapeError(f"The nearest {k} documents were asked for; give 1 or more.")
         self.metric, self.k, self.seen = metric, k, 0
-        self._queries = _prepared(_rows(queries, "The queries"), metric)
+        self._queries = prepared(rows_of(queries, "The queries"), metric)
         count = len(self._queries)
         self._rows = torch.full((count, 0), -1, dtype=torch.int64)
         self._scores = torch.empty((count, 0), dtype=self._queries.dtype)
@@ -89,13 +89,13 @@ class Nearest:
             ShapeError: if they are of another width than the queries.
             DataError: if they hold NaN or infinity; names the rows, counted from the first document of all.
         """
-        block = _rows(documents, "The documents", first=self.seen)
+        block = rows_of(documents, "The documents", first=self.seen)
         if block.shape[1] != self.width:
             raise ShapeError(
                 f"The queries have {self.width} numbers each and the documents {block.shape[1]}; both must come from "
                 "one model, or be translated to its space."
             )
-        block = _prepared(block.to(self._queries.dtype), self.metric)
+        block = prepared(block.to(self._queries.dtype), self.metric)
         half = block.square().sum(1) / 2 if self.metric == "l2" else None
         scores, rows = [], []
         at_once = max(1, SCORES // max(1, len(block)))
@@ -155,13 +155,13 @@ def similarity(queries: Any, documents: Any, metric: str = "cosine") -> NDArray[
     """The score of row i of the one with row i of the other: cosine, dot product, or minus the distance for l2."""
     if metric not in METRICS:
         raise UnknownNameError.of("metric", metric, METRICS)
-    one, other = _rows(queries, "The queries").double(), _rows(documents, "The documents").double()
+    one, other = rows_of(queries, "The queries").double(), rows_of(documents, "The documents").double()
     if one.shape != other.shape:
         raise ShapeError(f"Scores are of pairs of rows, found shapes {tuple(one.shape)} and {tuple(other.shape)}.")
     if metric == "l2":
         scores: Tensor = -torch.linalg.vector_norm(one - other, dim=1)
     else:
-        scores = (_prepared(one, metric) * _prepared(other, metric)).sum(1)
+        scores = (prepared(one, metric) * prepared(other, metric)).sum(1)
     return scores.numpy()
 
 
@@ -169,12 +169,12 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of every row and where they stand; of equal ones those that stand first."""
     if scores.shape[1] <= k:
         return scores, torch.arange(scores.shape[1]).expand(scores.shape)
-    best, index = scores.topk(k, dim=1)
-    # topk takes any of those that are as large as the last: only there must be looked again.
-    last = best[:, -1:]
-    tied = ((scores >= last).sum(1) > k).nonzero().flatten().tolist()
+    best, index = scores.topk(k + 1, dim=1)
+    # topk takes any of those that are as large as the last: where the next is as large, it must be looked again.
+    tied = (best[:, k] == best[:, k - 1]).nonzero().flatten().tolist()
+    best, index = best[:, :k].contiguous(), index[:, :k].contiguous()
     for row in tied:
-        place = (scores[row] >= last[row]).nonzero().flatten()
+        place = (scores[row] >= best[row, -1]).nonzero().flatten()
         order = torch.sort(scores[row][place], descending=True, stable=True).indices[:k]
         index[row], best[row] = place[order], scores[row][place[order]]
     # Equal ones inside, in the order of their rows.
@@ -182,7 +182,7 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return best.gather(1, order), index.gather(1, order)
 
 
-def _prepared(rows: Tensor, metric: str) -> Tensor:
+def prepared(rows: Tensor, metric: str) -> Tensor:
     if metric != "cosine":
         return rows
     lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
@@ -190,7 +190,7 @@ def _prepared(rows: Tensor, metric: str) -> Tensor:
     return rows / lengths.clamp(min=torch.finfo(rows.dtype).tiny)
 
 
-def _rows(given: Any, what: str, first: int = 0) -> Tensor:
+def rows_of(given: Any, what: str, first: int = 0) -> Tensor:
     rows = as_tensor(given, what)
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise ShapeError(f"{what} must be rows, (rows, width), found shape {tuple(rows.shape)}.")

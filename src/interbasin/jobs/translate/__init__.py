@@ -5,19 +5,33 @@ from typing import TYPE_CHECKING
 from interbasin._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from interbasin.jobs.translate.auditing import Audit, audit, pool_rows
     from interbasin.jobs.translate.cards import Card
     from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder
     from interbasin.jobs.translate.stitching import stitch
     from interbasin.jobs.translate.translator import Translator, compose
 
-__all__ = ["Card", "RelativeDecoder", "RelativeEncoder", "Translator", "compose", "stitch"]
+__all__ = [
+    "Audit",
+    "Card",
+    "RelativeDecoder",
+    "RelativeEncoder",
+    "Translator",
+    "audit",
+    "compose",
+    "pool_rows",
+    "stitch",
+]
 
 _HOMES = {
+    "Audit": "interbasin.jobs.translate.auditing",
     "Card": "interbasin.jobs.translate.cards",
     "RelativeDecoder": "interbasin.jobs.translate.relative",
     "RelativeEncoder": "interbasin.jobs.translate.relative",
     "Translator": "interbasin.jobs.translate.translator",
+    "audit": "interbasin.jobs.translate.auditing",
     "compose": "interbasin.jobs.translate.translator",
+    "pool_rows": "interbasin.jobs.translate.auditing",
     "stitch": "interbasin.jobs.translate.stitching",
 }
 

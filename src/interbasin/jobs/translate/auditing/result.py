@@ -1,0 +1,196 @@
+"""What an audit found: one table of ways, the curve, the slices, the verdict, and the folder they are left in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interbasin.evaluate.measured import Measured
+from interbasin.evaluate.retrieval import Interval
+from interbasin.jobs.translate.auditing.curve import Curve
+from interbasin.jobs.translate.auditing.slices import Slice
+from interbasin.jobs.translate.auditing.verdict import Verdict
+from interbasin.outcome import Draft, Outcome, new_outcome
+from interbasin.outcome.plots import bar_chart, line_chart
+
+__all__ = ["MEASURES", "WAYS", "Audit", "Way"]
+
+WAYS = {
+    "keep": "keep the old model",
+    "translate": "translate documents",
+    "adapt": "adapt queries",
+    "rerank": "translate, re-embed the top {depth}",
+    "keep_rerank": "keep old, re-embed the top {depth}",
+    "reembed": "re-embed everything",
+}
+MEASURES = {
+    "recall": "recall at {k}",
+    "overlap": "overlap with the new model's {k}",
+    "reciprocal_rank": "reciprocal rank",
+    "ndcg": "nDCG at {k}",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A row of the table.
+
+    Attributes:
+        way: One of `WAYS`.
+        method: Of translation; empty where nothing is translated.
+        figures: By measure (``recall``, ``overlap``, ``reciprocal_rank``, ``ndcg``), with intervals.
+        title: The way in words.
+    """
+
+    way: str
+    method: str
+    figures: Mapping[str, Interval]
+    title: str
+
+
+@dataclass(frozen=True)
+class Audit(Measured):
+    """What was found; ``metrics`` hold all figures by name, intervals as ``NAME_low`` and ``NAME_high``.
+
+    Attributes:
+        table: A row for each way and method.
+        verdict: What to do, and why.
+        method: The best method of translating documents, by the measure of the verdict.
+        curve: What fewer pairs bring; None if it was not asked for, or there is nothing to measure by.
+        slices: Groups of queries, the worst first.
+        pool: The documents that some search brought up: those to embed with the new model where nothing is known of it.
+        warnings: What a reader of the figures should know.
+        timings: Seconds by what they were spent on.
+        request: What was asked, as far as it is not vectors.
+    """
+
+    table: tuple[Way, ...]
+    verdict: Verdict
+    method: str
+    curve: Curve | None
+    slices: tuple[Slice, ...]
+    pool: NDArray[np.int64] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    timings: Mapping[str, float] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def measures(self) -> dict[str, str]:
+        """The measures that there are, with their names in words."""
+        found = {measure for way in self.table for measure in way.figures}
+        return {name: title.format(**self.request) for name, title in MEASURES.items() if name in found}
+
+    def rows(self) -> list[list[str]]:
+        """The table in words: way, method, and a figure a measure."""
+        return [
+            [way.title, way.method or "-", *(format(way.figures[name], ".3f") for name in self.measures)]
+            for way in self.table
+        ]
+
+    def __str__(self) -> str:
+        columns = ["way", "method", *self.measures.values()]
+        lines = [columns, *self.rows()]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+        shown = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
+        return "\n".join([*shown, "", self.verdict.text])
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        request: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
+        force: bool = False,
+    ) -> Outcome:
+        """Leave an outcome: the figures, table, curve and slices as ``.csv``, plots as ``.svg``, the verdict as text.
+
+        Args:
+            folder: The destination.
+            request: What was asked, where that is more than ``self.request``.
+            inputs: Name to path; the files behind them are hashed.
+            force: Replace an earlier outcome.
+        """
+        asked = {**self.request, **(request or {})}
+        seed = int(self.request["seed"])
+        with new_outcome(folder, job="translate audit", request=asked, inputs=inputs, seed=seed, force=force) as out:
+            out.metrics.update(self.metrics)
+            out.timings.update(self.timings)
+            out.warnings.extend(self.warnings)
+            out.text("verdict.txt", f"{self.verdict.advice}\n\n{self.verdict.text}\n")
+            out.text("pool.txt", "".join(f"{row}\n" for row in self.pool.tolist()))
+            self._ways(out)
+            self._slices(out)
+            self._curve(out)
+        return out.outcome
+
+    def _ways(self, out: Draft) -> None:
+        columns: dict[str, list[Any]] = {
+            "way": [way.title for way in self.table],
+            "method": [way.method for way in self.table],
+        }
+        for name in self.measures:
+            for part, end in (("value", ""), ("low", "_low"), ("high", "_high")):
+                columns[name + end] = [getattr(way.figures[name], part) for way in self.table]
+        out.table("ways", columns)
+        if self.verdict.differences:
+            gaps = self.verdict.differences
+            out.table(
+                "differences",
+                {
+                    "difference": list(gaps),
+                    "value": [one.value for one in gaps.values()],
+                    "low": [one.low for one in gaps.values()],
+                    "high": [one.high for one in gaps.values()],
+                },
+            )
+        for name, title in self.measures.items():
+            bars = {
+                f"{way.title}{f', {way.method}' if way.method else ''}": way.figures[name].value for way in self.table
+            }
+            out.plot(
+                name.replace("_", "-"),
+                bar_chart(bars, title=f"{title[0].upper()}{title[1:]}", x_label=title, note="mean over queries"),
+            )
+
+    def _slices(self, out: Draft) -> None:
+        if not self.slices:
+            return
+        columns: dict[str, list[Any]] = {
+            "slice": [one.name for one in self.slices],
+            "queries": [float(one.queries) for one in self.slices],
+        }
+        for way in self.slices[0].figures:
+            columns[way] = [one.figures[way].value for one in self.slices]
+        for end, part in (("", "value"), ("_low", "low"), ("_high", "high")):
+            columns["loss" + end] = [getattr(one.loss, part) for one in self.slices]
+        out.table("slices", columns)
+
+    def _curve(self, out: Draft) -> None:
+        if self.curve is None:
+            return
+        out.table("curve", self.curve.columns())
+        pairs = [float(one) for one in self.curve.pairs]
+        lines = {
+            self.curve.method: (pairs, [one.value for one in self.curve.values]),
+            "lower end": (pairs, [one.low for one in self.curve.values]),
+            "upper end": (pairs, [one.high for one in self.curve.values]),
+        }
+        for way in self.table:
+            if way.way in ("keep", "reembed"):
+                lines[way.title] = ([pairs[0], pairs[-1]], [way.figures[self.curve.measure].value] * 2)
+        out.plot(
+            "pairs",
+            line_chart(
+                lines,
+                title="How many pairs are enough",
+                x_label="pairs that the translation was fitted on",
+                y_label=self.measures[self.curve.measure],
+            ),
+        )

@@ -1,0 +1,96 @@
+"""Every verdict, from numbers that allow it; and none from numbers that do not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from interbasin.evaluate.retrieval import Bootstrap
+from interbasin.jobs.translate.auditing.verdict import ADVICE, judged
+
+QUERIES = 400
+
+
+def found(share: float, seed: int = 0) -> np.ndarray:
+    """Whether each query found its document: so many of them did. The same seed, the same hard queries."""
+    order = np.random.default_rng(seed).permutation(QUERIES)
+    return (order < share * QUERIES).astype(float)
+
+
+def verdict(labelled=True, bound=False, margin=0.02, **shares):
+    values = {name: one if isinstance(one, np.ndarray) else found(one) for name, one in shares.items()}
+    return judged(
+        values,
+        Bootstrap(QUERIES, draws=300),
+        labelled=labelled,
+        bound=bound,
+        k=10,
+        depth=100,
+        margin=margin,
+        method="ridge",
+    )
+
+
+@pytest.mark.parametrize(
+    ("advice", "begins", "shares"),
+    [
+        ("re-embed", "Do not translate", {"keep": 0.4, "translate": 0.3, "reembed": 0.5}),
+        ("keep", "Do not translate", {"keep": 0.4, "translate": 0.3, "reembed": 0.35}),
+        ("keep", "Do not translate", {"keep": 0.4, "translate": 0.3, "reembed": 0.4}),
+        ("translate", "Translating is as good as re-embedding", {"keep": 0.4, "translate": 0.5, "reembed": 0.5}),
+        ("optional", "Translating is as good as re-embedding", {"keep": 0.5, "translate": 0.5, "reembed": 0.5}),
+        ("translate first", "Translate now, and re-embed", {"keep": 0.3, "translate": 0.4, "reembed": 0.5}),
+        ("re-embed", "Do not count on translating", {"keep": 0.4, "translate": 0.4, "reembed": 0.5}),
+        ("translate", "Translating beats the old model", {"keep": 0.3, "translate": 0.5}),
+        ("keep", "Do not translate", {"keep": 0.5, "translate": 0.4}),
+        ("undecided", "These queries do not tell", {"keep": 0.5, "translate": 0.5}),
+    ],
+)
+def test_what_labels_allow_to_say(advice, begins, shares):
+    said = verdict(**shares)
+    assert said.advice == advice and said.text.startswith(begins) and advice in ADVICE
+
+
+def test_a_difference_that_lies_within_the_noise_decides_nothing():
+    # Each finds about half, each other ones: the means differ, and could as well not.
+    said = verdict(keep=found(0.46, 1), translate=found(0.5, 2), reembed=found(0.54, 3))
+    assert said.advice == "undecided" and said.text.startswith("These queries do not tell")
+    gap = said.differences["translate - keep"]
+    assert gap.value == pytest.approx(0.04) and gap.low < 0 < gap.high
+    better = verdict(keep=found(0.3, 1), translate=found(0.5, 2), reembed=found(0.53, 3))
+    assert better.advice == "translate" and better.text.startswith("Translating beats the old model")
+
+
+def test_a_bound_from_above_proves_no_gain():
+    said = verdict(bound=True, keep=0.4, translate=0.3, reembed=0.5)
+    assert said.advice == "keep" and "Re-embedding can pay, which a pool cannot prove." in said.text
+    assert "re-embedding everything at most 0.500" in said.text
+    assert verdict(bound=True, keep=0.4, translate=0.3, reembed=0.4).text.count("no better on these queries even") == 1
+    assert verdict(bound=True, keep=0.3, translate=0.4, reembed=0.5).advice == "translate"
+    assert verdict(bound=True, keep=0.4, translate=0.4, reembed=0.5).advice == "undecided"
+    # Being as good as the bound is being as good as what lies below it.
+    assert verdict(bound=True, keep=0.3, translate=0.5, reembed=0.5).advice == "translate"
+
+
+def test_that_re_embedding_pays_is_said_only_where_it_is_shown():
+    said = verdict(keep=found(0.5, 1), translate=found(0.3, 1), reembed=found(0.53, 2))
+    assert said.advice == "keep" and said.text.endswith("That re-embedding pays is not shown.")
+
+
+def test_other_ways_are_told_beside():
+    shares = {"keep": 0.4, "translate": 0.3, "reembed": 0.5, "adapt": 0.35, "rerank": 0.45}
+    said = verdict(**shares, keep_rerank=0.45).text
+    assert "Mapping new queries into the old index finds more than translating it (0.350" in said
+    assert "Embedding only the first 100 of each query's translated search anew brings 0.450" in said
+    assert "each query's old search anew brings 0.480" in verdict(**shares, keep_rerank=0.48).text
+    assert verdict(**shares | {"rerank": 0.5}).text.endswith(", as good as re-embedding everything.")
+
+
+@pytest.mark.parametrize(
+    ("advice", "share", "bound"),
+    [("translate", 0.97, False), ("undecided", 0.97, True), ("undecided", 0.7, False), ("re-embed", 0.3, True)],
+)
+def test_what_can_be_said_without_labels(advice, share, bound):
+    said = verdict(labelled=False, bound=bound, keep=0.2, translate=share, reembed=1.0)
+    assert said.advice == advice and "Without labels nothing tells" in said.text
+    assert ("at most" in said.text) == bound
