@@ -42,8 +42,10 @@ def command_line() -> str:
         "or purpose; what it prints with `--json` is that function's summary.",
         f"```text\n{help_of()}\n```",
     ]
-    for name in get_command(app).commands:  # type: ignore[attr-defined]
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         pages += [f"## {name}", f"```text\n{help_of(name)}\n```"]
+        for below in getattr(command, "commands", ()):
+            pages += [f"### {name} {below}", f"```text\n{help_of(name, below)}\n```"]
     return "\n\n".join(pages) + "\n"
 
 

@@ -15,6 +15,7 @@ from interbasin.cli.inspect import inspect
 from interbasin.cli.merge import merge
 from interbasin.cli.output import Commands, Debug, Json, Output, Quiet
 from interbasin.cli.rebasin import rebasin
+from interbasin.cli.translate import translate
 
 __all__ = ["app", "main"]
 
@@ -66,6 +67,8 @@ def interbasin(
       interbasin merge one two three -o soup
 
       interbasin evaluate a b --data digits -o out
+
+      interbasin translate apply map old.parquet -o new.parquet
     """
     Output.of(ctx, json=json, quiet=quiet, debug=debug)
 
@@ -77,6 +80,7 @@ app.command()(inspect)
 app.command()(rebasin)
 app.command()(merge)
 app.command()(evaluate)
+app.add_typer(translate)
 
 
 def main() -> None:

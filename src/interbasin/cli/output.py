@@ -95,6 +95,9 @@ class Commands(TyperGroup):
 
     def _options(self, ctx: Any) -> Mapping[str, str]:
         """Of the command that runs: name -> how it is written."""
+        told = (ctx.obj or {}).get("options")  # by the command itself, which may stand below a group
+        if told:
+            return dict(told)
         command = self.commands.get(ctx.invoked_subcommand or "")
         return {} if command is None else options_of(command)
 
@@ -182,7 +185,8 @@ class Output:
         flags = ctx.ensure_object(dict)
         for name, given in (("json", json), ("quiet", quiet), ("debug", debug)):
             flags[name] = bool(flags.get(name)) or given
-        return cls(json=flags["json"], quiet=flags["quiet"], options=options_of(ctx.command))
+        options = flags["options"] = options_of(ctx.command)
+        return cls(json=flags["json"], quiet=flags["quiet"], options=options)
 
     def result(self, summary: Mapping[str, Any], show: Callable[[Console], None]) -> None:
         """Print the result: ``summary`` as JSON, or what ``show`` draws for people."""

@@ -7,8 +7,9 @@ whole in its place when it is complete. While one piece is translated the next i
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -252,8 +253,9 @@ def apply(
     rows_per_batch: int | None = None,
     bad_rows: str = "refuse",
     scale: float | None = None,
+    metric: str | None = None,
     progress: Callable[[int], object] | None = None,
-    pieces: Callable[[Treatment, int, int], Iterator[Piece]] | None = None,
+    pieces: Callable[[Treatment, int, int], Generator[Piece, None, None]] | None = None,
 ) -> Applied:
     """Translate all of a store into another.
 
@@ -266,6 +268,7 @@ def apply(
         rows_per_batch: By default about 32 MiB a batch; a run that goes on keeps the batches that it began with.
         bad_rows: ``"refuse"`` or ``"keep"``; see `Treatment`.
         scale: See `Treatment`.
+        metric: How the vectors are compared, where the store does not say.
         progress: Called with the number of rows that are done.
         pieces: Another way of getting translated pieces, given how to treat them, the batch and the first row.
 
@@ -273,24 +276,26 @@ def apply(
         ShapeError: if the widths do not fit.
         DataError: if the numbers cannot be translated; names the rows.
     """
-    check_fits(translator, rows, scale)
-    if bad_rows not in BAD_ROWS:
-        raise DataError(f"Bad rows can be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}; give one of these.")
-    if rows_per_batch is not None and rows_per_batch < 1:
-        raise ShapeError(f"Batches of {rows_per_batch} rows were asked for; give 1 or more.")
     started = time.perf_counter()
-    treatment = Treatment(translator, rows.name, rows.dtype, bad_rows, scale)
-    resumed_at = done = sink.rows
-    remarks = [*rows.remarks, *norms_remark(translator, rows)]
-    size = sink.rows_per_batch or rows_per_batch or batch_rows(translator.source_width, translator.target_width)
-    if sink.rows_per_batch is not None and rows_per_batch not in (None, size):
-        remarks.append(f"The earlier run wrote batches of {size:,} rows, and this one went on with these.")
     try:
+        check_fits(translator, rows, scale)
+        if bad_rows not in BAD_ROWS:
+            raise DataError(
+                f"Bad rows can be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}; give one of these."
+            )
+        if rows_per_batch is not None and rows_per_batch < 1:
+            raise ShapeError(f"Batches of {rows_per_batch} rows were asked for; give 1 or more.")
+        treatment = Treatment(translator, rows.name, rows.dtype, bad_rows, scale)
+        resumed_at = done = sink.rows
+        remarks = [*rows.remarks, *norms_remark(translator, rows.name, rows.metric or metric)]
+        size = sink.rows_per_batch or rows_per_batch or batch_rows(translator.source_width, translator.target_width)
+        if sink.rows_per_batch is not None and rows_per_batch not in (None, size):
+            remarks.append(f"The earlier run wrote batches of {size:,} rows, and this one went on with these.")
         sink.start(size)
         if progress is not None:
             progress(done)
         made = pieces(treatment, size, done) if pieces else translated_pieces(treatment, rows, size, done, sink.mark)
-        with ThreadPoolExecutor(1, "writing") as writing:
+        with contextlib.closing(made), ThreadPoolExecutor(1, "writing") as writing:
             under_way: tuple[Future[None], int] | None = None
             for piece in made:
                 if under_way is not None:
@@ -326,7 +331,9 @@ def waited(under_way: tuple[Future[None], int], progress: Callable[[int], object
     return done
 
 
-def translated_pieces(treatment: Treatment, rows: Rows, size: int, start: int, mark: Any) -> Iterator[Piece]:
+def translated_pieces(
+    treatment: Treatment, rows: Rows, size: int, start: int, mark: Any
+) -> Generator[Piece, None, None]:
     """Translated pieces in order; the next is read while one is translated."""
 
     def ready() -> Iterator[tuple[Piece, dict[str, NDArray[np.intp]], int]]:
@@ -396,13 +403,13 @@ def check_fits(translator: FittedTranslator, rows: Rows, scale: float | None) ->
     raise ShapeError(f"{fault}; give vectors of the encoder that it was fitted on.")
 
 
-def norms_remark(translator: FittedTranslator, rows: Rows) -> list[str]:
+def norms_remark(translator: FittedTranslator, name: str, metric: str | None) -> list[str]:
     """What to say where lengths are lost that an index may compare by."""
-    if translator.carries_norms or rows.metric == "cosine":
+    if translator.carries_norms or metric == "cosine":
         return []
-    if rows.metric is not None:
+    if metric is not None:
         return [
-            f"{rows.name} is compared by {rows.metric}, for which the lengths of vectors count, and this translator "
+            f"{name} is compared by {metric}, for which the lengths of vectors count, and this translator "
             "does not carry them: scores will change. Compare by cosine, or fit a method that carries norms."
         ]
     return [

@@ -75,7 +75,7 @@ def refuse_unless_free(path: Path, source: Path | None, *, force: bool, in_place
     refuse_file_in_the_way(path, force=force, ours=lambda found: True)
 
 
-def require_room(folder: Path, needed: int, destination: Path) -> None:
+def require_room(folder: Path, needed: int, destination: str) -> None:
     """Nothing, if an output of so many bytes fits.
 
     Raises:

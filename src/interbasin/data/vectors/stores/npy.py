@@ -62,22 +62,20 @@ class ArraySink:
 
     @property
     def name(self) -> str:
-        return str(self._unfinished.destination)
+        return self._unfinished.name
 
     def start(self, rows_per_batch: int) -> None:
         self.rows_per_batch = rows_per_batch
         size = len(self._header) + self._all * self._row_bytes
         try:
             copies = 1 if self._member is None else 2
-            require_room(
-                self._unfinished.folder, copies * size - self.rows * self._row_bytes, self._unfinished.destination
-            )
+            require_room(self._unfinished.folder, copies * size - self.rows * self._row_bytes, self.name)
             self._path.touch()
             self._file = self._path.open("r+b", buffering=0)
             self._file.truncate(size)
             _write(self._file, self._header, 0)
         except OSError as error:
-            raise cannot_write(self._unfinished.destination, error) from error
+            raise cannot_write(self.name, error) from error
 
     def append(self, piece: Piece) -> None:
         assert self._file is not None
@@ -89,7 +87,7 @@ class ArraySink:
             done = {"rows": self.rows, "rows_per_batch": self.rows_per_batch}
             self._unfinished.save(done, lambda: os.fsync(file.fileno()))
         except OSError as error:
-            raise cannot_write(self._unfinished.destination, error) from error
+            raise cannot_write(self.name, error) from error
 
     def finish(self) -> None:
         assert self._file is not None
@@ -97,7 +95,7 @@ class ArraySink:
             os.fsync(self._file.fileno())
             made = self._path if self._member is None else self._packed(self._member)
         except OSError as error:
-            raise cannot_write(self._unfinished.destination, error) from error
+            raise cannot_write(self.name, error) from error
         self._file.close()
         self._file = None
         self._unfinished.finish(made.name)

@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,10 +42,10 @@ def require_ray(source: Address) -> None:
         raise MissingExtraError.of("The engine 'ray'", "ray") from error
 
 
-def pieces_on_ray(source: Address, rows: Rows) -> Callable[[Treatment, int, int], Iterator[Piece]]:
+def pieces_on_ray(source: Address, rows: Rows) -> Callable[[Treatment, int, int], Generator[Piece, None, None]]:
     """A way of getting translated pieces, for `interbasin.jobs.translate.applying.apply`."""
 
-    def pieces(treatment: Treatment, size: int, start: int) -> Iterator[Piece]:
+    def pieces(treatment: Treatment, size: int, start: int) -> Generator[Piece, None, None]:
         import ray
 
         firsts = [{"first": first} for first in range(start, rows.rows, size)]

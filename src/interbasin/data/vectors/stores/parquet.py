@@ -138,13 +138,13 @@ class ParquetSink:
 
     @property
     def name(self) -> str:
-        return str(self._unfinished.destination)
+        return self._unfinished.name
 
     def start(self, rows_per_batch: int) -> None:
         self.rows_per_batch = rows_per_batch
         folder = self._unfinished.folder
         try:
-            require_room(folder, self._needed - self._sizes[0], self._unfinished.destination)
+            require_room(folder, self._needed - self._sizes[0], self.name)
             for name in ("vectors.parquet", "groups"):
                 (folder / name).touch()
             self._data = (folder / "vectors.parquet").open("r+b", buffering=2**16)
@@ -155,7 +155,7 @@ class ParquetSink:
                 file.truncate(size)
                 file.seek(size)
         except OSError as error:
-            raise cannot_write(self._unfinished.destination, error) from error
+            raise cannot_write(self.name, error) from error
 
     def append(self, piece: Piece) -> None:
         assert self._data is not None and self._groups is not None
@@ -183,7 +183,7 @@ class ParquetSink:
             }
             self._unfinished.save(done, self._flush)
         except OSError as error:
-            raise cannot_write(self._unfinished.destination, error) from error
+            raise cannot_write(self.name, error) from error
 
     def _flush(self) -> None:
         for file in (self._data, self._groups):
@@ -206,7 +206,7 @@ class ParquetSink:
             self._data.flush()
             os.fsync(self._data.fileno())
         except OSError as error:
-            raise cannot_write(self._unfinished.destination, error) from error
+            raise cannot_write(self.name, error) from error
         self._close_files()
         self._unfinished.finish("vectors.parquet")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ NUMBERS: dict[str, np.dtype[Any]] = {"vector": np.dtype(">f4"), "halfvec": np.dt
 MOST_NUMBERS = 16_000  # of a vector of pgvector
 METRICS = {"cosine": "cosine", "l2": "l2", "ip": "inner product"}
 MARK = "interbasin: unfinished "
+GROWING = re.compile(r"interbasin_[0-9a-f]{16}")  # names under which outputs grow
 
 
 @contextlib.contextmanager
@@ -147,12 +149,12 @@ class PostgresqlRows:
                     # COPY takes no parameters, so the last key is a literal, quoted by the driver.
                     above: sql.Composable = sql.SQL("")
                     if last is not None:
-                        above = sql.SQL("AND {key} > CAST({last} AS {kind})").format(
+                        above = sql.SQL("AND t.{key} > CAST({last} AS {kind})").format(
                             key=ids(table.key), last=sql.Literal(last), kind=sql.SQL(table.key_kind)
                         )
                     query = sql.SQL(
-                        "COPY (SELECT {key}, {column}, {key}::text FROM {table} WHERE {column} IS NOT NULL {above} "
-                        "ORDER BY {key} LIMIT {count}) TO STDOUT (FORMAT BINARY)"
+                        "COPY (SELECT t.{key}, t.{column}, t.{key}::text FROM {table} AS t "
+                        "WHERE t.{column} IS NOT NULL {above} ORDER BY t.{key} LIMIT {count}) TO STDOUT (FORMAT BINARY)"
                     ).format(
                         key=ids(table.key),
                         column=ids(table.column),
@@ -289,6 +291,7 @@ def chosen_column(columns: dict[str, str], address: Address) -> str:
                 f"are vector and halfvec of pgvector; cast it, or name another: {', '.join(of_vectors) or '(none)'}."
             )
         return address.column
+    of_vectors = [name for name in of_vectors if not GROWING.fullmatch(name)]
     if len(of_vectors) != 1:
         found = f"several columns of vectors ({', '.join(of_vectors)})" if of_vectors else "no column of vectors"
         raise StoreError(f"{address.shown} has {found}; name one with &column= in the address (or --column).")

@@ -26,6 +26,7 @@ def translate_vectors(
     rows_per_batch: int | None = None,
     bad_rows: str = "refuse",
     scale: float | None = None,
+    metric: str | None = None,
     engine: str = "local",
     wrap: bool = False,
     in_place: bool = False,
@@ -48,6 +49,7 @@ def translate_vectors(
         rows_per_batch: By default about 32 MiB; of a Parquet output a row group.
         bad_rows: ``"refuse"`` ends at a row of zeros, NaN or infinity and names it; ``"keep"`` hands such rows on.
         scale: For vectors of whole numbers: what each is multiplied by.
+        metric: How the vectors are compared (``"cosine"``, ``"dot"``, ``"l2"``), where the store does not say.
         engine: ``"local"``, or ``"ray"`` to read and translate on a Ray cluster, every machine of which must reach the
             store.
         wrap: FAISS: touch no row; the new index translates queries, so ``translator`` goes from the new space to the
@@ -102,6 +104,7 @@ def translate_vectors(
         rows_per_batch=rows_per_batch,
         bad_rows=bad_rows,
         scale=scale,
+        metric=metric,
         progress=note,
         pieces=None if engine == "local" else pieces_on_ray(source, rows),
     )

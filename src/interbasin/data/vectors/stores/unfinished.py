@@ -39,6 +39,7 @@ class Unfinished:
         force: Start anew where what is there is of other work.
 
     Attributes:
+        name: The destination as it was given.
         folder: Where it grows.
         done: What the sink said when it last saved; empty at the start.
 
@@ -47,7 +48,7 @@ class Unfinished:
     """
 
     def __init__(self, destination: Path, work: Mapping[str, Any], *, force: bool = False) -> None:
-        self.destination = Path(os.path.realpath(destination))
+        self.name, self.destination = str(destination), Path(os.path.realpath(destination))
         # A digest, so that whatever name the destination may have, this one may be had as well.
         name = hashlib.sha256(self.destination.name.encode()).hexdigest()[:16]
         self.folder = self.destination.parent / f"{TEMPORARY}{name}"
@@ -62,7 +63,7 @@ class Unfinished:
             self.done = self._found(force)
         except OSError as error:
             self._release()
-            raise cannot_write(self.destination, error) from error
+            raise cannot_write(self.name, error) from error
 
     @property
     def _state(self) -> Path:
@@ -76,7 +77,7 @@ class Unfinished:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise FileError(
-                f"Another process is writing {self.destination} at this moment; wait for it, or choose another name."
+                f"Another process is writing {self.name} at this moment; wait for it, or choose another name."
             ) from error
 
     def _found(self, force: bool) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Unfinished:
             return {}
         state = read_document(self._state, FORMAT, VERSION)
         try:
-            check_same_work(state["work"], self._work, f"The unfinished {self.destination}", f"remove {self.folder}")
+            check_same_work(state["work"], self._work, f"The unfinished {self.name}", f"remove {self.folder}")
         except FileError:
             if not force:
                 raise
@@ -128,7 +129,7 @@ class Unfinished:
             os.replace(made, self.destination)
             _flush_folder(self.destination.parent)
         except OSError as error:
-            raise cannot_write(self.destination, error) from error
+            raise cannot_write(self.name, error) from error
         self.discard()
 
     def discard(self) -> None:

@@ -1,0 +1,109 @@
+"""``interbasin translate apply``: what people and programs are shown, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.cli.test_frame import failed, run
+
+from interbasin.cli.translate import VECTORS
+from interbasin.jobs.translate import Translator
+
+
+@pytest.fixture(autouse=True)
+def fitted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((100, 6)).astype(np.float32)
+    y = x @ generator.standard_normal((6, 4)).astype(np.float32)
+    np.save("old.npy", x)
+    Translator(method="ridge").fit(x, y, card={"source_model": "old-model", "target_model": "new-model"}).save("map")
+    return x, y
+
+
+def test_people_see_what_was_done(fitted):
+    done = run("translate", "apply", "map", "old.npy", "-o", "new.npy")
+    assert done.exit_code == 0, done.stderr
+    assert "4 <- 6, float32" in done.stdout and "100" in done.stdout and "new.npy" in done.stdout
+    np.testing.assert_allclose(np.load("new.npy"), fitted[1], rtol=1e-2, atol=1e-2)
+
+
+def test_programs_get_json():
+    done = run("translate", "apply", "map", "old.npy", "-o", "new.npy", "--json", "--batch-rows", "30")
+    found = json.loads(done.stdout)
+    assert (found["rows"], found["resumed_at"], found["dtype"], found["output"]) == (100, 0, "float32", "new.npy")
+
+
+def test_the_real_translator_gives_the_same_in_any_batches(fitted):
+    run("translate", "apply", "map", "old.npy", "-o", "new.npy", "--batch-rows", "7")
+    np.testing.assert_allclose(np.load("new.npy"), Translator.load("map").transform(fitted[0]), rtol=1e-5, atol=1e-6)
+
+
+def test_lost_lengths_are_remarked(fitted):
+    Translator(method="relative-projection").fit(*fitted).save("relative")
+    done = run("translate", "apply", "relative", "old.npy", "-o", "new.npy")
+    assert "does not carry the lengths of vectors" in done.stderr
+    done = run("translate", "apply", "relative", "old.npy", "-o", "new.npy", "--force", "--metric", "cosine")
+    assert done.stderr == ""
+    done = run("translate", "apply", "relative", "old.npy", "-o", "new.npy", "--force", "--metric", "dot")
+    assert "old.npy is compared by dot, for which the lengths of vectors count" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--model", "new-model"], "which this translation leads to, not from"),
+        (["--model", "other"], "say that their source_model is 'other'"),
+        (["--metric", "manhattan"], "The metric of a card is one of cosine, dot, l2"),
+        (["--scale", "2"], "A scale is for whole numbers"),
+        (["--bad-rows", "drop"], "found 'drop'"),
+        (["--engine", "spark"], "no engine named 'spark'"),
+        (["--wrap"], "Only a FAISS index can be wrapped"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(options, words):
+    assert words in failed(run("translate", "apply", "map", "old.npy", "-o", "new.npy", *options))
+
+
+def test_options_are_named_as_they_are_written():
+    np.save("old.npy", np.ones((5, 6), dtype=np.int8))
+    said = failed(run("translate", "apply", "map", "old.npy", "-o", "new.npy"))
+    assert "Give it with --scale, or store floats" in said and "scale=" not in said
+    np.save("old.npy", np.zeros((5, 6), dtype=np.float32))
+    assert "with --bad-rows keep; what" in failed(run("translate", "apply", "map", "old.npy", "-o", "new.npy"))
+
+
+def test_a_folder_without_a_translator():
+    assert "there is nothing there" in failed(run("translate", "apply", "nothing", "old.npy", "-o", "new.npy"))
+
+
+def test_a_password_is_not_repeated():
+    said = failed(run("translate", "apply", "map", "postgresql://me:hunter2@127.0.0.1:1/db?table=t", "-o", "new.npy"))
+    assert "hunter2" not in said and "could not be reached" in said
+
+
+def test_an_interrupt_says_what_is_kept(monkeypatch):
+    import interbasin.data.vectors.stores as stores
+
+    whole = stores.translate_vectors
+
+    def interrupted(*arguments, progress, **options):
+        def note(done: int, rows: int) -> None:
+            progress(done, rows)
+            if done >= 50:
+                raise KeyboardInterrupt
+
+        return whole(*arguments, progress=note, **options)
+
+    monkeypatch.setattr(stores, "translate_vectors", interrupted)
+    done = run("translate", "apply", "map", "old.npy", "-o", "new.npy", "--batch-rows", "10")
+    assert done.exit_code == 130
+    assert "50 of 100 rows are kept; run the same command to go on." in done.stderr
+    monkeypatch.undo()
+
+
+def test_the_help_names_every_store():
+    for store in ("lance://", "faiss://", "postgresql://"):
+        assert store in VECTORS
