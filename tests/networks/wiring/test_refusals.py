@@ -62,6 +62,16 @@ def test_inputs_of_the_wrong_kind_are_refused(inputs: object) -> None:
         wire(mlp(), inputs)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("shape", [(0, 2, 6), (3, 0, 6)])
+def test_empty_inputs_are_refused_because_they_tell_no_axes_apart(shape: tuple[int, ...]) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
+    network(torch.zeros(1, *shape[1:]))
+    with pytest.raises(WiringError, match=r"Sequential hold an empty tensor, of shape .* give a batch with some rows"):
+        wire(network.eval(), torch.zeros(shape))
+    with pytest.raises(WiringError, match="empty tensor"):
+        wire(network.eval(), {"input": torch.zeros(shape)})
+
+
 def test_something_that_is_no_network_is_refused() -> None:
     with pytest.raises(WiringError, match=r"Asked to wire a function; give a torch\.nn\.Module"):
         wire(mlp, batch())  # type: ignore[arg-type]

@@ -97,6 +97,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         WiringError: if the network cannot be traced; says where in its code, and what can be done.
     """
     args, kwargs = bound_inputs(model, inputs)
+    _refuse_empty(model, (args, kwargs))
     shell = _shell(model)
     try:
         with warnings.catch_warnings(), _hushed():
@@ -122,6 +123,16 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         [_owner(one.target) if one.kind in WRITTEN_BACK else None for one in signature.output_specs],
         frozenset(writes.lasting),
     )
+
+
+def _refuse_empty(model: nn.Module, given: Any) -> None:
+    """Refuse tensors of no entries: how such a one is cut up does not tell which axis goes where."""
+    found = next((tensor for tensor in _tensors(given) if not tensor.numel()), None)
+    if found is not None:
+        raise WiringError(
+            f"The example inputs of {type(model).__name__} hold an empty tensor, of shape {tuple(found.shape)}, along "
+            "which no space can be followed; give a batch with some rows."
+        )
 
 
 def _kept_elsewhere(shell: nn.Module, program: torch.export.ExportedProgram) -> dict[str, str]:
