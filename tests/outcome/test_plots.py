@@ -15,7 +15,7 @@ from tests.test_storage import case, refused
 
 from interbasin.errors import DataError
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
-from interbasin.outcome.plots.drawing import COLOURS, shortened, width_of
+from interbasin.outcome.plots.drawing import COLOURS, shortened, width_of, without_common_start
 from interbasin.outcome.plots.scales import linear, logarithmic
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -146,6 +146,15 @@ def test_a_large_heat_map_leaves_names_out_that_would_overlap():
     root = parsed(heat_map(np.eye(60), rows=names, columns=names, x_label="B", y_label="A", low=0, high=1))
     shown = [one for one in words(root) if one.startswith("encoder")]
     assert 20 <= len(shown) <= 120 and len(all_of(root, "rect")) == 3600 + 1 + 65
+
+
+def test_long_names_of_a_heat_map_lose_what_they_all_begin_with():
+    names = [f"base.model.transformer.encoder.layers.{place}.attention.linear1" for place in range(3)]
+    root = parsed(heat_map(np.eye(3), rows=names, columns=[*names[:2], "base.head"]))
+    shown = set(words(root))
+    assert {"0.attention.linear1", "1.attention.linear1", "2.attention.linear1", "head"} <= shown
+    assert f"{names[0]}, base.head: 0" in [one.text for one in root.iter(SVG + "title")]
+    assert without_common_start(["a", "a.b"]) == ["a", "a.b"] and without_common_start(["a.b"]) == ["b"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,18 @@ from xml.sax.saxutils import escape, quoteattr
 
 from interbasin.outcome.plots.scales import Scale
 
-__all__ = ["COLOURS", "LEGEND_LINE", "Box", "Drawing", "colour", "dash", "number", "shortened", "width_of"]
+__all__ = [
+    "COLOURS",
+    "LEGEND_LINE",
+    "Box",
+    "Drawing",
+    "colour",
+    "dash",
+    "number",
+    "shortened",
+    "width_of",
+    "without_common_start",
+]
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#a08000")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
@@ -202,6 +213,20 @@ def shortened(words: str, most: float) -> str:
         if width_of(shorter) <= most:
             return shorter
     return "…"
+
+
+def without_common_start(names: Sequence[str]) -> list[str]:
+    """Names with dots in them, without the parts that all of them begin with.
+
+    Example:
+        >>> without_common_start(["model.layers.0.mlp", "model.layers.1.mlp"])
+        ['0.mlp', '1.mlp']
+    """
+    parts = [name.split(".") for name in names]
+    # The last part stays, so that no name is empty.
+    levels = zip(*(one[:-1] for one in parts), strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
+    return [".".join(one[shared:]) for one in parts]
 
 
 def _without_controls(text: str) -> str:

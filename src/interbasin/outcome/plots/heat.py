@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 from interbasin.errors import DataError
-from interbasin.outcome.plots.drawing import Box, Drawing, number, width_of
+from interbasin.outcome.plots.drawing import Box, Drawing, number, width_of, without_common_start
 from interbasin.outcome.plots.scales import Scale, drawable, linear
 
 __all__ = ["heat_map"]
@@ -68,8 +68,9 @@ def heat_map(
     wide = len(cells[0]) if cells else 0
     if not wide or any(len(row) != wide for row in cells):
         raise DataError("A heat map shows a matrix, and this has no cells, or rows of different lengths; give one.")
-    across = _names(columns, wide, "columns")
-    down = _names(rows, len(cells), "rows")
+    names = down, across = _names(rows, len(cells), "rows"), _names(columns, wide, "columns")
+    if max(map(width_of, (*down, *across))) > LABELS:
+        down, across = without_common_start(down), without_common_start(across)
     finite = [one for row in cells for one in row if drawable(one)] or [0.0, 1.0]
     least, most = min(finite) if low is None else low, max(finite) if high is None else high
     scale = linear((least, most), around=0.0, count=4)
@@ -85,7 +86,7 @@ def heat_map(
     drawing.height = max(named + (26 if x_label else 0) + 8, top + 150)
     for at, row in enumerate(cells):
         for place, one in enumerate(row):
-            _cell(drawing, box, at, place, side, one, scale.share(one), f"{down[at]}, {across[place]}")
+            _cell(drawing, box, at, place, side, one, scale.share(one), f"{names[0][at]}, {names[1][place]}")
     _label(drawing, box, side, across, down, beside, slanted)
     if x_label:
         drawing.text(box.left + box.width / 2, named + 20, x_label, drawing.width, text_anchor="middle")
