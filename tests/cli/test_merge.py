@@ -78,7 +78,6 @@ def test_remarks_go_to_stderr(tmp_path):
         (("--method", "lerp"), "was given 3;"),
         (("--density", "0.5"), "average was given density"),
         (("--dtype", "int4"), "no dtype to merge in named 'int4'"),
-        (("--shard", "0"), "max_shard_bytes"),
     ],
     ids=str,
 )
@@ -135,3 +134,15 @@ def test_a_merge_on_disk_does_not_wait_for_torch(folders, tmp_path):
     assert str(tmp_path / "out") in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "interbasin.jobs.merge.files" in imported and "torch" not in imported
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "0", "-1"])
+def test_a_size_of_files_that_is_none_is_refused(folders, tmp_path, size):
+    done = run("merge", *folders, "-o", tmp_path / "out", "--shard", size)
+    assert done.exit_code == 2 and "--shard" in done.stderr and "above zero" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_base_is_asked_for_once(folders, tmp_path):
+    done = run("merge", *folders, "-o", tmp_path / "out", "--method", "ties")
+    assert "all fine-tuned from (--base)." in " ".join(done.stderr.split())

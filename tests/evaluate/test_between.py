@@ -11,7 +11,7 @@ from tests.test_storage import left_in, refused
 from torch import nn
 
 import interbasin as ib
-from interbasin.errors import DataError, ShapeError
+from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.evaluate import alignment_error, barrier, between, cka, distance
 from interbasin.networks.wiring import Alignment
 
@@ -83,6 +83,22 @@ def test_the_original_and_its_alignment_give_the_figures_against_it():
     assert abs(found["barrier_original"]) < 1e-5 and found["loss_original"] == pytest.approx(found["loss_b"], abs=1e-5)
     assert found["alignment_error_relative.0"] < 1e-5 and found["cosine_after.0"] > 0.9999 > found["cosine_before.0"]
     assert set(found.coordinates["0"].coordinates) == {"A before", "A", "B"}
+
+
+def test_an_alignment_of_another_network_is_refused():
+    a, b, data = network(0), network(1), batches()
+    other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    words = ("The alignment moves 2.weight in shape (3, 8)", "Sequential has it in shape (6, 8)", "alignment=")
+    found = ib.wire(other, data[0][0]).sample(seed=0)
+    refused(lambda: between(a, b, data, original=a, alignment=found), WiringError, words)
+    named = ib.wire(nn.Sequential(*(nn.Identity() for _ in range(7)), *other), data[0][0]).sample(seed=0)
+    words = ("The alignment moves 7.weight", "Sequential does not have it")
+    refused(lambda: between(a, b, data, alignment=named), WiringError, words)
+
+
+def test_the_seconds_are_those_of_the_measuring_too(found, tmp_path):
+    outcome = found.save(tmp_path / "out")
+    assert outcome.seconds >= sum(found.timings.values())
 
 
 def test_cycle_consistency_is_measured_where_something_aligns():

@@ -119,6 +119,8 @@ def test_bad_requests_are_refused():
         cycle(a, b, moved(0), kinds="return")
     with pytest.raises(DataError, match="Cycle consistency reads the data more than once"):
         cycle(a, b, moved(0), iter(labelled()))
+    with pytest.raises(DataError, match="align is a function of a source and a target, found a str"):
+        cycle(a, b, "permutation-weights")
     with pytest.raises(WiringError, match=r"its \.model should be a Module, found NoneType"):
         cycle(a, b, lambda source, target: None)
     with pytest.raises(WiringError, match=r"its \.alignment should be an Alignment, found a dict there"):

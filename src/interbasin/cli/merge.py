@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,6 +110,8 @@ def merge(
     shares = _numbers(weights)
     if (data is None) is not (reset is None):
         raise typer.BadParameter("--data and --reset go together: on what, and on how many batches.")
+    if not 1e-9 <= shard < math.inf:
+        raise typer.BadParameter(f"takes a size in GB above zero, as 5, and got {shard:g}.", param_hint="--shard")
     means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
     from interbasin.jobs.merge import merge as merged_on_disk
     from interbasin.jobs.merge.stored import open_network

@@ -25,6 +25,7 @@ from interbasin.networks.normalisation import has_batch_norm
 from interbasin.networks.recording.batches import batches_of
 from interbasin.networks.recording.choosing import standing
 from interbasin.networks.wiring import Alignment, Wiring, wire
+from interbasin.networks.wiring.admission import named_tensors
 from interbasin.outcome import Draft, Outcome, new_outcome
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
 
@@ -74,7 +75,15 @@ class Between(Measured):
             force: Replace an earlier outcome.
         """
         asked = {**self.request, **(request or {})}
-        with new_outcome(folder, job="evaluate", request=asked, inputs=inputs, seed=seed, force=force) as out:
+        with new_outcome(
+            folder,
+            job="evaluate",
+            request=asked,
+            inputs=inputs,
+            seed=seed,
+            force=force,
+            elapsed=sum(self.timings.values()),
+        ) as out:
             out.metrics.update(self.metrics)
             out.timings.update(self.timings)
             out.warnings.extend(self.warnings)
@@ -220,7 +229,7 @@ def between(
         progress: Told what share is done, from 0 to 1.
 
     Raises:
-        WiringError, ShapeError: if the networks are not of one architecture.
+        WiringError, ShapeError: if the networks are not of one architecture, or the alignment is of another one.
         DataError: if the data cannot be used.
 
     Example:
@@ -232,6 +241,8 @@ def between(
         (['accuracy_a', 'accuracy_b', 'alignment_error.0'], 3, torch.Size([1, 1]))
     """
     refuse_once_only(data, "Evaluating two networks")
+    if alignment is not None:
+        _refuse_alignment_of_another(original or a, alignment)
     work = _Work(progress, 4 if align is None else 5)
     metrics: dict[str, float] = dict(distance(a, b).metrics)
     first = next(iter(batches_of(data, 128)), None)
@@ -277,6 +288,17 @@ def between(
     work.finished()
     request = {"points": points, "path": path, "reset": reset is not None}
     return Between(metrics, found, errors, similarity, coordinates, dict(work.timings), tuple(work.warnings), request)
+
+
+def _refuse_alignment_of_another(network: nn.Module, alignment: Alignment) -> None:
+    own = named_tensors(network)
+    for name, tensor in alignment.wiring.tensors.items():
+        if name not in own or tuple(own[name].shape) != tuple(tensor.shape):
+            found = f"has it in shape {tuple(own[name].shape)}" if name in own else "does not have it"
+            raise WiringError(
+                f"The alignment moves {name} in shape {tuple(tensor.shape)}, and {type(network).__name__} {found}; "
+                "give the network that it was found for as the original, or leave alignment= out."
+            )
 
 
 def _ends(found: Barrier, is_original: bool) -> dict[str, float]:

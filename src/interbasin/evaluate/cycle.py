@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from interbasin.errors import UnknownNameError, WiringError
+from interbasin.errors import DataError, UnknownNameError, WiringError
 from interbasin.evaluate.distance import distance
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import performance
@@ -67,10 +67,16 @@ def cycle(
     Raises:
         UnknownNameError: if there is no such meaning.
         WiringError: if ``align`` gives something else.
+        DataError: if it is no function.
     """
     if isinstance(kinds, str) or not all(kind in KINDS for kind in kinds):
         wrong = kinds if isinstance(kinds, str) else next(kind for kind in kinds if kind not in KINDS)
         raise UnknownNameError.of("kind of cycle (in a list of them)", wrong, KINDS)
+    if not callable(align):
+        raise DataError(
+            f"align is a function of a source and a target, found a {type(align).__name__}; give one that calls "
+            "interbasin.rebasin with the method."
+        )
     refuse_once_only(data, "Cycle consistency")
     there = align(a, b)
     metrics: dict[str, float] = {}

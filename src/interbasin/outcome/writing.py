@@ -10,7 +10,7 @@ import platform
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,7 @@ def new_outcome(
     inputs: Mapping[str, str | os.PathLike[str]] | None = None,
     seed: int | None = None,
     force: bool = False,
+    elapsed: float = 0.0,
 ) -> Iterator[Draft]:
     """An outcome to fill; if the block ends well it is in ``folder``, and if it does not nothing is.
 
@@ -69,6 +70,7 @@ def new_outcome(
         inputs: Name to path, MODEL or DATA; the files behind them are hashed now.
         seed: Of what is drawn at random.
         force: Replace an earlier outcome. A folder that holds anything else is never replaced.
+        elapsed: Seconds that the job took before this, which count as well.
 
     Raises:
         FileError: if the folder is in the way or cannot be written.
@@ -91,7 +93,7 @@ def new_outcome(
     refuse_outcome_in_the_way(folder, force=force)
     sweep(Path(os.path.realpath(folder)).parent)
     with new_folder(folder, force=force, ours=is_our_outcome) as temporary, claimed(temporary):
-        draft = Draft(temporary, Path(folder), job, asked, seed)
+        draft = Draft(temporary, Path(folder), job, asked, seed, elapsed)
         for name, given in (inputs or {}).items():
             draft.add_input(name, given)
         yield draft
@@ -109,7 +111,9 @@ class Draft:
         warnings: Sentences that a reader of the metrics should know.
     """
 
-    def __init__(self, folder: Path, destination: Path, job: str, request: dict[str, Any], seed: int | None) -> None:
+    def __init__(
+        self, folder: Path, destination: Path, job: str, request: dict[str, Any], seed: int | None, elapsed: float
+    ) -> None:
         self.folder = folder
         self.metrics: dict[str, Any] = {}
         self.timings: dict[str, float] = {}
@@ -119,7 +123,8 @@ class Draft:
         self._inputs: dict[str, InputFiles] = {}
         self._artefacts: dict[str, Artefact] = {}
         self._outcome: Outcome | None = None
-        self._started, self._clock = datetime.now(UTC), time.perf_counter()
+        self._started = datetime.now(UTC) - timedelta(seconds=elapsed)
+        self._clock = time.perf_counter() - elapsed
 
     @property
     def outcome(self) -> Outcome:

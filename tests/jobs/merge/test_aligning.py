@@ -73,7 +73,9 @@ def test_what_cannot_be_aligned_is_refused_and_nothing_written(on_disk, tmp_path
         ib.merge([one.state_dict(), other.state_dict()], align="permutation-weights", inputs=inputs)
     with pytest.raises(DataError, match="share its coordinates already"):
         ib.merge([one], "task-arithmetic", base=other, align="permutation-weights", inputs=inputs)
-    with pytest.raises(DataError, match="pass data="):
+    with pytest.raises(
+        DataError, match=r"a merge aligns by weights alone; align by permutation-weights.*rebasin first"
+    ):
         ib.merge([one, other], align="procrustes-activations", inputs=inputs)
     with pytest.raises(UnknownNameError, match="telepathy"):
         ib.merge(list(on_disk), align="telepathy", output="merged")

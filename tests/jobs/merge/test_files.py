@@ -280,7 +280,7 @@ def test_another_width_depth_or_a_missing_tensor_is_refused(pair, tmp_path):
     del values["layers.1.up.weight"]
     less = saved(tmp_path / "less", values)
     for other, error, words in (
-        (wide, ShapeError, ("embed.weight has shape 20 x 12", "20 x 16", "Use transport")),
+        (wide, ShapeError, ("embed.weight has shape 20 x 12", "20 x 16", "the job of transport")),
         (deep, WiringError, (f"{deep} is deeper than {pair[0]}", "layers.2.down.weight and 3 more")),
         (less, WiringError, (f"{pair[0]} holds layers.1.up.weight, which {less} lacks",)),
     ):

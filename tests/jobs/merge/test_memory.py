@@ -115,10 +115,13 @@ def test_a_result_that_the_dtype_cannot_hold_is_refused():
     refused(lambda: merge([model], "task-arithmetic", base=base, weights=[2]), DataError, words)
     wide = merge([model], "task-arithmetic", base=base, weights=[2], dtype="float32")
     assert wide["x"].item() == pytest.approx(1.8e5, rel=1e-3)
+    large, nothing = {"x": torch.tensor([3e38])}, {"x": torch.tensor([0.0])}
+    words = ("x comes out larger than float32 can hold (3.403e+38)", "choose smaller weights")
+    refused(lambda: merge([large, large], "task-arithmetic", base=nothing), DataError, words)
 
 
 def test_another_width_is_refused_with_the_tensor_and_the_way_out():
-    words = ("0.weight has shape 6 x 6 in model 1 and 8 x 8 in model 2", "Use transport")
+    words = ("0.weight has shape 6 x 6 in model 1 and 8 x 8 in model 2", "the job of transport")
     refused(lambda: merge([mlp(0), mlp(1, width=8)]), ShapeError, words)
 
 

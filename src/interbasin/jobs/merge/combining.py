@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from interbasin.errors import DataError
 from interbasin.jobs.merge.methods import METHODS
 from interbasin.jobs.merge.numbers import LARGEST, Array, narrow, stretches, widened
@@ -33,7 +35,9 @@ def combined(name: str, tensor: Operands, recipe: Recipe, kind: str, networks: S
     first = tensor.models[0].kind
     for part in tensor.parts():
         if isinstance(part, Parts):
-            values = combine(part)
+            # What overflows is refused below, in words.
+            with np.errstate(over="ignore", invalid="ignore"):
+                values = combine(part)
             tensor.changed = True
         elif first == kind:
             yield part
@@ -63,7 +67,9 @@ def _cannot_hold(name: str, tensor: Operands, kind: str, networks: Sequence[str]
                     f"{name} in {network} holds NaN or infinity, and so would the merged network; repair or leave out "
                     "that network."
                 )
-    return DataError(
-        f"{name} comes out larger than {kind} can hold ({LARGEST[kind]:.4g}); ask for another dtype, such as bfloat16 "
-        "or float32."
+    remedy = (
+        "ask for another dtype, such as bfloat16 or float32"
+        if kind == "float16"
+        else "choose smaller weights, or a scale or t nearer to 0"
     )
+    return DataError(f"{name} comes out larger than {kind} can hold ({LARGEST[kind]:.4g}); {remedy}.")

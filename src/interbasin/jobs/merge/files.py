@@ -90,9 +90,9 @@ def merge_files(
     max_shard_bytes: int,
     force: bool,
     progress: Callable[[int], None] | None,
+    started: float,
 ) -> Merged:
-    """Write the merged network; see `interbasin.merge`."""
-    started = time.perf_counter()
+    """Write the merged network; see `interbasin.merge`. ``started``: when the whole began, by ``time.perf_counter``."""
     target = as_path(output)
     alone = target.suffix == ".safetensors"
     networks = [*models, *([] if base is None else [base])]
@@ -116,7 +116,7 @@ def merge_files(
         _write_file(target, merging, request, force)
         files = 1
     else:
-        files = _write_folder(target, merging, request, max_shard_bytes, force)
+        files = _write_folder(target, merging, request, max_shard_bytes, force, started)
     return Merged(
         target,
         recipe.method,
@@ -256,12 +256,14 @@ def _statistics(reset: Resetting, merging: Merging) -> dict[str, Array]:
     return reset.statistics(held, {name: entry.kind for name, entry in merging.entries.items()})
 
 
-def _write_folder(target: Path, merging: Merging, request: Mapping[str, Any], max_shard_bytes: int, force: bool) -> int:
+def _write_folder(
+    target: Path, merging: Merging, request: Mapping[str, Any], max_shard_bytes: int, force: bool, started: float
+) -> int:
     donor = donor_of([one for one in merging.networks if isinstance(one, StoredNetwork)])
     source = donor.checkpoint.folder if donor is not None else None
     copied = [] if source is None else companions(source)
     with (
-        new_outcome(target, job="merge", request=request, force=force) as draft,
+        new_outcome(target, job="merge", request=request, force=force, elapsed=time.perf_counter() - started) as draft,
         ThreadPoolExecutor(1) as apart,
     ):
         # Hashing takes no lock of Python's: on a second core it costs no time.

@@ -34,7 +34,8 @@ def check_alike(given: Sequence[tuple[str, Mapping[str, Entry]]]) -> None:
             if found[name].shape != entry.shape:
                 raise ShapeError(
                     f"{name} has shape {_shape(entry)} in {first} and {_shape(found[name])} in {other}; only networks "
-                    "of equal widths can be merged. Use transport to carry an update between different widths."
+                    "of equal widths can be merged (carrying updates between unequal networks is the job of transport, "
+                    "which is not part of this version yet)."
                 )
             if (entry.kind in STORED) != (found[name].kind in STORED):
                 raise DataError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -177,14 +178,20 @@ def merge(
 
 
 def _aligning(method: str, base: object, inputs: Any, seed: int) -> tuple[str, Any, int]:
-    from interbasin.jobs.rebasin.methods import chosen
+    from interbasin.jobs.rebasin.methods import METHODS, chosen
 
     if base is not None:
         raise DataError(
             "Networks that were fine-tuned from one base share its coordinates already, and would lose them by being "
             "aligned; leave align= out, or merge by a method without a base."
         )
-    chosen(method, None, has_data=False, has_labels=False)
+    found, _ = chosen(method, None, has_data=True, has_labels=True)
+    if found.needs:
+        without = ", ".join(name for name, one in METHODS.items() if not one.needs)
+        raise DataError(
+            f"{method} looks at data, and a merge aligns by weights alone; align by {without}, or put the networks "
+            "into common coordinates with rebasin first and merge what that gives."
+        )
     return method, inputs, seed
 
 
@@ -200,6 +207,7 @@ def _to_disk(
     force: bool,
     progress: Callable[[int], None] | None,
 ) -> Merged:
+    started = time.perf_counter()
     from interbasin.jobs.merge.files import merge_files, refuse_in_the_way
     from interbasin.jobs.merge.stored import open_network
 
@@ -236,6 +244,7 @@ def _to_disk(
         max_shard_bytes=max_shard_bytes,
         force=force,
         progress=progress,
+        started=started,
     )
 
 

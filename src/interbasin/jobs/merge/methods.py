@@ -150,7 +150,7 @@ def resolved(name: object, count: int, *, base: bool, **given: Any) -> Recipe:
     if method.base != base:
         raise DataError(
             f"{method.name} adds up what the models learned since their base, and no base was given; say which network "
-            "they were all fine-tuned from (base=, --base)."
+            "they were all fine-tuned from (base=)."
             if method.base
             else f"{method.name} has no use for a base, and one was given; leave it out, or use task-arithmetic or "
             "ties."

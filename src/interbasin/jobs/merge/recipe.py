@@ -83,7 +83,10 @@ def checked_weights(values: Any, count: int, method: str, *, positive: bool, sum
         )
     if positive and min(weights) < 0:
         raise DataError(f"{method} takes weights of zero or more, found {told}; leave out what should not count.")
-    total = math.fsum(weights)
+    try:
+        total = math.fsum(weights)
+    except OverflowError:
+        raise DataError(f"The weights of {method} add up to more than a number holds ({told}); divide them.") from None
     if positive and not total > 0:
         raise DataError(f"{method} needs a weight above zero, found {told}; leave weights out for equal ones.")
     if sum_to_one:
