@@ -219,7 +219,7 @@ def rebasin(
             rate=rate,
             reset=resets,
             test=test,
-            points=points if labelled and points > 1 else 0,
+            points=points if labelled else 0,
             progress=tell,
         )
     named = {"source": source, "target": target, **({"data": data} if data else {})}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tests.jobs.rebasin.networks_to_match import GENERIC, generic, mlp
@@ -60,11 +62,38 @@ def test_bad_requests():
     networks, inputs = family("mlp", 2, 0.0)
     with pytest.raises(DataError, match="two networks or more"):
         ib.rebasin_many(networks[:1], inputs)
-    with pytest.raises(DataError, match="counted from 0"):
-        ib.rebasin_many(networks, inputs, reference=2)
+    for reference in (2, -1, True, "first"):
+        with pytest.raises(DataError, match="counted from 0"):
+            ib.rebasin_many(networks, inputs, reference=reference)
+    with pytest.raises(DataError, match="for a list of networks, found a Sequential"):
+        ib.rebasin_many(networks[0], inputs)
+    for name in ("rounds", "sweeps"):
+        with pytest.raises(DataError, match=f"{name} is a whole number of at least 1, found 0"):
+            ib.rebasin_many(networks, inputs, **{name: 0})
+    with pytest.raises(DataError, match="tolerance is a number of at least 0, found nan"):
+        ib.rebasin_many(networks, inputs, tolerance=math.nan)
     with pytest.raises(UnknownNameError, match="telepathy"):
         ib.rebasin_many(networks, inputs, "telepathy")
     with pytest.raises(WiringError, match="give modules"):
         ib.rebasin_many([networks[0], {}], inputs)
     with pytest.raises((ShapeError, WiringError), match="transport"):
         ib.rebasin_many([networks[0], mlp(10, 30, 24, 5)], inputs)
+
+
+def test_a_result_says_whether_the_functions_are_the_same():
+    networks, inputs = [generic(mlp(10, 16, 16, 5), seed) for seed in range(3)], GENERIC["mlp"][1]()
+    exact = ib.rebasin_many(networks, inputs)
+    assert exact.metrics["exact"] == 1 and not exact.notes
+    turned = ib.rebasin_many(networks, inputs, "procrustes-weights", rounds=1)
+    assert turned.metrics["exact"] == 0 and turned.metrics["converged"] == 0
+    assert any("approximate" in note for note in turned.notes) and any("rounds=" in note for note in turned.notes)
+    assert str(turned).startswith("Together(3 x Sequential in their universe, approximate, spread_before=")
+    assert str(turned).endswith(", 2 notes)")
+    first = ib.rebasin_many(networks, inputs, reference=0)
+    assert "in the coordinates of network 0, exact" in repr(first)
+
+
+def test_networks_that_cannot_move_are_left_as_they_are():
+    networks = [torch.nn.Linear(3, 2) for _ in range(2)]
+    found = ib.rebasin_many(networks, torch.ones(4, 3))
+    assert found.spread[0] == found.spread[-1] and any("No space" in note for note in found.notes)

@@ -131,3 +131,33 @@ def test_one_folded_network_is_refused_with_the_way_out():
 def test_sizes_that_are_none_are_refused(asked):
     with pytest.raises(DataError, match="is a number of at least 0"):
         ib.rebasin(normed(0), normed(1), torch.randn(4, 6), **asked)
+
+
+@pytest.mark.parametrize("method", ["permutation-weights", "procrustes-weights", "permutation-activations"])
+def test_networks_that_cannot_move_are_measured_and_it_is_said(method):
+    data = labelled(6)
+    found = ib.rebasin(nn.Linear(6, 5), nn.Linear(6, 5), method=method, data=data, points=3)
+    assert found.metrics["exact"] == 1 and found.metrics["distance_before"] == found.metrics["distance_after"]
+    assert any(note.startswith("No space of these networks can move") for note in found.notes)
+    assert found.metrics["barrier"] == found.metrics["barrier_none"]
+
+
+def test_maps_from_fewer_rows_than_units_are_told():
+    one, other = (generic(mlp(6, 8, 5), seed) for seed in range(2))
+    for method in ("permutation-activations", "procrustes-activations"):
+        few = ib.rebasin(one, other, method=method, data=[torch.ones(1, 6)])
+        assert any(
+            "Only 1 row of activations was seen in 0, no more than there are units" in note for note in few.notes
+        )
+        many = ib.rebasin(one, other, method=method, data=[torch.randn(9, 6)])
+        assert not any("arbitrary" in note for note in many.notes)
+
+
+def test_an_outcome_tells_how_long_the_whole_took(tmp_path):
+    one, other = (generic(mlp(6, 8, 5), seed) for seed in range(2))
+    found = ib.rebasin(one, other, method="permutation-weights", data=labelled(6), points=3, finetune=1)
+    assert set(found.timings) == {"wire", "match", "carry", "measure", "barrier", "fine-tune"}
+    found.save(tmp_path / "out")
+    outcome = Outcome.load(tmp_path / "out")
+    assert outcome.timings.items() >= found.timings.items()
+    assert outcome.seconds >= sum(found.timings.values())

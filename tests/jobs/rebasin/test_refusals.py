@@ -43,6 +43,8 @@ def test_networks_that_do_not_go_together(target, error, words):
         ({"method": "straight-through", "data": [INPUTS]}, DataError, "needs labels"),
         ({"finetune": 2}, DataError, "Fine-tuning needs data with labels"),
         ({"finetune": 2, "data": [INPUTS]}, DataError, "Fine-tuning needs data with labels"),
+        ({"points": 1}, DataError, "at least two, the ends, or 0 for none"),
+        ({"inputs": INPUTS[:0]}, WiringError, "empty tensor"),
         ({"points": 5}, DataError, "A barrier needs data with labels"),
         ({"finetune": -1}, DataError, "finetune is a whole number"),
         ({"sweeps": 0}, DataError, "sweeps is a whole number"),
@@ -82,3 +84,38 @@ def test_no_network_changes():
     for one, before in zip((source, target), kept, strict=True):
         assert all(torch.equal(now, then) for now, then in zip(one.parameters(), before, strict=True))
     assert not any(torch.equal(one, other) for one, other in zip(found.model.parameters(), kept[0], strict=True))
+
+
+class Tied(nn.Module):
+    """A table that is read again at the end, or one of its own."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 6), nn.Linear(6, 9, bias=False)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(tokens).relu())
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_networks_with_other_ties_are_told_so(first):
+    words = f"head.weight is tied to another tensor in the {'source' if first else 'target'} and a tensor of its own"
+    with pytest.raises(WiringError, match=words):
+        ib.rebasin(Tied(first), Tied(not first), torch.arange(9)[None])
+
+
+@pytest.mark.parametrize("name", ["lora_A", "base_model"])
+def test_an_adapter_is_to_be_merged_first(name):
+    plain = network()
+    adapted = nn.Module()
+    if name == "base_model":
+        adapted.base_model = nn.Module()
+        adapted.base_model.model = network()
+    else:
+        adapted = network()
+        adapted[0].lora_A = nn.Linear(2, 2)
+    for pair in ((plain, adapted), (adapted, plain)):
+        with pytest.raises(WiringError, match=f"carries an adapter .*{name}.*merge it into its base first"):
+            ib.rebasin(*pair, INPUTS)

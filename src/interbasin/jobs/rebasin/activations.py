@@ -7,6 +7,8 @@ the identity and whose target is :math:`C`, so heads are matched by the same cod
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from interbasin.jobs.rebasin.problem import Unknown
 from interbasin.jobs.rebasin.reach import isometric, unknowns
 from interbasin.jobs.rebasin.task import Matched, Task
 from interbasin.jobs.rebasin.weights import procrustes_weights
+from interbasin.networks.checkpoints.faults import listed
 from interbasin.networks.recording import record, standing
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.spaces import Role
@@ -67,6 +70,13 @@ def _matched(task: Task, sought: list[Unknown], variant: str, *, normalised: boo
     sought = [isometric(unknown) for unknown in sought]
     places = standing(task.wiring, at="pre" if variant == "pre" else "post")
     seen = [unknown.name for unknown in sought if unknown.name in places]
+    # Blocks have no activations of their own: they are seen through what is inside them.
+    divided = {outer for unknown in sought if unknown.name in places for outer in unknown.within}
+    kept = [unknown for unknown in sought if unknown.name in places or unknown.name in divided]
+    unseen = [unknown.name for unknown in sought if unknown not in kept]
+    notes = [f"No activation shows the whole of {', '.join(unseen)}: left as they were."] if unseen else []
+    if not seen:
+        return Matched({}, 0.0, notes=tuple(notes))
     task.tell(f"recording {counted(len(seen), 'space')}")
     recorded = record(
         (task.source, task.target),
@@ -82,16 +92,27 @@ def _matched(task: Task, sought: list[Unknown], variant: str, *, normalised: boo
         for unknown in sought
         if unknown.name in places
     ]
-    # Blocks have no activations of their own: they are seen through what is inside them.
-    divided = {outer for unknown in sought if unknown.name in places for outer in unknown.within}
-    kept = [unknown for unknown in sought if unknown.name in places or unknown.name in divided]
     problem = task.posed(pieces, kept)
     before = problem.objective()
     start(problem)
-    unseen = [unknown.name for unknown in sought if unknown not in kept]
-    notes = (f"No activation shows the whole of {', '.join(unseen)}: left as they were.",) if unseen else ()
+    notes += _about_few_rows(
+        {name: recorded.moments[name, name].count for name in seen},
+        {name: task.wiring.spaces[name].width for name in seen},
+    )
     after = problem.objective()
-    return Matched(problem.maps(), after, (before, after), notes=notes)
+    return Matched(problem.maps(), after, (before, after), notes=tuple(notes))
+
+
+def _about_few_rows(rows: Mapping[str, int], widths: Mapping[str, int]) -> tuple[str, ...]:
+    """A sentence, where activations span less than a space."""
+    few = [name for name in rows if rows[name] <= widths[name]]
+    if not few:
+        return ()
+    least = min(rows[name] for name in few)
+    return (
+        f"Only {counted(least, 'row')} of activations {'was' if least == 1 else 'were'} seen in {listed(few)}, no more "
+        "than there are units: maps from so few are partly arbitrary; give more data.",
+    )
 
 
 def _piece(task: Task, unknown: Unknown, moments: PairedMoments, normalised: bool) -> Piece:

@@ -16,6 +16,7 @@ from interbasin.networks.wiring.wiring import Wiring
 
 __all__ = ["common_wiring", "is_folded", "require_same_tensors", "require_same_wiring"]
 
+PEFT = "base_model.model."  # what names of a network with an adapter of PEFT begin with
 _TRANSPORT = "carrying updates between unequal networks is the job of transport, which is not part of this version yet"
 
 
@@ -46,11 +47,18 @@ def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
     """Refuse networks that do not hold the same tensors, or hold some that are not numbers.
 
     Raises:
-        WiringError: if a tensor is missing in one of them, or holds NaN.
+        WiringError: if a tensor is missing in one of them, or holds NaN; if one ties what the other does not.
     """
     for network in (source, target):
         refuse_numbers_that_are_none(network)
     ours, theirs = source.state_dict(), target.state_dict()
+    unlike = sorted(ours.keys() ^ theirs.keys())
+    adapted = next((name for name in unlike if ".lora_" in name or name.startswith(PEFT)), None)
+    if adapted is not None:
+        raise WiringError(
+            f"Only one of the two networks carries an adapter ({adapted}), which stands beside the weights that "
+            "re-basin moves; merge it into its base first (PEFT: model.merge_and_unload(), then save_pretrained)."
+        )
     for one, other, side in ((ours, theirs, "target"), (theirs, ours, "source")):
         missing = [name for name in one if name not in other]
         if missing:
@@ -66,6 +74,13 @@ def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
                 f"has no {missing[0]!r}{more}; re-basin needs two networks of one architecture and depth "
                 f"({_TRANSPORT})."
             )
+    own, others = ({name for name, _ in network.named_parameters()} for network in (source, target))
+    for name in sorted(own ^ others):
+        tied, free = ("target", "source") if name in own else ("source", "target")
+        raise WiringError(
+            f"{name} is tied to another tensor in the {tied} and a tensor of its own in the {free}; re-basin needs the "
+            "same ties in both (check the configurations, as tie_word_embeddings of transformers)."
+        )
 
 
 def require_same_wiring(source: Wiring, target: Wiring) -> None:

@@ -48,7 +48,7 @@ def finetuned(
             value = mean_loss(network(*args, **kwargs), labels, inputs, index, loss)
             if not bool(torch.isfinite(value)):
                 raise DataError(
-                    f"Fine-tuning met a loss of {float(value)} in batch {index} of epoch {epoch + 1}; check the data "
+                    f"Fine-tuning met a loss of {value.item()} in batch {index} of epoch {epoch + 1}; check the data "
                     "and the networks, or leave finetune= out."
                 )
             optimiser.zero_grad()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,12 +20,14 @@ from interbasin.evaluate.self_change import round_off
 from interbasin.jobs.rebasin.comparing import common_wiring, is_folded, require_same_tensors
 from interbasin.jobs.rebasin.finetuning import finetuned
 from interbasin.jobs.rebasin.methods import chosen
-from interbasin.jobs.rebasin.reach import kept_exact
+from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
+from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves
 from interbasin.jobs.rebasin.task import Matched, Options, Task
 from interbasin.networks.folding import fold_norms
 from interbasin.networks.labelled import InputsOnly, amount_of, parted, refuse_once_only
 from interbasin.networks.normalisation import has_batch_norm, reset_batch_norm
 from interbasin.networks.recording.batches import batches_of
+from interbasin.networks.recording.choosing import standing
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.checking import difference
 from interbasin.networks.wiring.wiring import Alignment
@@ -49,6 +53,7 @@ class Rebasin:
         notes: What a user should know.
         curves: The way to the target without alignment, with it, and after fine-tuning, where ``points`` were asked.
         request: What was asked, defaults filled in.
+        timings: Seconds by what they were spent on.
     """
 
     model: nn.Module
@@ -60,6 +65,7 @@ class Rebasin:
     notes: tuple[str, ...]
     curves: Mapping[str, Barrier] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the outcome folder: the aligned checkpoint, the alignment, metrics and plots."""
@@ -154,8 +160,10 @@ def rebasin(
         0.0
     """
     _require_networks(source, target)
-    _require_counts(finetune=finetune, points=points, restarts=restarts, sweeps=sweeps, epochs=epochs)
-    _require_sizes(tolerance=tolerance, rate=rate)
+    if points == 1:
+        raise DataError("Asked for a barrier over 1 point; give at least two, the ends, or 0 for none.")
+    require_counts(finetune=finetune, points=points, restarts=restarts, sweeps=sweeps, epochs=epochs)
+    require_sizes(tolerance=tolerance, rate=rate)
     refuse_once_only(data, "Re-basin")
     refuse_once_only(reset, "Re-basin with reset=")
     first = None if data is None else next(iter(batches_of(data, 128)), None)
@@ -175,7 +183,9 @@ def rebasin(
     if not stay_in_class:
         source, target = (one if is_folded(one) else fold_norms(one, inputs) for one in (source, target))
         require_same_tensors(source, target)
-    wiring = common_wiring(source, target, inputs)
+    timings: dict[str, float] = {}
+    with _timed(timings, "wire"):
+        wiring = common_wiring(source, target, inputs)
     options = Options(reach, restarts, sweeps, tolerance, centered, epochs)
     task = Task(
         source,
@@ -187,11 +197,13 @@ def rebasin(
         options=options,
         report=progress,
     )
-    matched = found.find(task, taken)
+    with _timed(timings, "match"):
+        matched = found.find(task, taken)
     alignment = Alignment(wiring, matched.maps)
-    model = carry(source, alignment)
-    changed = _change(source, model, alignment, inputs)
-    notes = [*matched.notes, *(kept_exact(wiring, reach) if found.turns else ())]
+    with _timed(timings, "carry"):
+        model = carry(source, alignment)
+        changed = _change(source, model, alignment, inputs)
+    notes = [*matched.notes, *(kept_exact(wiring, reach) if found.turns else ()), *nothing_moves(wiring)]
     resets = _resets(reset, data) if has_batch_norm(model) else None
     if not alignment.is_exact:
         notes.append("The maps are approximate: the aligned network is not the same function as the source.")
@@ -199,7 +211,8 @@ def rebasin(
             model = reset_batch_norm(model, resets)
     measure_on = data if test is None else test
     metrics = {"output_change": changed}
-    metrics |= _measured(task, matched, taken, alignment, model, measure_on, loss, has_labels)
+    with _timed(timings, "measure"):
+        metrics |= _measured(task, matched, taken, alignment, model, measure_on, loss, has_labels)
     notes += _collapse(metrics)
     if has_batch_norm(model):
         used = None if resets is None else amount_of(data if reset is True else reset)
@@ -209,14 +222,16 @@ def rebasin(
     def walk(name: str, start: nn.Module) -> Barrier:
         task.tell(f"barrier: {name}")
         ends = None if start is source else (source, target)
-        curves[name] = barrier(start, target, measure_on, loss, points=points, ends=ends, reset=resets)
+        with _timed(timings, "barrier"):
+            curves[name] = barrier(start, target, measure_on, loss, points=points, ends=ends, reset=resets)
         return curves[name]
 
     if points:
         metrics["barrier_none"] = walk("none", source).metrics["barrier"]
         metrics |= walk(method, model).metrics
     if finetune:
-        model = finetuned(model, data, loss, epochs=finetune, rate=rate, report=progress)
+        with _timed(timings, "fine-tune"):
+            model = finetuned(model, data, loss, epochs=finetune, rate=rate, report=progress)
         tuned = dict(self_change(source, model, measure_on, loss).metrics)
         if points:
             tuned |= walk(f"{method}, fine-tuned", model).metrics
@@ -237,7 +252,16 @@ def rebasin(
         "points": points,
         "seed": seed,
     }
-    return Rebasin(model, alignment, metrics, target, matched.path, matched.runs, tuple(notes), curves, request)
+    return Rebasin(
+        model, alignment, metrics, target, matched.path, matched.runs, tuple(notes), curves, request, timings
+    )
+
+
+@contextmanager
+def _timed(timings: dict[str, float], what: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    timings[what] = timings.get(what, 0.0) + time.perf_counter() - start
 
 
 def _change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs: Any) -> float:
@@ -278,8 +302,9 @@ def _measured(
     if data is None:
         return metrics
     at: Literal["pre", "post"] = "pre" if variant == "pre" else "post"
-    errors = alignment_error(task.source, task.target, alignment, data, at=at).metrics
-    metrics |= {name: value for name, value in errors.items() if math.isfinite(value)}
+    if alignment.maps.keys() & standing(task.wiring, at).keys():
+        errors = alignment_error(task.source, task.target, alignment, data, at=at).metrics
+        metrics |= {name: value for name, value in errors.items() if math.isfinite(value)}
     if labels:
         metrics |= self_change(task.source, model, data, loss, alignment=alignment).metrics
     return metrics
@@ -325,16 +350,3 @@ def _require_networks(source: object, target: object) -> None:
     for network, name in ((source, "source"), (target, "target")):
         if not isinstance(network, nn.Module):
             raise WiringError(f"The {name} of re-basin is a network, found a {type(network).__name__}; give a module.")
-
-
-def _require_counts(**counts: object) -> None:
-    for name, value in counts.items():
-        least = 0 if name in ("finetune", "points") else 1
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise DataError(f"{name} is a whole number of at least {least}, found {value!r}.")
-
-
-def _require_sizes(**sizes: object) -> None:
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise DataError(f"{name} is a number of at least 0, found {value!r}; leave it out for the default.")

@@ -40,8 +40,17 @@ def leave(
         force: Replace an earlier outcome.
     """
     asked = {**(request or {}), **result.request}
-    with new_outcome(folder, job="rebasin", request=asked, inputs=inputs, seed=asked.get("seed"), force=force) as out:
+    with new_outcome(
+        folder,
+        job="rebasin",
+        request=asked,
+        inputs=inputs,
+        seed=asked.get("seed"),
+        force=force,
+        elapsed=sum(result.timings.values()),
+    ) as out:
         out.metrics.update(result.metrics)
+        out.timings.update(result.timings)
         out.warnings.extend(result.notes)
         if asked.get("stay_in_class", True):
             out.write_checkpoint(result.model, like=like)
@@ -91,7 +100,7 @@ def _errors(out: Draft, metrics: Mapping[str, float]) -> None:
         bar_chart(
             {space: metrics[ERROR + space] for space in spaces},
             title="Alignment error a space",
-            x_label="mean square that mapped activations miss, relative to the target's",
+            x_label="relative to the energy of the target's activations",
         ),
     )
 

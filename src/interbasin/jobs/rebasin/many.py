@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interbasin.counting import counted
 from interbasin.errors import DataError, UnknownNameError, WiringError
 from interbasin.jobs.rebasin.comparing import common_wiring, require_same_tensors
 from interbasin.jobs.rebasin.descent import start, sweep_until_still
+from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
 from interbasin.jobs.rebasin.problem import Unknown
-from interbasin.jobs.rebasin.reach import unknowns
+from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves, unknowns
 from interbasin.jobs.rebasin.task import Options, Task
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.copying import copied
@@ -41,6 +43,7 @@ class Together:
         spread: Squared distance of the models to their mean, after each round; the first before anything moved.
         converged: Whether it came to rest.
         reference: Which network's coordinates they are; None for the universe.
+        notes: What a user should know.
     """
 
     models: tuple[nn.Module, ...]
@@ -48,6 +51,7 @@ class Together:
     spread: tuple[float, ...]
     converged: bool
     reference: int | None
+    notes: tuple[str, ...] = ()
 
     def between(self, source: int, target: int) -> Alignment:
         """The maps from one network to another, through the common coordinates."""
@@ -55,12 +59,21 @@ class Together:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """``spread_before``, ``spread_after``, ``converged``."""
+        """``spread_before``, ``spread_after``, ``exact`` (whether all compute what they did), ``converged``."""
         return {
             "spread_before": self.spread[0],
             "spread_after": self.spread[-1],
+            "exact": float(all(one.is_exact for one in self.alignments)),
             "converged": float(self.converged),
         }
+
+    def __repr__(self) -> str:
+        kind = "exact" if self.metrics["exact"] else "approximate"
+        where = "their universe" if self.reference is None else f"the coordinates of network {self.reference}"
+        figures = f"spread_before={self.spread[0]:.4g}, spread_after={self.spread[-1]:.4g}"
+        notes = f", {counted(len(self.notes), 'note')}" if self.notes else ""
+        network = type(self.models[0]).__name__
+        return f"Together({len(self.models)} x {network} in {where}, {kind}, {figures}{notes})"
 
 
 def rebasin_many(
@@ -92,7 +105,7 @@ def rebasin_many(
 
     Raises:
         WiringError, ShapeError: if they are not of one architecture.
-        DataError: if there are fewer than two, or no such reference.
+        DataError: if there are fewer than two, no such reference, or a number is none that can be used.
         UnknownNameError: for a method that does not exist.
 
     Example:
@@ -105,8 +118,11 @@ def rebasin_many(
     """
     if method not in METHODS:
         raise UnknownNameError.of("method for many networks", method, METHODS)
+    require_counts(rounds=rounds, sweeps=sweeps)
+    require_sizes(tolerance=tolerance)
     wiring = _common(networks, inputs)
-    if reference is not None and not (isinstance(reference, int) and 0 <= reference < len(networks)):
+    known = isinstance(reference, int) and not isinstance(reference, bool) and 0 <= reference < len(networks)
+    if reference is not None and not known:
         raise DataError(f"The reference is one of {len(networks)} networks, counted from 0, found {reference!r}.")
     if method == "permutation-weights" and reach == "auto":
         reach = "exact"
@@ -132,7 +148,12 @@ def rebasin_many(
         if spread[-2] - spread[-1] <= tolerance * spread[-2]:
             converged = True
             break
-    return Together(tuple(models), tuple(alignments), tuple(spread), converged, reference)
+    notes = [*(kept_exact(wiring, reach) if method == "procrustes-weights" else ()), *nothing_moves(wiring)]
+    if not all(one.is_exact for one in alignments):
+        notes.append("The maps are approximate: the aligned networks are not the same functions as those given.")
+    if not converged:
+        notes.append(f"The spread was still falling after {counted(rounds, 'round')}; more (rounds=) may bring closer.")
+    return Together(tuple(models), tuple(alignments), tuple(spread), converged, reference, tuple(notes))
 
 
 def _align(
@@ -159,6 +180,8 @@ def _align(
 
 
 def _common(networks: Sequence[nn.Module], inputs: Any) -> Wiring:
+    if not isinstance(networks, Sequence | nn.ModuleList):
+        raise DataError(f"Common coordinates are for a list of networks, found a {type(networks).__name__}.")
     if len(networks) < 2:
         raise DataError(f"Common coordinates are for two networks or more, found {len(networks)}.")
     for network in networks:

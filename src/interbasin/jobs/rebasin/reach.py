@@ -21,7 +21,7 @@ from interbasin.networks.checkpoints.faults import listed
 from interbasin.networks.wiring.groups import Group
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["REACHES", "isometric", "kept_exact", "unknowns"]
+__all__ = ["REACHES", "isometric", "kept_exact", "nothing_moves", "unknowns"]
 
 REACHES = ("auto", "exact", "orthogonal")
 _SMALLER = (Group.PERMUTATION, Group.SIGNED)
@@ -66,3 +66,10 @@ def kept_exact(wiring: Wiring, reach: str) -> tuple[str, ...]:
         f"In {counted(len(kept), 'space')} ({listed(kept)}) only exact maps, such as permutations, were sought, "
         f"because {why}; reach='orthogonal' turns all spaces, and changes the function.",
     )
+
+
+def nothing_moves(wiring: Wiring) -> tuple[str, ...]:
+    """A sentence, where a network has no other coordinates at all."""
+    if not all(space.is_fixed for space in wiring.spaces.values()):
+        return ()
+    return ("No space of these networks can move without changing what they compute; they were left as they are.",)
