@@ -35,6 +35,7 @@ from interbasin.jobs.translate.applying import Piece
 __all__ = ["ParquetRows", "ParquetSink", "compressions"]
 
 MAGIC = b"PAR1"
+DECODED_BYTES = 3 * 2**19  # at a time: so that pyarrow's levels and bitmaps of them stay in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class ParquetRows:
         return {**file_fingerprint(self.vectors.path), "columns": list(self.selection.columns)}
 
     def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
-        found = self._reader.pieces(rows_per_batch, start, self.schema.names)
+        decoded = max(1, DECODED_BYTES // (self.width * self.dtype.itemsize))
+        found = self._reader.pieces(min(rows_per_batch, decoded), start, self.schema.names)
         return pieces_of_table(found, self.selection, self.width, rows_per_batch, start, self.name)
 
 
