@@ -7,6 +7,7 @@ from interbasin._lazy import lazy_names
 if TYPE_CHECKING:
     from interbasin.jobs.translate.auditing import Audit, audit, pool_rows
     from interbasin.jobs.translate.cards import Card
+    from interbasin.jobs.translate.doctoring import Checkup, Finding, doctor
     from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder
     from interbasin.jobs.translate.stitching import stitch
     from interbasin.jobs.translate.translator import Translator, compose
@@ -14,11 +15,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Audit",
     "Card",
+    "Checkup",
+    "Finding",
     "RelativeDecoder",
     "RelativeEncoder",
     "Translator",
     "audit",
     "compose",
+    "doctor",
     "pool_rows",
     "stitch",
 ]
@@ -26,11 +30,14 @@ __all__ = [
 _HOMES = {
     "Audit": "interbasin.jobs.translate.auditing",
     "Card": "interbasin.jobs.translate.cards",
+    "Checkup": "interbasin.jobs.translate.doctoring",
+    "Finding": "interbasin.jobs.translate.doctoring",
     "RelativeDecoder": "interbasin.jobs.translate.relative",
     "RelativeEncoder": "interbasin.jobs.translate.relative",
     "Translator": "interbasin.jobs.translate.translator",
     "audit": "interbasin.jobs.translate.auditing",
     "compose": "interbasin.jobs.translate.translator",
+    "doctor": "interbasin.jobs.translate.doctoring",
     "pool_rows": "interbasin.jobs.translate.auditing",
     "stitch": "interbasin.jobs.translate.stitching",
 }

@@ -1,0 +1,441 @@
+"""The check-up of a table of vectors: one pass, in memory that does not grow with it, and the rows by their numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interbasin.counting import counted
+from interbasin.errors import DataError, ShapeError
+from interbasin.evaluate.measured import Measured
+from interbasin.evaluate.retrieval.search import blocks_of
+from interbasin.jobs.translate.doctoring.lattice import storage_of
+from interbasin.jobs.translate.doctoring.mixture import Stretches
+from interbasin.jobs.translate.row_hashes import hashes
+from interbasin.outcome import Outcome, new_outcome
+
+__all__ = ["Checkup", "Finding", "doctor"]
+
+NAMED = 5  # rows in a message
+MOST_HASHES = 2**22  # kept at once; of a larger table every second, fourth, ... distinct row is looked at
+LOOKED_AT = 512  # rows whose numbers are looked at one by one
+UNIT = 1e-3  # how far from 1 a length may be
+MIXED = 0.01  # share of rows that makes a second kind of norms more than an accident
+LONG = 10.0  # times the median: an outlier
+BINS = np.linspace(-40, 40, 8001)  # of the binary logarithm of lengths
+CUT = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  # what Matryoshka models are cut to
+SPREAD = 0.25  # of lengths below 1, relative to their mean, that cutting leaves
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """What gives its rows in batches, as `interbasin.data.open_vectors` does."""
+
+    def batches(self, rows_per_batch: int, /) -> Iterator[NDArray[Any]]: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, or worth knowing.
+
+    Attributes:
+        kind: What: ``"not finite"``, ``"zero"``, ``"duplicate"``, ``"norms"``, ``"dimensions"``, ``"storage"``,
+            ``"padded"``, ``"truncated"``, ``"two models"``.
+        severity: ``"error"``: searching or translating will fail or mislead. ``"warning"``: look at it. ``"remark"``:
+            good to know.
+        count: How many rows, or dimensions.
+        rows: The first few of them, by number.
+        text: In words.
+    """
+
+    kind: str
+    severity: str
+    count: int
+    rows: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Checkup(Measured):
+    """What was found; ``metrics`` hold counts and lengths by name.
+
+    Attributes:
+        findings: The worst first.
+        rows, width: Of the table.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    rows: int = 0
+    width: int = 0
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing but remarks was found."""
+        return all(one.severity == "remark" for one in self.findings)
+
+    def __str__(self) -> str:
+        head = f"{counted(self.rows, 'row')} of {counted(self.width, 'number')}: "
+        if not self.findings:
+            return head + "nothing was found."
+        return (
+            head
+            + counted(len(self.findings), "finding")
+            + "\n"
+            + "\n".join(f"{one.severity}: {one.text}" for one in self.findings)
+        )
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        request: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
+        force: bool = False,
+    ) -> Outcome:
+        """Leave an outcome: the figures, and the findings as a table."""
+        asked = {**self.request, **(request or {})}
+        seed = int(self.request["seed"])
+        with new_outcome(folder, job="translate doctor", request=asked, inputs=inputs, seed=seed, force=force) as out:
+            out.metrics.update(self.metrics)
+            out.warnings.extend(one.text for one in self.findings if one.severity != "remark")
+            if self.findings:
+                out.table(
+                    "findings",
+                    {
+                        "kind": [one.kind for one in self.findings],
+                        "severity": [one.severity for one in self.findings],
+                        "count": [float(one.count) for one in self.findings],
+                        "rows": [" ".join(map(str, one.rows)) or "-" for one in self.findings],
+                        "text": [one.text for one in self.findings],
+                    },
+                )
+        return out.outcome
+
+
+def doctor(
+    vectors: Any,
+    *,
+    rows_per_batch: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> Checkup:
+    """Look for what is wrong with a table of vectors.
+
+    Finds rows of zeros, NaN and infinity, exact duplicates, mixed norms, dimensions that are constant, vectors that
+    were rounded to eight bits or cut, and two models in one table (`interbasin.jobs.translate.doctoring.mixture` says
+    how far that goes).
+
+    Args:
+        vectors: Rows: an array, which may be memory-mapped; what `interbasin.data.open_vectors` opens; or batches of
+            rows to iterate over, once.
+        rows_per_batch: Rows in memory at once.
+        seed: Of what is sampled.
+        progress: Told how many rows are done.
+
+    Raises:
+        ShapeError: if these are no rows.
+        DataError: if there are none.
+
+    Example:
+        >>> rows = np.random.default_rng(0).normal(size=(300, 8))
+        >>> rows[7], rows[8], rows[20] = 0, np.nan, rows[21]
+        >>> [(one.kind, one.rows) for one in doctor(rows).findings]
+        [('not finite', (8,)), ('zero', (7,)), ('duplicate', (21,))]
+    """
+    state: _State | None = None
+    stored = getattr(vectors, "stored", None)
+    for batch in _batches(vectors, rows_per_batch):
+        if state is None:
+            state = _State(batch.shape[1], stored or batch.dtype, seed)
+        elif batch.shape[1] != state.width:
+            raise ShapeError(
+                f"A batch has rows of {batch.shape[1]} numbers and those before have {state.width}; a table has one "
+                "width."
+            )
+        state.update(batch)
+        if progress is not None:
+            progress(state.rows)
+    if state is None or state.rows == 0:
+        raise DataError("There are no rows to look at; give a table with some.")
+    return Checkup(state.metrics(), tuple(state.findings()), state.rows, state.width, {"seed": seed})
+
+
+def _batches(vectors: Any, rows_per_batch: int | None) -> Iterator[NDArray[Any]]:
+    if isinstance(vectors, Batched) and not hasattr(vectors, "ndim"):
+        width = int(getattr(vectors, "width", 1024))
+        yield from vectors.batches(rows_per_batch or max(64, 2**22 // max(1, width)))
+        return
+    if hasattr(vectors, "shape") or isinstance(vectors, list | tuple):
+        given = vectors if hasattr(vectors, "shape") else np.asarray(vectors)
+        yield from (_array(block) for _, block in blocks_of(given, rows_per_batch))
+        return
+    for batch in vectors:
+        yield _array(batch)
+
+
+def _array(given: Any) -> NDArray[Any]:
+    array = np.asarray(given.detach().float().cpu() if hasattr(given, "detach") else given)
+    if array.ndim != 2 or array.dtype.kind not in "fiub":
+        raise ShapeError(
+            f"Vectors are rows of real numbers, (rows, width), found shape {array.shape} of dtype {array.dtype}."
+        )
+    return array
+
+
+class _Kind:
+    """Rows of one kind: how many, and the first few."""
+
+    def __init__(self) -> None:
+        self.count, self.first = 0, []  # type: int, list[int]
+
+    def add(self, which: NDArray[np.intp], offset: int) -> None:
+        self.count += len(which)
+        self.first += [int(row) + offset for row in which[: NAMED - len(self.first)]]
+
+    def named(self, what: str = "row") -> str:
+        shown = ", ".join(map(str, self.first)) + (" ..." if self.count > len(self.first) else "")
+        return f"{counted(self.count, what)} ({shown})"
+
+
+class _Duplicates:
+    """Rows that stood in the table before, found by their hashes.
+
+    Of a table of millions only rows whose hash is divisible by a power of two are looked at, so that no more than so
+    many hashes are kept; counts are then estimates.
+    """
+
+    def __init__(self) -> None:
+        self.kind, self.one_in = _Kind(), 1
+        self._known = np.empty(0, np.uint64)
+
+    def update(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> None:
+        values = hashes(rows)
+        looked = values % np.uint64(self.one_in) == 0
+        values, numbers = values[looked], numbers[looked]
+        _, first = np.unique(values, return_index=True)
+        again = np.ones(len(values), dtype=bool)
+        again[first] = False
+        again |= np.isin(values, self._known)
+        self.kind.add(numbers[again].astype(np.intp), 0)
+        self._known = np.union1d(self._known, values)
+        while len(self._known) > MOST_HASHES:
+            self.one_in *= 2
+            self.kind.count //= 2
+            self._known = self._known[self._known % np.uint64(self.one_in) == 0]
+
+    @property
+    def count(self) -> int:
+        return self.kind.count * self.one_in
+
+
+class _State:
+    """All that is gathered."""
+
+    def __init__(self, width: int, dtype: np.dtype[Any], seed: int) -> None:
+        self.width, self.dtype, self.rows, self.good = width, np.dtype(dtype), 0, 0
+        self.not_finite, self.zero, self.short = _Kind(), _Kind(), _Kind()
+        self.duplicates, self.stretches = _Duplicates(), Stretches(width, seed)
+        self.low, self.high = np.full(width, np.inf), np.full(width, -np.inf)
+        self.lengths = np.zeros(len(BINS) + 1, np.int64)
+        self.shortest, self.longest, self.sum, self.unit = np.inf, 0.0, 0.0, 0
+        self.longest_row = 0
+        self.last_used = np.zeros(width + 1, np.int64)  # how many rows end so early, in zeros
+        self.looked_at: list[NDArray[np.float64]] = []
+
+    def update(self, batch: NDArray[Any]) -> None:
+        values = batch if batch.dtype in (np.float32, np.float64) else batch.astype(np.float32)
+        finite = np.isfinite(values).all(1)
+        used = (values != 0) & finite[:, None]
+        some = used.any(1)
+        self.not_finite.add(np.flatnonzero(~finite), self.rows)
+        self.zero.add(np.flatnonzero(finite & ~some), self.rows)
+        good = finite & some
+        numbers = np.flatnonzero(good) + self.rows
+        self.rows += len(batch)
+        rows = values[good]
+        if not len(rows):
+            return
+        self.duplicates.update(batch[good], numbers)
+        self.stretches.update(rows, numbers)
+        np.minimum(self.low, rows.min(0), out=self.low)
+        np.maximum(self.high, rows.max(0), out=self.high)
+        lengths = np.linalg.norm(rows.astype(np.float64, copy=False), axis=1)
+        self.lengths += np.bincount(np.searchsorted(BINS, np.log2(lengths)), minlength=len(self.lengths))
+        self.shortest = min(self.shortest, float(lengths.min()))
+        if lengths.max() > self.longest:
+            self.longest, self.longest_row = float(lengths.max()), int(numbers[lengths.argmax()])
+        self.sum += float(lengths.sum())
+        self.unit += int((np.abs(lengths - 1) <= UNIT).sum())
+        ends = self.width - used[good][:, ::-1].argmax(1)
+        self.last_used += np.bincount(ends, minlength=self.width + 1)
+        self.good += len(rows)
+        missing = LOOKED_AT - sum(map(len, self.looked_at))
+        if missing > 0:
+            self.looked_at.append(rows[:missing].astype(np.float64))
+
+    # ------------------------------------------------------------------ what it amounts to
+
+    @property
+    def median(self) -> float:
+        """Of the lengths, to half a percent."""
+        place = int(np.searchsorted(np.cumsum(self.lengths), (self.good + 1) // 2))
+        return float(2.0 ** BINS[min(max(place - 1, 0), len(BINS) - 1)]) if self.good else 0.0
+
+    def metrics(self) -> dict[str, float]:
+        found = {
+            "rows": float(self.rows),
+            "width": float(self.width),
+            "not_finite": float(self.not_finite.count),
+            "zero": float(self.zero.count),
+            "duplicates": float(self.duplicates.count),
+        }
+        if self.good:
+            found |= {
+                "norm_mean": self.sum / self.good,
+                "norm_low": self.shortest,
+                "norm_high": self.longest,
+                "share_unit": self.unit / self.good,
+                "constant_dimensions": float((self.low == self.high).sum()),
+            }
+        return found
+
+    def findings(self) -> Iterator[Finding]:
+        if self.not_finite.count:
+            yield self._of_rows(
+                "not finite", "error", self.not_finite, "hold NaN or infinity; embed them again or leave them out."
+            )
+        if self.zero.count:
+            yield self._of_rows(
+                "zero", "error", self.zero, "are all zeros and have no direction: texts that were empty, or failed."
+            )
+        if self.good:
+            yield from self._mixture()
+            yield from self._norms()
+            yield from self._dimensions()
+            yield from self._storage()
+            yield from self._cut()
+            yield from self._duplicates()
+
+    def _of_rows(self, kind: str, severity: str, rows: _Kind, text: str) -> Finding:
+        return Finding(kind, severity, rows.count, tuple(rows.first), f"{rows.named()} {text}")
+
+    def _duplicates(self) -> Iterator[Finding]:
+        found = self.duplicates
+        if found.count:
+            about = "about " if found.one_in > 1 else ""
+            named = found.kind.named() if found.one_in == 1 else f"{counted(found.count, 'row')}"
+            text = f"{about}{named} are exact copies of earlier ones."
+            yield Finding("duplicate", "remark", found.count, tuple(found.kind.first), text)
+
+    def _mixture(self) -> Iterator[Finding]:
+        found = self.stretches.found(self.rows)
+        if found is None:
+            return
+        if found.how == "stretches":
+            shown = ", ".join(f"{a:,} to {b:,}" for a, b in found.stretches[:NAMED])
+            where = f"rows {shown}{' ...' if len(found.stretches) > NAMED else ''}, or about so,"
+        else:
+            where = f"about {found.share:.0%} of the rows, here and there,"
+        head = "Two models share the table" if found.sure else "Two models may share the table, or two subjects"
+        yield Finding(
+            "two models",
+            "error" if found.sure else "remark",
+            round(found.share * self.good),
+            tuple(first for first, _ in found.stretches[:NAMED]),
+            f"{head}: {where} vary along other directions than the rest (likeness {found.likeness:.2f}; parts of one "
+            "model have .1 to 1).",
+        )
+
+    def _norms(self) -> Iterator[Finding]:
+        share = self.unit / self.good
+        if MIXED <= share <= 1 - MIXED:
+            yield Finding(
+                "norms",
+                "warning",
+                min(self.unit, self.good - self.unit),
+                (),
+                f"Norms are mixed: {share:.0%} of the rows have length 1 and the others from {self.shortest:.3g} to "
+                f"{self.longest:.3g}; some were normalised and some were not.",
+            )
+        elif self.median > 0 and self.longest > LONG * self.median:
+            many = int(self.lengths[np.searchsorted(BINS, np.log2(LONG * self.median)) + 1 :].sum())
+            yield Finding(
+                "norms",
+                "warning",
+                max(1, many),
+                (self.longest_row,),
+                f"{counted(max(1, many), 'row')} of more than {LONG:.0f} times the usual length {self.median:.3g}; the "
+                f"longest, row {self.longest_row}, has {self.longest:.3g}.",
+            )
+
+    def _dimensions(self) -> Iterator[Finding]:
+        if self.good < 2:
+            return
+        constant = np.flatnonzero(self.low == self.high)
+        tail = self.width - self._used()
+        inner = constant[constant < self.width - tail] if 0 < tail < self.width else constant
+        if 0 < len(inner) < self.width:
+            dead = int((self.low[inner] == 0).sum())
+            kind = _Kind()
+            kind.add(inner, 0)
+            yield Finding(
+                "dimensions",
+                "warning",
+                len(inner),
+                tuple(kind.first),
+                f"{kind.named('dimension')} never change{'s' if len(inner) == 1 else ''}, {dead} of them always zero: "
+                "they carry nothing.",
+            )
+
+    def _used(self) -> int:
+        """Dimensions up to the last that is ever used."""
+        return int(np.flatnonzero(self.last_used)[-1])
+
+    def _storage(self) -> Iterator[Finding]:
+        if self.dtype.kind in "iub":
+            text = f"The numbers are {self.dtype}: quantised vectors, which mean nothing before they are scaled."
+            yield Finding("storage", "warning", self.rows, (), text)
+            return
+        found = storage_of(np.concatenate(self.looked_at))
+        if found == "binary":
+            yield Finding("storage", "warning", self.rows, (), "There are only two different numbers: binary codes.")
+        elif found == "int8":
+            text = (
+                f"Stored as {self.dtype}, but the numbers of a row are multiples of one step, at most 255 of them: "
+                "vectors that were rounded to int8 and scaled back."
+            )
+            yield Finding("storage", "remark", self.rows, (), text)
+        elif found in ("float16", "bfloat16") and self.dtype.itemsize > 2:
+            text = f"Stored as {self.dtype}, but every number is one of {found}: half of the room holds nothing."
+            yield Finding("storage", "remark", self.rows, (), text)
+
+    def _cut(self) -> Iterator[Finding]:
+        used = self._used()
+        short = int(self.last_used[: used - used // 8].sum())
+        if used < self.width - self.width // 8:
+            text = f"Only the first {used} of {self.width} dimensions are used, the rest is zero: cut vectors, padded."
+            yield Finding("padded", "warning", self.good, (), text)
+        elif short >= MIXED * self.good:
+            text = f"{counted(short, 'row')} end early in zeros and others do not: they were cut to other widths."
+            yield Finding("padded", "warning", short, (), text)
+        mean = self.sum / self.good
+        if (
+            self.good > 1
+            and self.width in CUT
+            and self.longest <= 1 + UNIT
+            and mean < 1 - 10 * UNIT
+            and self.longest - self.shortest > UNIT
+            and self.longest - self.shortest < 4 * SPREAD * mean
+        ):
+            text = (
+                f"All norms lie between {self.shortest:.3g} and {self.longest:.3g}, below 1, and {self.width} is a "
+                "width that models are cut to: these may be unit vectors cut to their first dimensions (Matryoshka); "
+                "normalise them again before they are compared by dot product or L2."
+            )
+            yield Finding("truncated", "remark", self.good, (), text)
