@@ -6,6 +6,7 @@ from interbasin._lazy import lazy_names
 
 if TYPE_CHECKING:
     from interbasin.jobs.translate.auditing import Audit, audit, pool_rows
+    from interbasin.jobs.translate.bridging import Bridge, bridge, recalibrate
     from interbasin.jobs.translate.cards import Card
     from interbasin.jobs.translate.doctoring import Checkup, Finding, doctor
     from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Audit",
+    "Bridge",
     "Card",
     "Checkup",
     "Finding",
@@ -21,14 +23,17 @@ __all__ = [
     "RelativeEncoder",
     "Translator",
     "audit",
+    "bridge",
     "compose",
     "doctor",
     "pool_rows",
+    "recalibrate",
     "stitch",
 ]
 
 _HOMES = {
     "Audit": "interbasin.jobs.translate.auditing",
+    "Bridge": "interbasin.jobs.translate.bridging",
     "Card": "interbasin.jobs.translate.cards",
     "Checkup": "interbasin.jobs.translate.doctoring",
     "Finding": "interbasin.jobs.translate.doctoring",
@@ -36,9 +41,11 @@ _HOMES = {
     "RelativeEncoder": "interbasin.jobs.translate.relative",
     "Translator": "interbasin.jobs.translate.translator",
     "audit": "interbasin.jobs.translate.auditing",
+    "bridge": "interbasin.jobs.translate.bridging",
     "compose": "interbasin.jobs.translate.translator",
     "doctor": "interbasin.jobs.translate.doctoring",
     "pool_rows": "interbasin.jobs.translate.auditing",
+    "recalibrate": "interbasin.jobs.translate.bridging",
     "stitch": "interbasin.jobs.translate.stitching",
 }
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Side"]
+__all__ = ["AT_THE_MEAN", "Side"]
 
 # Rows nearer to the mean than this share of the mean distance have no direction: they are taken to be the mean.
-_AT_THE_MEAN = 1e-6
+AT_THE_MEAN = 1e-6
 # Rows whose lengths differ by no more than this share were normalised on purpose.
 _ALIKE = 1e-3
 
@@ -45,7 +45,7 @@ class Side:
         if standardise:
             spread = centred.square().mean(0).sqrt()
             # A dimension that does not vary has nothing to be divided by.
-            deviation = torch.where(spread > _AT_THE_MEAN * spread.max().clamp(min=1e-300), spread, 1.0)
+            deviation = torch.where(spread > AT_THE_MEAN * spread.max().clamp(min=1e-300), spread, 1.0)
             centred = centred / deviation
         lengths = torch.linalg.vector_norm(wide, dim=1)
         alike = len(rows) > 1 and float(lengths.max() - lengths.min()) <= _ALIKE * float(lengths.mean())
@@ -64,7 +64,7 @@ class Side:
         if not self.unit:
             return rows
         lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-        directions: Tensor = torch.where(lengths > _AT_THE_MEAN * self.norm, rows / lengths.clamp(min=1e-30), 0)
+        directions: Tensor = torch.where(lengths > AT_THE_MEAN * self.norm, rows / lengths.clamp(min=1e-30), 0)
         return directions
 
     def stretched(self, rows: Tensor) -> Tensor:

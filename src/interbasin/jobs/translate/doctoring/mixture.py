@@ -11,7 +11,7 @@ Parts are stretches of consecutive rows, as an index has them that was filled by
 clusters of a sample of rows, for rows that are mixed throughout. The latter is found only where both models hold about
 half and lie far apart, and is never more than possible: clusters are chosen to be unlike. Of 120 pieces of 2,500 to
 20,000 glosses of WordNet in its own order, which is by subject, embedded by one of two models each, none was said to be
-two models, and 32 that they may be; of 15 tables that are one model's up to a row and another's from there on, 10 were
+two models, and 25 that they may be; of 15 tables that are one model's up to a row and another's from there on, 10 were
 said to be two models and 5 that they may be.
 """
 
