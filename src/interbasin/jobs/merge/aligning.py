@@ -31,8 +31,12 @@ def aligned_modules(models: Sequence[Model], method: str, inputs: Any, seed: int
 
 def aligned_networks(
     given: Sequence[Any], networks: Sequence[StoredNetwork], method: str, inputs: Any, seed: int
-) -> list[StoredNetwork]:
-    """The same of networks on disk, whose MODEL strings tell how they are built; the numbers are then in memory."""
+) -> tuple[list[StoredNetwork], str]:
+    """The same of networks on disk, whose MODEL strings tell how they are built; the numbers are then in memory.
+
+    Returns:
+        The networks, and a sentence for who uses what they are merged into.
+    """
     for one in given:
         if not isinstance(one, str | os.PathLike):
             raise DataError(
@@ -41,11 +45,14 @@ def aligned_networks(
             )
     first, *others = (load_model(os.fspath(one)) for one in given)
     batch = first.require_inputs() if inputs is None else inputs
-    made = [networks[0]]
+    made, exact = [networks[0]], True
     for network, other in zip(networks[1:], others, strict=True):
-        aligned = rebasin(other.model, first.model, batch, method, seed=seed).model
-        made.append(replace(network, carried=_stored(aligned, network)))
-    return made
+        aligned = rebasin(other.model, first.model, batch, method, seed=seed)
+        exact = exact and aligned.alignment.is_exact
+        made.append(replace(network, carried=_stored(aligned.model, network)))
+    told = f"All models were brought into the coordinates of the first by {method}"
+    approximate = "; its maps are approximate, so that those that were merged do not compute quite what was given"
+    return made, f"{told}{'' if exact else approximate}."
 
 
 def _stored(model: nn.Module, network: StoredNetwork) -> dict[str, Array]:

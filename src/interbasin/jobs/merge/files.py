@@ -85,14 +85,19 @@ def merge_files(
     base: StoredNetwork | None = None,
     *,
     kind: str | None,
-    align: str | None,
+    align: tuple[str, str] | None,
     reset: Resetting | None,
     max_shard_bytes: int,
     force: bool,
     progress: Callable[[int], None] | None,
     started: float,
 ) -> Merged:
-    """Write the merged network; see `interbasin.merge`. ``started``: when the whole began, by ``time.perf_counter``."""
+    """Write the merged network; see `interbasin.merge`.
+
+    Args:
+        align: The method that models were aligned by, and what to say about it.
+        started: When the whole began, by ``time.perf_counter``.
+    """
     target = as_path(output)
     alone = target.suffix == ".safetensors"
     networks = [*models, *([] if base is None else [base])]
@@ -103,8 +108,8 @@ def merge_files(
     merging.check()
     request = _request(recipe, models, base, kind)
     if align is not None:
-        request["align"] = align
-        merging.remarks.append(f"All models were brought into the coordinates of the first by {align}.")
+        request["align"], told = align
+        merging.remarks.append(told)
     if reset is not None:
         request["reset"] = reset.amount
         merging.replaced = _statistics(reset, merging)

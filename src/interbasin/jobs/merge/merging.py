@@ -221,12 +221,13 @@ def _to_disk(
         raise DataError(
             f"max_shard_bytes is a number of bytes, 1 or more, found {max_shard_bytes!r}; try 5_000_000_000."
         )
-    opened = [open_network(one) for one in given]
+    opened, align = [open_network(one) for one in given], None
     if aligning is not None:
         from interbasin.jobs.merge.aligning import aligned_networks
 
         refuse_in_the_way(output, opened, force)
-        opened = aligned_networks(given, opened, *aligning)
+        opened, told = aligned_networks(given, opened, *aligning)
+        align = (aligning[0], told)
     if reset is not None:
         from interbasin.jobs.merge.resetting import built_for_reset
 
@@ -239,7 +240,7 @@ def _to_disk(
         recipe,
         base,
         kind=kind,
-        align=None if aligning is None else aligning[0],
+        align=align,
         reset=reset,
         max_shard_bytes=max_shard_bytes,
         force=force,
