@@ -64,16 +64,12 @@ class Side:
         if not self.unit:
             return rows
         lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-        directions: Tensor = torch.where(lengths > AT_THE_MEAN * self.norm, rows / lengths.clamp(min=1e-30), 0)
+        directions: Tensor = torch.where(self.has_direction(lengths), rows / lengths.clamp(min=1e-30), 0)
         return directions
 
-    def stretched(self, rows: Tensor) -> Tensor:
-        """How long each row is about the mean, as a share of the mean length; ``(..., 1)``."""
-        rows = rows - self.mean.to(rows)
-        if self.deviation is not None:
-            rows = rows / self.deviation.to(rows)
-        lengths: Tensor = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-        return lengths / self.norm
+    def has_direction(self, lengths: Tensor) -> Tensor:
+        """Whether rows of such lengths about the mean are far enough from it to have a direction."""
+        return lengths > AT_THE_MEAN * self.norm
 
     def left(self, rows: Tensor) -> Tensor:
         """Rows from the common footing in the space."""

@@ -54,6 +54,7 @@ def stitch(encoder: nn.Module, translator: Translator, head: nn.Module) -> Stitc
         DataError: if the translator is not fitted, or gives cosines that no head was trained on.
 
     Example:
+        >>> import torch
         >>> encoder, head = nn.Linear(4, 3), nn.Linear(5, 2)
         >>> X, Y = torch.randn(50, 3), torch.randn(50, 5)
         >>> stitch(encoder, Translator(method="ridge").fit(X, Y), head)(torch.randn(7, 4)).shape
