@@ -54,7 +54,11 @@ def test_blocks_of_any_size_find_the_same(seed, metric, sizes, k):
         parts.update(part)
     found = parts.ranking()
     whole = nearest(queries, documents, k, metric)
-    assert np.array_equal(found.rows, whole.rows) and found.rows.shape == (4, k)
+    assert found.rows.shape == (4, k)
+    if metric == "cosine":  # lengths are roots, so that what is as near may differ in its last digit
+        np.testing.assert_allclose(found.scores, whole.scores, atol=1e-12)
+    else:
+        assert np.array_equal(found.rows, whole.rows)
     if metric == "dot":  # exact, so that ties are ties: the earlier row first
         order = np.argsort(-(queries @ documents.T), axis=1, kind="stable")[:, :k]
         assert np.array_equal(found.rows[:, : order.shape[1]], order)
