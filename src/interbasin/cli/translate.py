@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, table
+from interbasin.cli.translate_audit import audit
+from interbasin.cli.translate_bridge import bridge
+from interbasin.cli.translate_doctor import doctor
+from interbasin.cli.translate_evaluate import evaluate
+from interbasin.cli.translate_fit import fit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,9 +34,19 @@ translate = typer.Typer(
 
     Examples:
 
+      interbasin translate doctor old.npy
+
+      interbasin translate fit pairs-old.npy pairs-new.npy -o map
+
       interbasin translate apply map old.parquet -o new.parquet
     """,
 )
+
+translate.command()(doctor)
+translate.command()(audit)
+translate.command()(fit)
+translate.command()(evaluate)
+translate.command()(bridge)
 
 
 @translate.command()

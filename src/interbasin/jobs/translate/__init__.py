@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from interbasin.jobs.translate.bridging import Bridge, bridge, recalibrate
     from interbasin.jobs.translate.cards import Card
     from interbasin.jobs.translate.doctoring import Checkup, Finding, doctor
+    from interbasin.jobs.translate.evaluating import HeldOut, evaluate_translation
+    from interbasin.jobs.translate.fitting import FittedMaps, fit_translation
     from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder
     from interbasin.jobs.translate.stitching import stitch
     from interbasin.jobs.translate.translator import Translator, compose
@@ -19,6 +21,8 @@ __all__ = [
     "Card",
     "Checkup",
     "Finding",
+    "FittedMaps",
+    "HeldOut",
     "RelativeDecoder",
     "RelativeEncoder",
     "Translator",
@@ -26,6 +30,8 @@ __all__ = [
     "bridge",
     "compose",
     "doctor",
+    "evaluate_translation",
+    "fit_translation",
     "pool_rows",
     "recalibrate",
     "stitch",
@@ -37,6 +43,8 @@ _HOMES = {
     "Card": "interbasin.jobs.translate.cards",
     "Checkup": "interbasin.jobs.translate.doctoring",
     "Finding": "interbasin.jobs.translate.doctoring",
+    "FittedMaps": "interbasin.jobs.translate.fitting",
+    "HeldOut": "interbasin.jobs.translate.evaluating",
     "RelativeDecoder": "interbasin.jobs.translate.relative",
     "RelativeEncoder": "interbasin.jobs.translate.relative",
     "Translator": "interbasin.jobs.translate.translator",
@@ -44,6 +52,8 @@ _HOMES = {
     "bridge": "interbasin.jobs.translate.bridging",
     "compose": "interbasin.jobs.translate.translator",
     "doctor": "interbasin.jobs.translate.doctoring",
+    "evaluate_translation": "interbasin.jobs.translate.evaluating",
+    "fit_translation": "interbasin.jobs.translate.fitting",
     "pool_rows": "interbasin.jobs.translate.auditing",
     "recalibrate": "interbasin.jobs.translate.bridging",
     "stitch": "interbasin.jobs.translate.stitching",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -142,6 +143,14 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.card_ = Card.of(card)
         return self
 
+    def chosen_params(self) -> dict[str, Any]:
+        """The options of the method that was chosen: those of another translator that does without choosing."""
+        check_is_fitted(self)
+        if self.method != "auto":
+            return dict(self.get_params())
+        chosen = CANDIDATES[self.chosen_]
+        return {**self.get_params(), "method": chosen.method, **chosen.changes}
+
     # ------------------------------------------------------------------ using it
 
     @property
@@ -199,6 +208,12 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write ``translation.json`` and ``translation.safetensors`` to a new folder, exactly, whole or not at all."""
         check_is_fitted(self)
+        with new_folder(folder, ("translation",), force=force) as temporary:
+            self.write_into(temporary)
+
+    def write_into(self, folder: Path) -> None:
+        """Write the files of `save` into a folder that is being filled."""
+        check_is_fitted(self)
         document: dict[str, Any] = {
             "options": self.get_params(),
             "chosen": self.chosen_,
@@ -212,8 +227,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         else:
             part, tensors = self.translation_.described()
             document["translation"] = part
-        with new_folder(folder, ("translation",), force=force) as temporary:
-            write_record(temporary, "translation", "translation", VERSION, document, tensors)
+        write_record(folder, "translation", "translation", VERSION, document, tensors)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Translator:

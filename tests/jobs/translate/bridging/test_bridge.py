@@ -23,6 +23,7 @@ METHODS = [
     {"method": "procrustes", "standardise": True},
     {"method": "relative-projection"},
     {"method": "relative-projection", "variant": "pruned", "completion": None},
+    {"method": "relative-projection", "lengths": True},
     {"method": "relative"},
 ]
 

@@ -51,12 +51,15 @@ class Steps:
         factor = np.ones(len(matrix)) if target.deviation is None else target.deviation.numpy().copy()
         if target.unit:
             factor = factor * target.norm
+        by_direction = source.unit and not translation.lengths
+        if source.unit and translation.lengths:  # all rows are divided by one length, and not each by its own
+            factor = factor / source.norm
         return cls(
             mean=source.mean.numpy(),
             scale=np.ones(source.width) if source.deviation is None else source.deviation.numpy(),
             matrix=factor[:, None] * matrix,
             offset=target.mean.numpy(),
-            floor=AT_THE_MEAN * source.norm if source.unit else -1.0,
+            floor=AT_THE_MEAN * source.norm if by_direction else -1.0,
             length=-1.0 if target.length is None else target.length,
         )
 

@@ -132,8 +132,8 @@ def doctor(
     how far that goes).
 
     Args:
-        vectors: Rows: an array, which may be memory-mapped; what `interbasin.data.open_vectors` opens; or batches of
-            rows to iterate over, once.
+        vectors: Rows: an array, which may be memory-mapped; what `interbasin.data.open_vectors` opens; a store as
+            `applying.Rows` has it; or batches of rows to iterate over, once.
         rows_per_batch: Rows in memory at once.
         seed: Of what is sampled.
         progress: Told how many rows are done.
@@ -149,7 +149,7 @@ def doctor(
         [('not finite', (8,)), ('zero', (7,)), ('duplicate', (21,))]
     """
     state: _State | None = None
-    stored = getattr(vectors, "stored", None)
+    stored = vectors.dtype if hasattr(vectors, "pieces") else getattr(vectors, "stored", None)
     for batch in _batches(vectors, rows_per_batch):
         if state is None:
             state = _State(batch.shape[1], stored or batch.dtype, seed)
@@ -167,6 +167,10 @@ def doctor(
 
 
 def _batches(vectors: Any, rows_per_batch: int | None) -> Iterator[NDArray[Any]]:
+    if hasattr(vectors, "pieces"):  # a store, as `apply` reads it
+        size = rows_per_batch or max(64, 2**22 // max(1, int(vectors.width)))
+        yield from (_array(piece.vectors) for piece in vectors.pieces(size, 0))
+        return
     if isinstance(vectors, Batched) and not hasattr(vectors, "ndim"):
         width = int(getattr(vectors, "width", 1024))
         yield from vectors.batches(rows_per_batch or max(64, 2**22 // max(1, width)))

@@ -1,0 +1,158 @@
+"""``interbasin translate audit``: whether to translate an index at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interbasin.cli.output import Debug, Json, Output, Quiet, number, print_table
+from interbasin.cli.translating import Column, Force, Seed, matrix, request_of, rows_in, whole_numbers
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from interbasin.jobs.translate import Audit
+    from interbasin.outcome import Outcome
+
+__all__ = ["audit"]
+
+SHOWN = 2  # measures, so that a screen holds the table
+
+
+def audit(
+    ctx: typer.Context,
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="Pairs: some documents as the old model sees them.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The same documents as the new model sees them.")],
+    documents: Annotated[Path, typer.Option(help="The old model's vectors of the whole index.")],
+    old_queries: Annotated[Path, typer.Option(help="Queries as the old model sees them.")],
+    new_queries: Annotated[Path, typer.Option(help="The same queries as the new model sees them.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the figures, tables and plots.")],
+    labels: Annotated[
+        Path | None, typer.Option(help="Right documents of queries, a line each: query document [relevance].")
+    ] = None,
+    new_documents: Annotated[Path | None, typer.Option(help="The new model's vectors of the whole index.")] = None,
+    pool: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Numbers of documents (pool.txt of an earlier audit), and the new model's vectors of them."),
+    ] = None,
+    query_ids: Annotated[Path | None, typer.Option(help="What --labels calls the queries, a line each.")] = None,
+    document_ids: Annotated[Path | None, typer.Option(help="What --labels calls the documents, a line each.")] = None,
+    query_texts: Annotated[Path | None, typer.Option(help="The queries, a line each: shows short ones apart.")] = None,
+    query_pairs: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Two files of queries, old and new, to fit maps of queries on.")
+    ] = None,
+    pair_rows: Annotated[
+        Path | None, typer.Option(help="Which documents the pairs are; else they are looked for.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods with semicolons between them; by default all.")] = None,
+    metric: Annotated[str, typer.Option(help="How vectors are compared: cosine, dot or l2.")] = "cosine",
+    k: Annotated[int, typer.Option("--k", min=1, help="How many documents are looked at.")] = 10,
+    depth: Annotated[int, typer.Option(min=1, help="How many are embedded anew where only the top is.")] = 100,
+    curve: Annotated[str | None, typer.Option(help="Numbers of pairs for the learning curve: 100,300,1000.")] = None,
+    margin: Annotated[float, typer.Option(help="A difference that does not matter.")] = 0.02,
+    confidence: Annotated[float, typer.Option(help="Of the intervals, which are over queries.")] = 0.95,
+    column: Column = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Find out whether an index should be translated, kept, or embedded anew.
+
+    Every way is measured with the same queries against the whole index. With --labels the measure is recall; without,
+    the overlap with what the new model finds, for which --new-documents or --pool is needed. Without either, embed the
+    documents that pool.txt in OUTPUT lists with the new model, and give --pool pool.txt THEIR-VECTORS next time: what
+    is measured with it is an upper bound. OUTPUT receives outcome.json, tables (.csv), plots (.svg) and verdict.txt.
+
+    Examples:
+
+      interbasin translate audit pairs-old.npy pairs-new.npy --documents old.npy \\
+
+          --old-queries q-old.npy --new-queries q-new.npy --labels qrels.tsv -o audit
+
+      interbasin translate audit pairs-old.npy pairs-new.npy --documents old.npy \\
+
+          --old-queries q-old.npy --new-queries q-new.npy --pool audit/pool.txt pool.npy -o bound
+    """
+    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
+    counts = whole_numbers(curve, "--curve")
+    from interbasin.data.labels import read_labels, read_lines
+    from interbasin.jobs.translate import audit as find_out
+    from interbasin.outcome import refuse_outcome_in_the_way
+
+    refuse_outcome_in_the_way(output, force=force)
+    known = None
+    if labels is not None:
+        known = read_labels(
+            labels,
+            query_ids=None if query_ids is None else read_lines(query_ids),
+            document_ids=None if document_ids is None else read_lines(document_ids),
+        )
+    elif query_ids is not None or document_ids is not None:
+        raise typer.BadParameter("says what --labels calls things; give --labels too.", param_hint="--query-ids")
+    with words.progress("Auditing", 100) as done:
+        found = find_out(
+            (matrix(old, column), matrix(new, column)),
+            (matrix(old_queries, column), matrix(new_queries, column)),
+            matrix(documents, column),
+            new_documents=None if new_documents is None else matrix(new_documents, column),
+            pool=None if pool is None else (rows_in(pool[0]), matrix(pool[1], column)),
+            labels=known,
+            query_pairs=None
+            if query_pairs is None
+            else (matrix(query_pairs[0], column), matrix(query_pairs[1], column)),
+            pair_rows=None if pair_rows is None else rows_in(pair_rows),
+            query_texts=None if query_texts is None else read_lines(query_texts),
+            methods=None if methods is None else [one.strip() for one in methods.split(";")],
+            metric=metric,
+            k=k,
+            depth=depth,
+            curve=True if counts is None else counts,
+            margin=margin,
+            confidence=confidence,
+            seed=seed,
+            progress=lambda share: done(round(100 * share)),
+        )
+    inputs: dict[str, Any] = {"old": old, "new": new, "documents": documents}
+    inputs |= {"old_queries": old_queries, "new_queries": new_queries}
+    inputs |= {name: one for name, one in (("labels", labels), ("new_documents", new_documents)) if one is not None}
+    outcome = found.save(output, request=request_of(ctx), inputs=inputs, force=force)
+    summary = {
+        **outcome.summary(),
+        "advice": found.verdict.advice,
+        "verdict": found.verdict.text,
+        "output": str(output),
+    }
+    words.result(summary, lambda console: _show(console, found, outcome, output))
+    for warning in outcome.warnings:
+        words.remark(warning)
+
+
+def _show(console: Console, found: Audit, outcome: Outcome, output: Path) -> None:
+    metrics = found.metrics
+    console.print(
+        f"{metrics['documents']:,.0f} documents, {metrics['queries']:,.0f} queries, {metrics['pairs']:,.0f} pairs"
+    )
+    shown = list(found.measures.values())[:SHOWN]  # all of them stand in ways.csv
+    if shown:
+        rows = [row[: 2 + len(shown)] for row in found.rows()]
+        print_table(console, ("way", "method", *shown), rows, words=(0, 1))
+    if found.curve is not None:
+        points = [
+            (f"{pairs:,}", f"{one}", number(loss.value))
+            for pairs, one, loss in zip(found.curve.pairs, found.curve.values, found.curve.losses, strict=True)
+        ]
+        print_table(console, ("pairs", found.measures[found.curve.measure], "less than all"), points, words=())
+        enough = f"{found.curve.enough:,} pairs are enough" if found.curve.enough else "only all pairs are enough"
+        console.print(f"{found.curve.method}: {enough} (no more than {found.request['margin']} less than all)\n")
+    if found.slices:
+        cells = [
+            (one.name, f"{one.queries:,}", f"{one.figures['keep']}", f"{one.figures['translate']}", f"{one.loss}")
+            for one in found.slices
+        ]
+        print_table(console, ("slice", "queries", "keep old", "translate", "lost by translating"), cells, words=(0,))
+    console.print(f"{found.verdict.advice.upper()}: {found.verdict.text}", soft_wrap=not console.is_terminal)
+    console.print(f"written to {output}: {', '.join(outcome.written())}", soft_wrap=True)

@@ -1,0 +1,113 @@
+"""``interbasin translate bridge``: a translation as a function for queries, and a threshold of scores carried over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
+from interbasin.cli.translating import Column, Force, Metric, Seed, matrix, request_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from interbasin.outcome import Outcome
+
+__all__ = ["bridge"]
+
+MOST_DOCUMENTS = 50_000  # of the index, for scores
+TRANSLATED = ("queries", "documents")
+
+
+def bridge(
+    ctx: typer.Context,
+    translator: Annotated[Path, typer.Argument(metavar="TRANSLATOR", help="Folder of a fitted translation.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the bridge.")],
+    onnx: Annotated[
+        bool, typer.Option("--onnx/--no-onnx", help="Also write an ONNX graph (the vectors extra).")
+    ] = True,
+    threshold: Annotated[
+        float | None, typer.Option(help="A threshold of old scores to carry over; needs the three files below.")
+    ] = None,
+    old_queries: Annotated[Path | None, typer.Option(help="Queries as the old model sees them.")] = None,
+    new_queries: Annotated[Path | None, typer.Option(help="The same queries as the new model sees them.")] = None,
+    documents: Annotated[Path | None, typer.Option(help="Old vectors of documents, some thousands of them.")] = None,
+    translates: Annotated[
+        str, typer.Option(help="What TRANSLATOR is used on: new queries (into the old index), or old documents.")
+    ] = "queries",
+    metric: Metric = None,
+    column: Column = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Export a translation as a function that needs nothing but numpy, or an ONNX runtime.
+
+    To search an old index with a new model, fit from new to old and send every query through the bridge. OUTPUT
+    receives bridge.npz with load_bridge.py, which is all that it takes, bridge.onnx (x -> y, float32), and bridge.json.
+
+    Examples:
+
+      interbasin translate bridge back -o bridge
+
+      interbasin translate bridge back --threshold 0.7 --documents old.npy \\
+
+          --old-queries q-old.npy --new-queries q-new.npy -o bridge
+    """
+    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
+    files = {"--old-queries": old_queries, "--new-queries": new_queries, "--documents": documents}
+    missing = [name for name, path in files.items() if path is None]
+    if threshold is not None and missing:
+        raise typer.BadParameter(
+            f"needs scores of both kinds: give {', '.join(missing)} too.", param_hint="--threshold"
+        )
+    if translates not in TRANSLATED:
+        raise typer.BadParameter(
+            f"is one of {', '.join(TRANSLATED)}, and got {translates!r}.", param_hint="--translates"
+        )
+    from interbasin.jobs.translate import Translator
+    from interbasin.jobs.translate import bridge as bridged
+    from interbasin.outcome import refuse_outcome_in_the_way
+
+    refuse_outcome_in_the_way(output, force=force)
+    fitted = Translator.load(translator)
+    scores, agreement = None, None
+    inputs: dict[str, Any] = {"translator": translator}
+    if old_queries is not None and new_queries is not None and documents is not None:
+        from interbasin.jobs.translate.bridging import recalibrated
+
+        inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
+        compared = metric or fitted.card_.metric or "cosine"
+        old, new = matrix(old_queries, column), matrix(new_queries, column)
+        index = matrix(documents, column)[:MOST_DOCUMENTS]
+        moved = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
+        with words.status("Comparing scores"):
+            scores, before, after = recalibrated(old, index, *moved, metric=compared, seed=seed)
+        if threshold is not None:
+            agreement = scores.agreement(before, after, threshold)
+    found = bridged(fitted, scores=scores, threshold=threshold)
+    outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, force=force)
+    summary = {**outcome.summary(), "output": str(output)}
+    if agreement is not None:
+        summary["agreement"] = agreement
+    words.result(summary, lambda console: _show(console, outcome, agreement, output))
+
+
+def _show(console: Console, outcome: Outcome, agreement: float | None, output: Path) -> None:
+    metrics = outcome.metrics
+    facts = [("numbers a row", f"{metrics['target_width']:.0f} <- {metrics['source_width']:.0f}")]
+    if "onnx_difference" in metrics:
+        facts.append(("ONNX", f"within {metrics['onnx_difference']:.1e} of the translation, as it was run"))
+    if "score_rank_correlation" in metrics:
+        facts.append(("scores", f"rank correlation {number(metrics['score_rank_correlation'])} of old and new ones"))
+    if "threshold_new" in metrics:
+        facts.append(
+            ("threshold", f"{number(metrics['threshold_new'])} in place of {number(metrics['threshold_old'])}")
+        )
+        facts.append(("agreement", f"{number(agreement)}  (share of pairs that both decide alike)"))
+    facts.append(("written to", f"{output}: {', '.join(outcome.written())}"))
+    console.print(table(("", ""), facts, words=(0, 1)), soft_wrap=True)

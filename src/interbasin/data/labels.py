@@ -1,0 +1,112 @@
+"""Which documents are right for which query, as it stands in files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from interbasin.errors import DataError, FileError
+
+__all__ = ["read_labels", "read_lines"]
+
+NAMES = ("query", "document", "relevance")
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """The lines of a text file, one item each.
+
+    Raises:
+        FileError: if it cannot be read.
+    """
+    try:
+        return Path(path).read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path} is not text in UTF-8 ({error}); convert it first.") from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}; check the path.") from error
+
+
+def read_labels(
+    path: str | os.PathLike[str],
+    *,
+    query_ids: Sequence[str] | None = None,
+    document_ids: Sequence[str] | None = None,
+) -> dict[int, list[int]]:
+    """Number of a query -> numbers of its right documents.
+
+    A line a pair: ``query document [relevance]`` with tabs, commas or blanks between, with or without a line of titles;
+    or as TREC has it, ``query 0 document relevance``; or JSON with these keys (``.jsonl``). A relevance of 0 or less is
+    none.
+
+    Args:
+        path: The file.
+        query_ids: What the file calls the queries, in their order; without, it gives their numbers, from 0.
+        document_ids: The same of documents.
+
+    Raises:
+        FileError: if it cannot be read.
+        DataError: if a line is none of this, or names what is not known.
+    """
+    queries, documents = _numbers(query_ids, "query_ids"), _numbers(document_ids, "document_ids")
+    found: dict[int, list[int]] = {}
+    for line, (query, document, relevance) in _entries(Path(path)):
+        try:
+            if relevance is not None and float(relevance) <= 0:
+                continue
+            key, row = _number(query, queries), _number(document, documents)
+        except (KeyError, ValueError) as error:
+            if line == 1 and relevance not in ("0", "1"):  # titles
+                continue
+            raise DataError(
+                f"Line {line} of {path} names {error.args[0]!r:.80}, which is neither a number nor among the ids that "
+                "were given; give the ids that it uses."
+            ) from error
+        found.setdefault(key, []).append(row)
+    if not found:
+        raise DataError(f"{path} names no right document; a line is: query document [relevance].")
+    return found
+
+
+def _numbers(names: Sequence[str] | None, what: str) -> dict[str, int] | None:
+    if names is None:
+        return None
+    found = {name: place for place, name in enumerate(names)}
+    if len(found) != len(names):
+        raise DataError(f"{what} must tell items apart, and some of the {len(names)} are given twice.")
+    return found
+
+
+def _number(name: str, known: dict[str, int] | None) -> int:
+    if known is not None:
+        return known[name]
+    try:
+        return int(name)
+    except ValueError:
+        raise KeyError(name) from None
+
+
+def _entries(path: Path) -> Iterator[tuple[int, tuple[str, str, str | None]]]:
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        if path.suffix.lower() == ".jsonl":
+            try:
+                entry = json.loads(line)
+                relevance = None if entry.get("relevance") is None else str(entry["relevance"])
+                yield number, (str(entry["query"]), str(entry["document"]), relevance)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(
+                    f"Line {number} of {path} is not JSON with the keys query and document ({error})."
+                ) from error
+            continue
+        parts = line.split("\t") if "\t" in line else line.split(",") if "," in line else line.split()
+        parts = [part.strip() for part in parts]
+        if len(parts) == 4:  # as TREC has it
+            parts = [parts[0], parts[2], parts[3]]
+        if len(parts) not in (2, 3) or not all(parts):
+            raise DataError(
+                f"Line {number} of {path} is {line!r:.80}; a line is: query document [relevance], or as TREC has it."
+            )
+        yield number, (parts[0], parts[1], parts[2] if len(parts) == 3 else None)

@@ -1,0 +1,141 @@
+"""A translation of documents, and one of queries where they have pairs of their own, in one folder with their card."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from interbasin.evaluate.measured import Measured
+from interbasin.jobs.translate.cards import Card
+from interbasin.jobs.translate.evaluating import evaluate_translation
+from interbasin.jobs.translate.rows import paired_rows
+from interbasin.jobs.translate.translator import Translator
+from interbasin.outcome import Outcome, new_outcome
+
+__all__ = ["FittedMaps", "fit_translation"]
+
+FEWEST = 40  # pairs from which some can be spared
+HELD = 0.2  # of the pairs
+MOST_HELD = 2000
+QUERIES = "queries"
+
+
+@dataclass(frozen=True)
+class FittedMaps(Measured):
+    """Translators, and how they do on pairs that were held out of a first fit; then they were fitted on all.
+
+    Attributes:
+        documents: The translator of documents, or of everything.
+        queries: The translator of queries, if they had pairs of their own.
+        warnings: What a user should know.
+    """
+
+    documents: Translator = field(default_factory=Translator)
+    queries: Translator | None = None
+    warnings: tuple[str, ...] = ()
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        request: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
+        force: bool = False,
+    ) -> Outcome:
+        """Leave an outcome that `Translator.load` reads; the translator of queries lies below it, in ``queries``."""
+        asked = {**self.request, **(request or {})}
+        seed = self.documents.seed
+        with new_outcome(folder, job="translate fit", request=asked, inputs=inputs, seed=seed, force=force) as out:
+            out.metrics.update(self.metrics)
+            out.warnings.extend(self.warnings)
+            with out.filled("translation", "file") as here:
+                self.documents.write_into(here)
+            if self.queries is not None:
+                self.queries.save(out.folder / QUERIES)
+                out.add(QUERIES, "file", QUERIES)
+            if self.documents.judged_:
+                scores = self.documents.judged_
+                out.table("methods", {"method": list(scores), "score": list(scores.values())})
+        return out.outcome
+
+
+def fit_translation(
+    translator: Translator,
+    x: Any,
+    y: Any,
+    *,
+    queries: tuple[Any, Any] | None = None,
+    card: Card | Mapping[str, Any] | None = None,
+) -> FittedMaps:
+    """Fit a translator on pairs, and tell how it does on a fifth of them that a first fit did not see.
+
+    Args:
+        translator: What to fit; it stays as it is.
+        x, y: Pairs of documents.
+        queries: Pairs of queries, (x, y), for a map of their own: models that take queries and documents by different
+            ways need one.
+        card: What the vectors are.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> x = generator.normal(size=(100, 4))
+        >>> found = fit_translation(Translator(method="ridge"), x, 2 * x)
+        >>> round(found.metrics["cosine"], 3)
+        1.0
+    """
+    given = Card.of(card)
+    documents, metrics, warnings = _fitted(translator, x, y, given if queries is None else _of(given, "documents"))
+    found = dict(metrics)
+    map_of_queries = None
+    if queries is not None:
+        map_of_queries, of_queries, more = _fitted(translator, *queries, _of(given, "queries"))
+        found |= {f"{QUERIES}_{name}": value for name, value in of_queries.items()}
+        warnings += [f"Queries: {one}" for one in more]
+    return FittedMaps(found, documents, map_of_queries, tuple(warnings), {**translator.get_params(), **given.to_json()})
+
+
+def _of(card: Card, role: str) -> Card:
+    return Card.of({**card.to_json(), "role": card.role or role})
+
+
+def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Translator, dict[str, float], list[str]]:
+    source, target = paired_rows(x, y)
+    warnings: list[str] = []
+    metrics: dict[str, float] = {"pairs": float(len(source))}
+    found = clone(translator).fit(source, target, card=card)
+    chosen = found.translation_ if found.chosen_ != "relative" else None
+    rank = found.details_.get("rank")
+    if rank is not None:
+        metrics["rank"] = float(rank)
+        widths = min(source.shape[1], target.shape[1])
+        if rank < widths:
+            warnings.append(
+                f"The pairs show {rank} of {widths} directions; what lies in the others is lost. "
+                + ("Give more pairs." if len(source) <= widths else "One of the two spaces has no more.")
+            )
+    if card.metric in ("dot", "l2") and not found.carries_norms:
+        warnings.append(
+            f"The vectors are compared by {card.metric}, for which lengths count, and {found.chosen_} does not carry "
+            "them; ridge and procrustes do."
+        )
+    if chosen is not None and len(source) >= FEWEST:
+        order = np.random.default_rng(translator.seed).permutation(len(source))
+        held = order[: min(MOST_HELD, int(HELD * len(source)))]
+        seen = np.ones(len(source), dtype=bool)
+        seen[held] = False
+        first = clone(translator)
+        if translator.method == "auto":  # the method that all pairs chose: the figures are of it
+            first.set_params(**found.chosen_params())
+        first.fit(source[seen], target[seen])
+        metrics |= {
+            **evaluate_translation(first, source[held], target[held], seed=translator.seed).metrics,
+            "pairs": float(len(source)),
+            "pairs_held_out": float(len(held)),
+        }
+    return found, metrics, warnings

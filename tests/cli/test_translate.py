@@ -1,0 +1,221 @@
+"""``interbasin translate`` fit, evaluate, audit, bridge and doctor: what people and programs are shown, and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.test_frame import failed, run
+from tests.jobs.translate.auditing.worlds import world
+
+from interbasin.cli.translating import METHODS
+from interbasin.jobs.translate import Translator
+from interbasin.jobs.translate.translator import ALL
+from interbasin.outcome import Outcome
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = world("apart", documents=500, queries=120)
+    arrays = {
+        "pairs-old": one.old[one.pairs],
+        "pairs-new": one.new[one.pairs],
+        "old": one.old,
+        "new": one.new,
+        "q-old": one.old_queries,
+        "q-new": one.new_queries,
+    }
+    for name, array in arrays.items():
+        np.save(f"{name}.npy", array)
+    np.savez("pairs.npz", old=arrays["pairs-old"], new=arrays["pairs-new"])
+    with open("qrels.tsv", "w") as file:
+        file.writelines(f"{query}\t{document}\n" for query, document in enumerate(one.labels.tolist()))
+    return one
+
+
+def done(*words: str):
+    found = run("translate", *words)
+    assert found.exit_code == 0, found.stderr + found.stdout
+    return found
+
+
+AUDIT = ["audit", "pairs-old.npy", "pairs-new.npy", "--documents", "old.npy"]
+AUDIT += ["--old-queries", "q-old.npy", "--new-queries", "q-new.npy", "--methods", "ridge;procrustes", "-o", "out"]
+
+
+def test_the_methods_of_the_help_are_those_there_are():
+    assert sorted(METHODS) == sorted(ALL)
+
+
+def test_a_fit_is_shown_and_left_with_its_card():
+    shown = done("fit", "pairs-old.npy", "pairs-new.npy", "--source-model", "a", "--target-model", "b", "-o", "map")
+    assert "(chosen)" in shown.stdout and "32 <- 32" in shown.stdout and "did not see" in shown.stdout
+    assert "One of the two spaces has no more." in shown.stderr
+    assert Translator.load("map").card_.to_json() == {"source_model": "a", "target_model": "b"}
+    outcome = Outcome.load("map")
+    assert outcome.request["method"] == "auto" and set(outcome.inputs) == {"source", "target"}
+
+
+def test_a_fit_for_programs_with_queries_and_columns():
+    words = ["fit", "pairs.npz", "pairs.npz", "--column", "old", "--target-column", "new", "--method", "ridge"]
+    found = json.loads(done(*words, "-o", "map", "--json", "--quiet").stdout)
+    assert found["job"] == "translate fit" and found["metrics"]["pairs"] == 200 and found["output"] == "map"
+    words = ["fit", "pairs-old.npy", "pairs-new.npy", "--queries", "q-old.npy", "q-new.npy", "--method", "ridge"]
+    shown = done(*words, "-o", "both")
+    assert "a map of their own, ridge; cosine" in shown.stdout
+    assert Translator.load("both/queries").card_.role == "queries"
+
+
+def test_a_fitted_map_can_be_applied_and_evaluated():
+    done("fit", "pairs-old.npy", "pairs-new.npy", "--method", "ridge", "--source-model", "a", "-o", "map")
+    done("apply", "map", "old.npy", "--model", "a", "-o", "translated.npy")
+    assert np.load("translated.npy").shape == (500, 32)
+    shown = done("evaluate", "map", "old.npy", "new.npy")
+    assert "500 pairs" in shown.stdout and "recall_10" in shown.stdout and "as it is" in shown.stdout
+    found = json.loads(done("evaluate", "map", "old.npy", "new.npy", "--json", "-o", "held").stdout)
+    assert found["metrics"]["pairs"] == 500 and Outcome.load("held").job == "translate evaluate"
+    assert "written to again" in done("evaluate", "map", "old.npy", "new.npy", "-o", "again").stdout
+    assert json.loads(done("evaluate", "map", "old.npy", "new.npy", "--json").stdout)["output"] is None
+    said = failed(run("translate", "evaluate", "map", "old.npy", "new.npy", "--source-model", "b"))
+    assert "These pairs say that their source_model is 'b', and the translation was fitted for 'a'" in said
+
+
+def test_an_audit_is_shown_with_its_verdict():
+    shown = done(*AUDIT, "--new-documents", "new.npy", "--labels", "qrels.tsv", "--curve", "50,100")
+    text = shown.stdout
+    assert "500 documents, 120 queries, 200 pairs" in text and "RE-EMBED: Do not translate" in text
+    for words in ("recall at 10", "overlap with the new model's 10", "lost by translating", "less than all"):
+        assert words in text
+    assert "pairs are enough" in text or "only all pairs are enough" in text
+    outcome = Outcome.load("out")
+    assert outcome.table("curve")["pairs"] == [50, 100, 200]
+    assert set(outcome.inputs) == {"old", "new", "documents", "old_queries", "new_queries", "labels", "new_documents"}
+
+
+def test_an_audit_for_programs():
+    found = json.loads(done(*AUDIT, "--new-documents", "new.npy", "--labels", "qrels.tsv", "--json").stdout)
+    assert found["advice"] == "re-embed" and found["verdict"].startswith("Do not translate")
+    assert found["metrics"]["recall.keep"] > found["metrics"]["recall.translate.best"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_pool_is_listed_embedded_and_given(files):
+    first = done(*AUDIT, "--depth", "20")
+    assert "There is nothing to judge by" in first.stdout and "documents of the pool" in first.stderr
+    rows = np.loadtxt("out/pool.txt", dtype=int)
+    np.save("pool.npy", files.new[rows])
+    second = done(*AUDIT, "--depth", "20", "--pool", "out/pool.txt", "pool.npy", "--force")
+    assert "at most" in second.stdout and "is an upper bound" in second.stderr
+    np.save("rows.npy", rows)
+    third = json.loads(done(*AUDIT, "--depth", "20", "--pool", "rows.npy", "pool.npy", "--force", "--json").stdout)
+    assert third["request"]["new_vectors"] == "pool"
+
+
+def test_labels_by_ids_and_queries_by_their_texts():
+    with open("q.txt", "w") as file:
+        file.writelines(f"q{place}\n" for place in range(120))
+    with open("d.txt", "w") as file:
+        file.writelines(f"d{place}\n" for place in range(500))
+    with open("texts.txt", "w") as file:
+        file.writelines("one\n" if place % 2 else "two words\n" for place in range(120))
+    lines = [line.split() for line in Path("qrels.tsv").read_text().splitlines()]
+    with open("named.tsv", "w") as file:
+        file.writelines(f"q{query}\td{document}\t1\n" for query, document in lines)
+    np.save("rows.npy", np.arange(200))
+    more = ["--labels", "named.tsv", "--query-ids", "q.txt", "--document-ids", "d.txt", "--query-texts", "texts.txt"]
+    shown = done(*AUDIT, *more, "--query-pairs", "q-old.npy", "q-new.npy", "--pair-rows", "rows.npy")
+    assert "short queries (up to 1 word)" in shown.stdout and "KEEP: Do not translate" in shown.stdout
+
+
+def test_a_bridge_is_built_and_a_threshold_carried_over():
+    done("fit", "pairs-new.npy", "pairs-old.npy", "--method", "ridge", "-o", "back")
+    assert "ONNX" in done("bridge", "back", "-o", "plain").stdout
+    scores = [
+        "--threshold",
+        "0.5",
+        "--old-queries",
+        "q-old.npy",
+        "--new-queries",
+        "q-new.npy",
+        "--documents",
+        "old.npy",
+    ]
+    shown = done("bridge", "back", *scores, "--no-onnx", "-o", "bridge")
+    assert "in place of 0.5" in shown.stdout and "both decide alike" in shown.stdout and "ONNX" not in shown.stdout
+    found = json.loads(done("bridge", "back", *scores, "-o", "again", "--json").stdout)
+    assert 0.5 < found["agreement"] <= 1 and found["metrics"]["threshold_old"] == 0.5
+    done("fit", "pairs-old.npy", "pairs-new.npy", "--method", "ridge", "-o", "map")
+    other = json.loads(done("bridge", "map", *scores, "--translates", "documents", "-o", "docs", "--json").stdout)
+    assert other["metrics"]["threshold_new"] != found["metrics"]["threshold_new"]
+
+
+def test_a_doctor_finds_and_can_be_strict():
+    assert "nothing was found" in done("doctor", "old.npy").stdout
+    rows = np.load("old.npy")
+    rows[7] = 0
+    np.save("sick.npy", rows)
+    shown = done("doctor", "sick.npy", "-o", "out")
+    assert "1 row (7) are all zeros" in shown.stdout and Outcome.load("out").table("findings")["rows"] == ["7"]
+    found = json.loads(done("doctor", "sick.npy", "--json").stdout)
+    assert found["healthy"] is False and found["findings"][0]["rows"] == [7]
+    assert run("translate", "doctor", "sick.npy", "--strict").exit_code == 1
+    assert run("translate", "doctor", "old.npy", "--strict").exit_code == 0
+
+
+def test_a_doctor_sees_stores_and_quantised_vectors():
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = np.load("old.npy")
+    pq.write_table(pa.table({"v": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 32)}), "v.parquet")
+    assert "500 rows of 32 numbers" in done("doctor", "v.parquet", "--column", "v").stdout
+    np.save("q.npy", (20 * rows).astype(np.int8))
+    assert "The numbers are int8" in done("doctor", "q.npy").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fit", "old.npy", "pairs-new.npy", "-o", "o"], "there are 500 rows of the source and 200 of the target"),
+        (
+            ["fit", "pairs-old.npy", "pairs-new.npy", "--method", "rigde", "-o", "o"],
+            "There is no method of translation",
+        ),
+        (["fit", "pairs-old.npy", "pairs-new.npy", "--metric", "cos", "-o", "o"], "The metric of a card is one of"),
+        (["fit", "none.npy", "pairs-new.npy", "-o", "o"], "there is no such file; check the path"),
+        (["fit", "pairs.npz", "pairs.npz", "-o", "o"], "pairs.npz"),
+        (["evaluate", "none", "old.npy", "new.npy"], "none"),
+        ([*AUDIT, "--methods", "rigde"], "There is no method of translation for an audit named 'rigde'"),
+        ([*AUDIT, "--labels", "none.tsv"], "none.tsv cannot be read"),
+        ([*AUDIT, "--pool", "bad.txt", "old.npy"], "bad.txt should hold numbers of rows, one a line, found 'x'"),
+        ([*AUDIT, "--pool", "old.npy", "old.npy"], "old.npy should hold numbers of rows, found shape (500, 32)"),
+        ([*AUDIT, "--pool", "qrels.npy", "old.npy"], "qrels.npy cannot be read as numbers of rows"),
+        (["doctor", "none.npy"], "none.npy"),
+    ],
+)
+def test_errors_are_one_sentence(words, said):
+    with open("bad.txt", "w") as file:
+        file.write("1\nx\n")
+    message = failed(run("translate", *words))
+    assert said in message and "\n" not in message.strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*AUDIT, "--curve", "a,b"], "takes whole numbers with commas between them"),
+        ([*AUDIT, "--query-ids", "qrels.tsv"], "says what --labels calls things; give --labels too"),
+        (["bridge", "map", "--threshold", "1", "-o", "o"], "give --old-queries, --new-queries, --documents too"),
+        (["bridge", "map", "--translates", "both", "-o", "o"], "is one of queries, documents, and got 'both'"),
+    ],
+)
+def test_options_that_make_no_sense_name_themselves(words, said):
+    found = run("translate", *words)
+    assert found.exit_code == 2 and said in " ".join(found.stderr.replace("│", " ").split())
+
+
+def test_nothing_is_overwritten_unasked():
+    done("doctor", "old.npy", "-o", "out")
+    for words in (AUDIT, ["fit", "pairs-old.npy", "pairs-new.npy", "-o", "out"], ["doctor", "old.npy", "-o", "out"]):
+        assert "out" in failed(run("translate", *words))
