@@ -489,9 +489,47 @@ def _range_of(values: Sequence[float], form: str) -> str:
     return least if least == most else f"{least} to {most}"
 
 
+def migration(found: dict[str, Any]) -> str:
+    def figure(case: dict[str, Any], key: str) -> str:
+        rows = [way for way in case["table"] if way["key"] == key]
+        # Of several methods the one that is best at translating documents, not the best of each way.
+        row = next((way for way in rows if way["method"] in ("", case["best"])), None)
+        return "-" if row is None else "{:.3f} [{:.3f}, {:.3f}]".format(*row["recall"])
+
+    keys = ("keep", "translate", "adapt", "rerank", "keep_rerank", "reembed")
+    rows = [
+        (case["change"], f"{case['pairs']:,}", case["best"], *(figure(case, key) for key in keys), case["advice"])
+        for case in found["cases"]
+    ]
+    columns = (
+        "change of models",
+        "pairs",
+        "best method",
+        "keep old",
+        "translate",
+        "adapt queries",
+        "translate, top 100 anew",
+        "keep old, top 100 anew",
+        "re-embed all",
+        "verdict",
+    )
+    corpus = found["corpus"]
+    head = (
+        f"Recall at 10 by labels, with 95 % intervals over {corpus['queries']:,} queries: {corpus['name']}, "
+        f"{corpus['documents']:,} documents."
+    )
+    bars = "; ".join(
+        f"{bar['change']}: {bar['found']}, wanted {' or '.join(bar['wanted'])}: {'met' if bar['met'] else '**not met**'}"
+        for bar in found["bars"]
+    )
+    parts = [head, table(columns, rows, words=(0, 2, 9)), f"Bars: {bars}." if bars else "", environment(found)]
+    return "\n\n".join(part for part in parts if part)
+
+
 MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
     "merge-summary": ("merge", polar_summary),
     "merge": ("merge", merging),
+    "migration": ("migration", migration),
     "polar-summary": ("polar", polar_summary),
     "polar": ("polar", polar),
     "moments": ("moments", moments),

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from interbasin.errors import InterbasinError
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
-    from interbasin.jobs.translate import RelativeDecoder, RelativeEncoder, Translator, audit, compose, stitch
+    from interbasin.jobs.translate import (
+        RelativeDecoder,
+        RelativeEncoder,
+        Translator,
+        audit,
+        bridge,
+        compose,
+        doctor,
+        stitch,
+    )
     from interbasin.networks.folding import fold_norms
     from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import record
@@ -30,9 +39,11 @@ __all__ = [
     "Wiring",
     "__version__",
     "audit",
+    "bridge",
     "carry",
     "compose",
     "data",
+    "doctor",
     "errors",
     "evaluate",
     "fit",
@@ -61,8 +72,10 @@ _HOMES = {
     "Translator": "interbasin.jobs.translate",
     "Wiring": "interbasin.networks.wiring",
     "audit": "interbasin.jobs.translate",
+    "bridge": "interbasin.jobs.translate",
     "carry": "interbasin.networks.wiring",
     "compose": "interbasin.jobs.translate",
+    "doctor": "interbasin.jobs.translate",
     "fold_norms": "interbasin.networks.folding",
     "interpolate": "interbasin.networks.paths",
     "merge": "interbasin.jobs.merge",

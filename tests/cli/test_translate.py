@@ -158,7 +158,7 @@ def test_a_doctor_finds_and_can_be_strict():
     rows[7] = 0
     np.save("sick.npy", rows)
     shown = done("doctor", "sick.npy", "-o", "out")
-    assert "1 row (7) are all zeros" in shown.stdout and Outcome.load("out").table("findings")["rows"] == ["7"]
+    assert "1 row (7) is all zeros" in shown.stdout and Outcome.load("out").table("findings")["rows"] == ["7"]
     found = json.loads(done("doctor", "sick.npy", "--json").stdout)
     assert found["healthy"] is False and found["findings"][0]["rows"] == [7]
     assert run("translate", "doctor", "sick.npy", "--strict").exit_code == 1

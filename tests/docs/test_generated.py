@@ -83,3 +83,28 @@ def test_a_figure_of_a_paper_that_is_not_met_is_said_to_be_so(generate: ModuleTy
         "| a paper | barrier | 0.1 | 0.05 | stiefel joint | met |",
         "| a paper | barrier | 0.1 | 0.2 | stiefel joint | **not met** |",
     ]
+
+
+def test_the_table_of_migrations_shows_the_best_method_and_the_verdict(generate: ModuleType) -> None:
+    way = {"recall": [0.25, 0.2, 0.3]}
+    found = {
+        "cases": [
+            {
+                "change": "old to new",
+                "pairs": 4000,
+                "best": "ridge",
+                "advice": "keep",
+                "table": [
+                    {"key": "keep", "method": "", "recall": [0.5, 0.4, 0.6]},
+                    {"key": "translate", "method": "affine", "recall": [0.1, 0.0, 0.2]},
+                    {"key": "translate", "method": "ridge", **way},
+                ],
+            }
+        ],
+        "bars": [{"change": "old to new", "wanted": ["keep", "re-embed"], "found": "keep", "met": True}],
+        "corpus": {"name": "glosses", "documents": 12000, "queries": 2000},
+        "environment": {"processor": "P", "threads": 1, "torch": "2", "seed": 0, "date": "2026-01-01T00:00"},
+    }
+    text = generate.migration(found)
+    assert "| old to new | 4,000 | ridge | 0.500 [0.400, 0.600] | 0.250 [0.200, 0.300] | - | - | - | - | keep |" in text
+    assert "Bars: old to new: keep, wanted keep or re-embed: met." in text

@@ -49,7 +49,7 @@ def test_rows_are_named_whatever_the_batches(batch):
     assert result.metrics["zero"] == 2 and result.metrics["not_finite"] == 2 and result.metrics["duplicates"] == 2
     assert not result.healthy
     texts = {one.kind: one.text for one in result.findings}
-    assert texts["not finite"].startswith("2 rows (8, 400) hold NaN or infinity; embed them again")
+    assert texts["not finite"].startswith("2 rows (8, 400) hold NaN or infinity; embed again")
     assert texts["zero"].startswith("2 rows (7, 301) are all zeros")
     assert texts["duplicate"] == "2 rows (500, 501) are exact copies of earlier ones."
     assert "error: 2 rows (8, 400)" in str(result)

@@ -150,18 +150,19 @@ def _by_labels(found: _Evidence) -> tuple[str, str]:
             return "keep", text + found.asides()
         return "undecided", f"These queries do not tell: {seen}. Give more of them." + found.asides()
     brings = f"re-embedding everything {most}{reembed}"
+    pays = gain.low > 0 and gain.high > found.margin and not found.bound
     if ours.high < 0:
         head = f"Do not translate: {seen}, {brings}."
-        if gain.low > 0 and not found.bound:
+        if pays:
             return "re-embed", f"{head} Keep the old model until everything is re-embedded." + found.asides()
-        pays = (
+        why = (
             "The new model is no better on these queries even re-embedded."
             if gain.high <= found.margin
             else "Re-embedding can pay, which a pool cannot prove."
             if found.bound and gain.low > 0
             else "That re-embedding pays is not shown."
         )
-        return "keep", f"{head} {pays}" + found.asides()
+        return "keep", f"{head} {why}" + found.asides()
     if lacking.high <= found.margin:
         head = f"Translating is as good as re-embedding everything (at most {max(lacking.high, 0):.3f} less)"
         if ours.low > 0:
@@ -174,7 +175,12 @@ def _by_labels(found: _Evidence) -> tuple[str, str]:
         if lacking.low > 0 and not found.bound:
             return "translate first", (f"Translate now, and re-embed when you can: {seen}, {brings}." + found.asides())
         return "translate", f"Translating beats the old model: {seen}; {brings}." + found.asides()
-    if gain.low > 0 and lacking.low > 0 and not found.bound:
+    if gain.high <= found.margin:
+        return "keep", (
+            f"Keep the old model: {seen}, {brings}, which is better by {max(gain.high, 0):.3f} at most."
+            + found.asides()
+        )
+    if pays and lacking.low > 0:
         return "re-embed", (
             f"Do not count on translating: {seen}, which is no gain that these queries show; {brings}." + found.asides()
         )

@@ -312,11 +312,11 @@ class _State:
     def findings(self) -> Iterator[Finding]:
         if self.not_finite.count:
             yield self._of_rows(
-                "not finite", "error", self.not_finite, "hold NaN or infinity; embed them again or leave them out."
+                "not finite", "error", self.not_finite, "hold{s} NaN or infinity; embed again or leave out."
             )
         if self.zero.count:
             yield self._of_rows(
-                "zero", "error", self.zero, "are all zeros and have no direction: texts that were empty, or failed."
+                "zero", "error", self.zero, "{are} all zeros, without a direction: a text that was empty, or failed."
             )
         if self.good:
             yield from self._mixture()
@@ -327,14 +327,15 @@ class _State:
             yield from self._duplicates()
 
     def _of_rows(self, kind: str, severity: str, rows: _Kind, text: str) -> Finding:
-        return Finding(kind, severity, rows.count, tuple(rows.first), f"{rows.named()} {text}")
+        said = text.format(s="s" if rows.count == 1 else "", are="is" if rows.count == 1 else "are")
+        return Finding(kind, severity, rows.count, tuple(rows.first), f"{rows.named()} {said}")
 
     def _duplicates(self) -> Iterator[Finding]:
         found = self.duplicates
         if found.count:
             about = "about " if found.one_in > 1 else ""
             named = found.kind.named() if found.one_in == 1 else f"{counted(found.count, 'row')}"
-            text = f"{about}{named} are exact copies of earlier ones."
+            text = f"{about}{named} {'is an exact copy' if found.count == 1 else 'are exact copies'} of earlier ones."
             yield Finding("duplicate", "remark", found.count, tuple(found.kind.first), text)
 
     def _mixture(self) -> Iterator[Finding]:
