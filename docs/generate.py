@@ -518,8 +518,9 @@ def migration(found: dict[str, Any]) -> str:
         f"Recall at 10 by labels, with 95 % intervals over {corpus['queries']:,} queries: {corpus['name']}, "
         f"{corpus['documents']:,} documents."
     )
+    words = {True: "met", False: "**not met**"}
     bars = "; ".join(
-        f"{bar['change']}: {bar['found']}, wanted {' or '.join(bar['wanted'])}: {'met' if bar['met'] else '**not met**'}"
+        f"{bar['change']}: {bar['found']}, wanted {' or '.join(bar['wanted'])}: {words[bar['met']]}"
         for bar in found["bars"]
     )
     parts = [head, table(columns, rows, words=(0, 2, 9)), f"Bars: {bars}." if bars else "", environment(found)]
