@@ -343,7 +343,8 @@ def test_options_of_another_kind(pair):
     refused(DataError, "found a Tensor; masks differ", pair, data, ["0"], mask=torch.ones(4, 5))
     refused(UnknownNameError, "no token mode named 3", pair, data, ["0"], tokens=3)
     refused(WiringError, "found 'NoneType'", pair, data, [None, None], statistics="layerwise")
-    refused(DataError, "all batches are empty, or their masks leave nothing", pair, [numbers(0, 5)], ["0"])
+    refused(DataError, "all batches are empty, or their masks leave nothing", pair, [numbers(0, 5)], ["0:output"])
+    refused(WiringError, "hold an empty tensor", pair, [numbers(0, 5)], ["0"])
 
 
 def test_offsets_that_are_no_numbers():
