@@ -277,64 +277,82 @@ def modal_encoders(side: int) -> dict[str, Callable[[], nn.Module]]:
     }
 
 
-def modalities(folder: Path) -> dict[str, Any]:
+MODAL_METHODS: Mapping[str, dict[str, Any]] = {
+    "IRP of the paper": {"variant": "pruned", "delta": 0.8, "omega": 16, "completion": None},
+    "IRP regularised": {},
+    "auto": {"method": "auto"},
+}
+MODAL_SEEDS = 3
+
+
+def trained(make: Callable[[], nn.Module], x: Tensor, y: Tensor, seed: int) -> tuple[nn.Module, nn.Linear]:
+    """An encoder and its head after three epochs."""
+    torch.manual_seed(seed)
+    encoder = make()
+    head = nn.Linear(encoder(x[:2]).shape[1], 10)
+    optimiser = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=2e-3)
+    for _ in range(3):
+        for rows in torch.randperm(len(x)).split(128):
+            loss = nn.functional.cross_entropy(head(encoder(x[rows])), y[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return encoder.eval(), head
+
+
+def modal_tables(seed: int) -> dict[str, list[list[float]]]:
+    """By method, the accuracy of every encoder (rows) with every head (columns)."""
     parts = stitching.images("MNIST")
     (x, y), (held, labels) = parts["train"], parts["test"]
-    side = round(x.shape[1] ** 0.5)
-    taken = np.random.default_rng(SEED).permutation(len(x))[:1000]
-    networks: dict[str, tuple[Tensor, Tensor, nn.Linear]] = {}
-    for number, (name, make) in enumerate(modal_encoders(side).items()):
-        torch.manual_seed(number)
-        encoder = make()
-        width = encoder(x[:2]).shape[1]
-        head = nn.Linear(width, 10)
-        optimiser = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=2e-3)
-        for _ in range(3):
-            for rows in torch.randperm(len(x)).split(128):
-                loss = nn.functional.cross_entropy(head(encoder(x[rows])), y[rows])
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-        encoder.eval()
+    taken = np.random.default_rng(seed).permutation(len(x))[:1000]
+    networks: list[tuple[Tensor, Tensor, nn.Linear]] = []
+    for number, (name, make) in enumerate(modal_encoders(round(x.shape[1] ** 0.5)).items()):
+        encoder, head = trained(make, x, y, 100 * seed + number)
         with torch.inference_mode():
-            networks[name] = encoder(x[taken]), torch.cat([encoder(one) for one in held.split(1000)]), head
-        print(f"trained {name}", flush=True)
-    names = list(networks)
-    tables: dict[str, list[list[float]]] = {}
-    for label, options in {
-        "IRP of the paper": {"variant": "pruned", "delta": 0.8, "omega": 16, "completion": None},
-        "IRP regularised": {},
-        "auto": {"method": "auto"},
-    }.items():
-        tables[label] = []
-        for source in names:
-            row = []
-            for target in names:
-                found = networks[source][1]
-                if source != target:
-                    found = ib.Translator(**options).fit(networks[source][0], networks[target][0]).transform(found)
-                with torch.inference_mode():
-                    row.append(float((networks[target][2](found).argmax(1) == labels).float().mean()))
-            tables[label].append(row)
+            networks.append((encoder(x[taken]), torch.cat([encoder(one) for one in held.split(1000)]), head))
+        print(f"trained {name}, seed {seed}", flush=True)
+
+    def stitched(source: int, target: int, options: Mapping[str, Any]) -> float:
+        found, head = networks[source][1], networks[target][2]
+        if source != target:
+            found = ib.Translator(**options).fit(networks[source][0], networks[target][0]).transform(found)
+        with torch.inference_mode():
+            return float((head(found).argmax(1) == labels).float().mean())
+
+    every = range(len(networks))
+    return {
+        label: [[stitched(source, target, options) for target in every] for source in every]
+        for label, options in MODAL_METHODS.items()
+    }
+
+
+def modalities(folder: Path) -> dict[str, Any]:
+    names = list(modal_encoders(28))
+    each = [modal_tables(seed) for seed in range(MODAL_SEEDS)]
+    stacks = {label: np.array([tables[label] for tables in each]) for label in MODAL_METHODS}
     apart = ~np.eye(len(names), dtype=bool)
     marginals = {
         label: {
-            "encoding from": {
-                name: float(np.array(table)[place][apart[place]].mean()) for place, name in enumerate(names)
-            },
-            "decoding into": {
-                name: float(np.array(table).T[place][apart[place]].mean()) for place, name in enumerate(names)
-            },
+            "encoding from": {name: float(stack[:, place, apart[place]].mean()) for place, name in enumerate(names)},
+            "decoding into": {name: float(stack[:, apart[place], place].mean()) for place, name in enumerate(names)},
         }
-        for label, table in tables.items()
+        for label, stack in stacks.items()
     }
-    for label, table in tables.items():
+    for label, stack in stacks.items():
         drawn = heat_map(
-            table, rows=names, columns=[f"head of {name}" for name in names], title=f"Across modalities, {label}",
+            stack.mean(0).tolist(), rows=names, columns=[f"head of {name}" for name in names],
+            title=f"Across modalities, {label}",
             note="MNIST, 1,000 anchors; on the diagonal the head of the encoder itself",
         )  # fmt: skip
         (folder / f"crossing-modalities-{label.lower().replace(' ', '-')}.svg").write_text(drawn, "utf-8")
-    return {"encoders": names, "anchors": len(taken), "tables": tables, "marginal_means": marginals}
+    return {
+        "encoders": names,
+        "anchors": 1000,
+        "seeds": MODAL_SEEDS,
+        "tables": {label: stack.mean(0).tolist() for label, stack in stacks.items()},
+        "deviations": {label: stack.std(0, ddof=1).tolist() for label, stack in stacks.items()},
+        "marginal_means": marginals,
+    }
 
 
 # ---------------------------------------------------------------------- scale

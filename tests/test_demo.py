@@ -11,6 +11,7 @@ import torch
 from interbasin import demo, fit
 from interbasin.demo import run_demo
 from interbasin.jobs.rebasin import METHODS
+from interbasin.jobs.translate.auditing.verdict import ADVICE
 from interbasin.jobs.translate.choosing import CANDIDATES
 
 
@@ -31,6 +32,15 @@ def test_every_fit_has_a_row_below_the_baseline(short):
     for row in found.rows[1:]:
         assert row.residual >= 0 and row.explained <= 1 and 0 <= row.accuracy <= 1
     assert json.loads(json.dumps(found.summary(), allow_nan=False))["width"] == found.width
+
+
+def test_the_audit_measures_every_way_with_the_index_that_it_says(short):
+    found = run_demo().migration
+    assert (found.documents, found.queries, found.pairs) == (1437, 360, 300)
+    ways = {row[0] for row in found.rows}
+    assert {"keep the old model", "translate documents", "adapt queries", "re-embed everything"} <= ways
+    assert {len(row) for row in found.rows} == {2 + len(found.measures)} and "recall at 10" in found.measures
+    assert found.advice in ADVICE and found.verdict
 
 
 @pytest.fixture

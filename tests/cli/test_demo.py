@@ -42,6 +42,7 @@ def test_people_see_every_fit_and_the_extra_that_is_missing(monkeypatch):
     assert done.exit_code == 0 and done.stderr == ""
     assert [name for name in fit.names() if name not in done.stdout] == []
     shown = " ".join(done.stdout.split())
+    assert "keep the old model" in shown and "re-embed everything" in shown
     assert "pip install 'interbasin[ot]'" in shown and ".." not in shown
 
 

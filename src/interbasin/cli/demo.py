@@ -23,7 +23,8 @@ def demo(
 ) -> None:
     """Train two small networks on digits; carry the hidden layer of one into the other, align, merge, stitch them.
 
-    Every fit has a row in one table, every method of re-basin one in another, every way of translating one in a third.
+    Every fit has a row in one table, every method of re-basin one in another, every way of translating one in a third;
+    last comes an audit: should an index of the one's vectors be translated when the other becomes its model?
     Takes less than a minute, needs no files and writes none.
 
     Examples:
@@ -93,6 +94,14 @@ def _show(console: Console, found: Any) -> None:
     console.print("\nThe first network's encoder stitched to the second one's head, by every way of translating:")
     stitched = [(row.method, number(row.cosine), _share(row.accuracy), row.note) for row in found.stitched]
     print_table(console, ("translation", "cosine", "accuracy", ""), stitched, words=(0, 3))
+
+    index = found.migration
+    console.print(
+        f"\nAn index of the first network's vectors of {index.documents:,} images, the second network as its new "
+        f"model: {index.queries} held-out images ask for the images nearest to them, {index.pairs} pairs to fit on:"
+    )
+    print_table(console, ("way", "method", *index.measures), index.rows, words=(0, 1))
+    console.print(f"{index.advice}: {index.verdict}")
 
 
 def _share(value: float | None) -> str:

@@ -3,8 +3,9 @@
 Two networks are trained on digits from different seeds. The paired moments of their hidden layers are streamed, every
 fit makes a map from them, and each map is judged on images that neither the networks nor the fits have seen: by its
 residual, and by what the second network's head makes of the first network's hidden layer. Then every method of re-basin
-puts the first network into the second one's coordinates, and the two are merged. Last, the first network's encoder is
-stitched to the second one's head by every way of translating.
+puts the first network into the second one's coordinates, and the two are merged. The first network's encoder is
+stitched to the second one's head by every way of translating. Last, an index of the first network's vectors is audited
+for a migration to the second.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 from interbasin.demo import networks, rebasins
 from interbasin.demo.fits import Row, fits
+from interbasin.demo.migrations import Migration, migration
 from interbasin.demo.rebasins import Aligned
 from interbasin.demo.translations import Stitch, stitches
 
-__all__ = ["Aligned", "Demo", "Row", "Stitch", "run_demo", "steps"]
+__all__ = ["Aligned", "Demo", "Migration", "Row", "Stitch", "run_demo", "steps"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Demo:
     rows: tuple[Row, ...]
     aligned: tuple[Aligned, ...]
     stitched: tuple[Stitch, ...]
+    migration: Migration
 
     def summary(self) -> dict[str, Any]:
         """The same as plain data, JSON-able."""
@@ -68,4 +71,5 @@ def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) 
         rows=rows,
         aligned=aligned,
         stitched=stitches(pair, seed),
+        migration=migration(pair, seed),
     )

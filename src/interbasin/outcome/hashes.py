@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from interbasin.errors import FileError, InterbasinError
 from interbasin.networks.checkpoints.faults import stamp_of
 
-__all__ = ["Digest", "InputFiles", "digest_of", "files_of"]
+__all__ = ["Digest", "Following", "InputFiles", "digest_of", "files_of"]
 
 LISTED = 32  # files of a folder that are listed one by one; beyond, one hash stands for all
 
@@ -83,6 +85,77 @@ def digest_of(path: Path) -> Digest:
             return Digest(file.tell(), digest)
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}; is it still there, and yours?") from error
+
+
+class Following:
+    """Hashes files while they are written, behind the writer, on a thread of its own.
+
+    Hashing takes no lock of Python's: beside a writer, on a second core, it costs next to no time.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "file"
+        >>> with Following() as following, path.open("wb") as file:
+        ...     for _ in range(3):
+        ...         _ = file.write(b"piece")
+        ...         file.flush()
+        ...         following.reached(path, file.tell())
+        >>> following.digest(path) == digest_of(path)
+        True
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "hashing")
+        self._work: list[Future[None]] = []
+        self._files: dict[int, _Growing] = {}
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown(cancel_futures=error[0] is not None)
+        for one in self._files.values():
+            one.file.close()
+
+    def reached(self, path: Path, size: int) -> None:
+        """The file holds so many bytes by now, and they will not change; it may get another name later."""
+        number = path.stat().st_ino
+        if number not in self._files:
+            self._files[number] = _Growing(path.open("rb", buffering=0))
+        self._work.append(self._thread.submit(self._files[number].read_to, size))
+
+    def digest(self, path: Path) -> Digest | None:
+        """What the file is, if all of it was followed; call it when the block has ended."""
+        for one in self._work:
+            one.result()
+        found, state = self._files.get(path.stat().st_ino), path.stat()
+        return found.digest if found is not None and found.digest.bytes == state.st_size else None
+
+
+class _Growing:
+    def __init__(self, file: FileIO) -> None:
+        self.file, self._sum, self._size = file, hashlib.sha256(), 0
+
+    def read_to(self, size: int) -> None:
+        buffer, before = memoryview(bytearray(2**18)), self._size
+        while self._size < size:
+            count = self.file.readinto(buffer[: size - self._size])
+            if not count:
+                return  # cut by someone else: its digest will not be asked for, as the size differs
+            self._sum.update(buffer[:count])
+            self._size += count
+        _begin_writing(self.file.fileno(), before, size - before)
+
+    @property
+    def digest(self) -> Digest:
+        return Digest(self._size, self._sum.hexdigest())
+
+
+def _begin_writing(descriptor: int, start: int, size: int) -> None:
+    """Have the system begin to write new bytes of a file, so that there is little left to wait for in the end."""
+    if hasattr(os, "posix_fadvise"):
+        # Linux begins to write pages that it is told are not needed; those that are not written yet it keeps.
+        os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
 
 # Inputs that were hashed, by what tells a file from a later one of the same name.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
 from interbasin.outcome.abandoned import claimed, sweep
-from interbasin.outcome.hashes import Digest, InputFiles, digest_of, files_of
+from interbasin.outcome.hashes import Digest, Following, InputFiles, digest_of, files_of
 from interbasin.outcome.numbers import checked_number, plain, to_json
 from interbasin.outcome.outcome import (
     DOCUMENT,
@@ -187,11 +187,17 @@ class Draft:
         self._register(name, "checkpoint", place, sorted(self._present() - before))
 
     @contextlib.contextmanager
-    def filled(self, name: str, kind: Kind) -> Iterator[Path]:
-        """Register all files that the block writes into the folder it is given, the outcome's own, as one artefact."""
+    def filled(self, name: str, kind: Kind, following: Following | None = None) -> Iterator[Path]:
+        """Register all files that the block writes into the folder it is given, the outcome's own, as one artefact.
+
+        Args:
+            name: What the artefact is called.
+            kind: What it is.
+            following: What was told of files that grew, so that they need not be hashed again.
+        """
         before = self._begin(name, None)
         yield self.folder
-        self._register(name, kind, ".", sorted(self._present() - before))
+        self._register(name, kind, ".", sorted(self._present() - before), following=following)
 
     def add_alignment(self, alignment: Alignment, *, name: str = "alignment") -> None:
         """Save an alignment in a folder of its own."""
@@ -279,10 +285,19 @@ class Draft:
         return {one.relative_to(self.folder).as_posix() for one in self.folder.rglob("*") if one.is_file()}
 
     def _register(
-        self, name: str, kind: Kind, path: str, files: list[str], columns: dict[str, str] | None = None
+        self,
+        name: str,
+        kind: Kind,
+        path: str,
+        files: list[str],
+        columns: dict[str, str] | None = None,
+        following: Following | None = None,
     ) -> None:
         with self.timed("hash artefacts"):
-            digests: dict[str, Digest] = {file: digest_of(self.folder / file) for file in files}
+            digests: dict[str, Digest] = {}
+            for file in files:
+                known = None if following is None else following.digest(self.folder / file)
+                digests[file] = known or digest_of(self.folder / file)
         self._artefacts[name] = Artefact(name, kind, path, digests, columns)
 
     def _finish(self) -> None:

@@ -13,6 +13,7 @@ from tests.test_storage import refused
 
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks import open_checkpoint, write_checkpoint
+from interbasin.networks.checkpoints import streaming
 from interbasin.networks.checkpoints.base import Entry
 from interbasin.networks.checkpoints.dtypes import CODES, KINDS, kind_of_dtype, torch_dtype
 from interbasin.networks.checkpoints.layout import is_our_file, is_our_folder
@@ -48,6 +49,25 @@ def test_what_is_streamed_is_read_back_bit_by_bit(found, tmp_path_factory):
     back = open_checkpoint(folder)
     assert set(back) == set(found) and all(equal(back[name], tensor) for name, tensor in found.items())
     assert is_our_folder(folder)
+
+
+@given(found=weights())
+def test_a_listener_hears_of_every_byte_once_it_can_be_read(found, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streamed") / "model"
+    seen: dict[int, list[int]] = {}
+
+    def heard(path, size):
+        assert path.stat().st_size == size
+        seen.setdefault(path.stat().st_ino, []).append(size)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streaming, "TOLD", 16)
+        streamed(folder, found, limit=64, pieces=lambda raw: [raw[:3], raw[3:]], written=heard)
+    assert all(sizes == sorted(sizes) for sizes in seen.values())
+    files = folder.glob("*.safetensors")
+    assert {file.stat().st_ino: file.stat().st_size for file in files} == {
+        one: sizes[-1] for one, sizes in seen.items()
+    }
 
 
 def test_the_library_reads_what_is_streamed(tmp_path):

@@ -34,7 +34,7 @@ from interbasin.networks.checkpoints.faults import listed
 from interbasin.networks.checkpoints.layout import STEM, is_our_file
 from interbasin.networks.checkpoints.streaming import in_file_order, stream_file, stream_into
 from interbasin.outcome import Draft, InputFiles, new_outcome, refuse_outcome_in_the_way
-from interbasin.outcome.hashes import files_of
+from interbasin.outcome.hashes import Following, files_of
 from interbasin.storage import as_path, new_file, refuse_file_in_the_way
 
 if TYPE_CHECKING:  # with torch, which a merge from disk to disk does without
@@ -273,7 +273,8 @@ def _write_folder(
     ):
         # Hashing takes no lock of Python's: on a second core it costs no time.
         hashes = _hashed(apart, draft, merging)
-        with draft.filled("model", "checkpoint") as folder, draft.timed("merge"):
+        following = Following()
+        with draft.filled("model", "checkpoint", following) as folder, following, draft.timed("merge"):
             files = stream_into(
                 folder,
                 merging.entries,
@@ -283,25 +284,17 @@ def _write_folder(
                 copied=copied,
                 notes={"format": "pt"},
                 max_shard_bytes=max_shard_bytes,
+                written=following.reached,
             )
             if source is not None:
                 copy_companions(copied, source, folder)
             if merging.kind is not None:
                 note_dtype(folder, merging.kind)
-            # What is made durable while it is hashed need not be waited for in the end.
-            flushed = apart.submit(_flush, folder)
-        flushed.result()
         inputs = [one.result() for one in hashes]
         draft.metrics |= {**merging.metrics(), "files": files}
         draft.warnings += merging.all_remarks()
         draft.text(CARD, _card(target, merging, request, inputs, "config.json" in copied))
     return files
-
-
-def _flush(folder: Path) -> None:
-    for path in folder.glob("*.safetensors"):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
 
 
 def _write_file(target: Path, merging: Merging, request: Mapping[str, Any], force: bool) -> None:

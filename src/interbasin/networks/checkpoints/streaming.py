@@ -7,7 +7,7 @@ Torch is not needed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +23,9 @@ __all__ = ["in_file_order", "stream_file", "stream_into"]
 Pieces: TypeAlias = "Iterable[np.ndarray[Any, Any]]"
 Tensors: TypeAlias = "Iterable[tuple[str, Pieces]]"
 
+Written: TypeAlias = "Callable[[Path, int], object]"
+
+TOLD = 8 * 2**20  # bytes after which a listener hears how far a file has come
 ALIGNMENT = 8  # bytes; the numbers of every file begin at a multiple
 
 
@@ -41,6 +44,7 @@ def stream_into(
     copied: Sequence[str],
     notes: Mapping[str, str],
     max_shard_bytes: int,
+    written: Written | None = None,
 ) -> int:
     """Write tensors into a folder that is being filled, as one file or as shards with an index; how many files.
 
@@ -53,6 +57,7 @@ def stream_into(
         copied: The other files that the folder will hold, those that are no weights.
         notes: For the headers, text to text.
         max_shard_bytes: A file is closed before it grows beyond this.
+        written: Told from time to time, and at the end, which file holds how many bytes by now; it may read them.
 
     Raises:
         CheckpointError: if something else comes than was announced.
@@ -62,7 +67,7 @@ def stream_into(
     for number, shard in enumerate(shards):
         # Ties stand in one header; a reader gathers those of all files.
         marked = headers(notes, ties if number == 0 else {}, copied)
-        _write(folder / _part(number), shard, coming, marked)
+        _write(folder / _part(number), shard, coming, marked, written)
     _require_end(coming)
     total = sum(entry.nbytes for entry in entries.values())
     name_files(folder, stem, lambda number: folder / _part(number), [list(shard) for shard in shards], total)
@@ -100,20 +105,29 @@ def _write(
     entries: Mapping[str, Entry],
     coming: Iterator[tuple[str, Pieces]],
     metadata: Mapping[str, str],
+    written: Written | None = None,
 ) -> None:
     with path.open("xb") as file:
-        file.write(_header(entries, metadata))
+        reached, told = file.write(_header(entries, metadata)), 0
         for name, entry in entries.items():
             found, pieces = next(coming, (None, ()))
             count = 0
             for piece in pieces if found == name else ():
                 file.write(piece.reshape(-1).view(np.uint8).data)
                 count += piece.nbytes
+                if written is not None and reached + count >= told + TOLD:
+                    file.flush()
+                    told = reached + count
+                    written(path, told)
             if found != name or count != entry.nbytes:
                 raise CheckpointError(
                     f"{name} was announced with {entry.nbytes:,} bytes, and {count:,} of {found} came; give the "
                     "tensors as they were announced, in the order of in_file_order."
                 )
+            reached += count
+        file.flush()
+        if written is not None:
+            written(path, reached)
 
 
 def _header(entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> bytes:

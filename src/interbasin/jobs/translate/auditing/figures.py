@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from interbasin.evaluate.retrieval import Bootstrap, Interval, Ranking, ndcg, overlap, recall, reciprocal_rank
 from interbasin.jobs.translate.auditing.material import Material
 
-__all__ = ["Yardstick", "chosen_elsewhere"]
+__all__ = ["Choice", "Yardstick", "chosen_elsewhere"]
 
 Numbers = NDArray[np.float64]
 FOLDS = 5
@@ -64,8 +64,26 @@ class Yardstick:
         return dict(zip(values, self.bootstrap.intervals(np.stack(list(values.values()), 1)), strict=True))
 
 
-def chosen_elsewhere(values: Mapping[str, Numbers], seed: int) -> tuple[str, Numbers]:
-    """The method that is best over all queries; and for each query the number of the method best over the others.
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The best of some methods, and what it is worth.
+
+    Attributes:
+        method: The one that is best over all queries.
+        numbers: For each query the number of the method that is best over others.
+        unanimous: Whether that is the same method for every query.
+    """
+
+    method: str
+    numbers: Numbers
+    unanimous: bool
+
+    def __str__(self) -> str:
+        return self.method if self.unanimous else f"{self.method} or what other queries prefer"
+
+
+def chosen_elsewhere(values: Mapping[str, Numbers], seed: int) -> Choice:
+    """Choose a method without judging it by the queries that chose it.
 
     Who is picked as the best of many on the same queries looks better than he is. Here queries are parted, and each is
     judged by the method that the other parts would have picked.
@@ -74,8 +92,11 @@ def chosen_elsewhere(values: Mapping[str, Numbers], seed: int) -> tuple[str, Num
     count = matrix.shape[1]
     fold = np.random.default_rng(seed).permutation(count) % min(FOLDS, count)
     honest: Any = np.empty(count)
+    picked = set()
     for one in range(fold.max() + 1):
         others = fold != one
-        best = matrix[:, others].mean(1).argmax() if others.any() else 0
+        best = int(matrix[:, others].mean(1).argmax()) if others.any() else 0
+        picked.add(best)
         honest[~others] = matrix[best, ~others]
-    return names[int(matrix.mean(1).argmax())], honest
+    chosen = int(matrix.mean(1).argmax())
+    return Choice(names[chosen], honest, picked == {chosen})

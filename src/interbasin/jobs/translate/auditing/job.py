@@ -14,7 +14,7 @@ from interbasin.counting import counted
 from interbasin.errors import DataError
 from interbasin.evaluate.retrieval import Interval, Ranking, reranked
 from interbasin.jobs.translate.auditing.curve import counts_of, learning_curve
-from interbasin.jobs.translate.auditing.figures import Numbers, Yardstick, chosen_elsewhere
+from interbasin.jobs.translate.auditing.figures import Choice, Numbers, Yardstick, chosen_elsewhere
 from interbasin.jobs.translate.auditing.material import Material, backward, forward, methods_of
 from interbasin.jobs.translate.auditing.pool import All, Embed, Pool, embedded_pool, given_pool
 from interbasin.jobs.translate.auditing.result import WAYS, Audit, Way
@@ -131,7 +131,9 @@ def audit(
         rankings = _rankings(material, found, known)
     yardstick = Yardstick.of(material, rankings.get(("reembed", "")), draws, confidence, seed)
     values = {key: yardstick.measures(ranking) for key, ranking in rankings.items()}
-    best, primary = _best(values, yardstick, seed, next(iter(fitted)))
+    choices = _choices(values, yardstick, seed)
+    primary = {way: choice.numbers for way, choice in choices.items()}
+    best = choices["translate"].method if choices else next(iter(fitted))
     verdict = judged(
         primary,
         yardstick.bootstrap,
@@ -140,7 +142,7 @@ def audit(
         k=k,
         depth=material.depth,
         margin=margin,
-        method=best,
+        method=str(choices.get("translate", best)),
     )
     with work.stage("curve") as tell:
         drawn = None
@@ -229,20 +231,19 @@ def _rankings(material: Material, found: Searched, known: All | Pool | None) -> 
     return rankings
 
 
-def _best(
-    values: Mapping[tuple[str, str], Mapping[str, Numbers]], yardstick: Yardstick, seed: int, otherwise: str
-) -> tuple[str, dict[str, Numbers]]:
-    """The best method of translating, and for each way a number a query: that of a method which others chose."""
+def _choices(
+    values: Mapping[tuple[str, str], Mapping[str, Numbers]], yardstick: Yardstick, seed: int
+) -> dict[str, Choice]:
+    """For each way the best of its methods; none if there is nothing to measure by."""
     measure = yardstick.primary
     if measure is None:
-        return otherwise, {}
-    best, primary = otherwise, {}
+        return {}
+    found = {}
     for way in WAYS:
         of_way = {method: one[measure] for (name, method), one in values.items() if name == way}
         if of_way:
-            name, primary[way] = chosen_elsewhere(of_way, seed)
-            best = name if way == "translate" else best
-    return best, primary
+            found[way] = chosen_elsewhere(of_way, seed)
+    return found
 
 
 def _metrics(
