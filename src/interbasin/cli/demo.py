@@ -100,7 +100,8 @@ def _show(console: Console, found: Any) -> None:
         f"\nAn index of the first network's vectors of {index.documents:,} images, the second network as its new "
         f"model: {index.queries} held-out images ask for the images nearest to them, {index.pairs} pairs to fit on:"
     )
-    print_table(console, ("way", "method", *index.measures), index.rows, words=(0, 1))
+    first = 4  # way, method, and two measures; more is too wide for a window
+    print_table(console, ("way", "method", *index.measures)[:first], [row[:first] for row in index.rows], words=(0, 1))
     console.print(f"{index.advice}: {index.verdict}")
 
 
