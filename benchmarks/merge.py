@@ -45,11 +45,11 @@ from interbasin.jobs.merge.numbers import narrow
 from interbasin.networks import open_checkpoint, write_checkpoint
 from interbasin.networks.checkpoints.base import Entry
 from interbasin.networks.checkpoints.streaming import in_file_order, stream_into
+from peers import peer_python
 
 SEED = 0
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = Path(__file__).parent / "peers"
-ENVIRONMENT = ROOT / ".peers" / "mergekit"
 
 # The bars.
 AGREEMENT = 1e-6
@@ -244,21 +244,6 @@ def served(words: list[str], threads: int) -> Iterator[Any]:
         process.wait()
 
 
-def peer_environment() -> Path:
-    """The folder of mergekit's programs; the environment is made if it is not there."""
-    programs = ENVIRONMENT / "bin"
-    if not (programs / "mergekit-yaml").exists():
-        print("Making an environment for mergekit.", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        constraints = ROOT / "constraints.txt"
-        torch_version = next(line for line in constraints.read_text().splitlines() if line.startswith("torch=="))
-        pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", "-c", str(constraints)]
-        # torch first and by its exact version, so that nothing chooses another.
-        subprocess.run([*pip, torch_version], check=True)
-        subprocess.run([*pip, "-r", str(PEERS / "mergekit.txt")], check=True)
-    return programs
-
-
 def difference(case: Case, folder: Path) -> tuple[float, int, int]:
     """The largest difference between what both made, and what of it lies at the border of a trim.
 
@@ -442,7 +427,7 @@ def main() -> None:
     asked = parser.parse_args()
     path = asked.json or frame.RESULTS / ("merge-quick.json" if asked.quick else "merge.json")
     environment = frame.environment(seed=SEED, threads=asked.threads)
-    programs = peer_environment()
+    programs = peer_python("mergekit").parent
     told = [
         str(programs / "python"),
         "-c",

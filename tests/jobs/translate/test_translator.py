@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import interbasin as ib
 from interbasin.errors import DataError, FileError, FitError, ShapeError, UnknownNameError
+from interbasin.jobs.translate import translation
 from interbasin.jobs.translate.choosing import CANDIDATES
 from interbasin.jobs.translate.leave_one_out import ridge_by_leave_one_out
 
@@ -77,6 +78,24 @@ def test_batches_can_be_cut_anywhere_and_files_change_nothing(
     assert np.array_equal(again.transform(x), whole)
     assert (again.source_width, again.target_width) == (source, target)
     assert again.get_params() == translator.get_params() and again.judged_ == translator.judged_
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [*((method, {}) for method in ALL), ("relative-projection", {"lengths": True})]
+)
+def test_more_rows_than_a_block_come_out_as_fewer_do_also_with_gradients(
+    method: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = pairs(40, 5, 7, noise=0.3)
+    fitted = ib.Translator(method=method, **options).fit(x, y)
+    whole = fitted.transform(x)
+    monkeypatch.setattr(translation, "BLOCK", 16)
+    np.testing.assert_allclose(fitted.transform(x), whole, rtol=1e-12, atol=1e-12)
+    rows = torch.from_numpy(np.asarray(x)).requires_grad_()
+    made = fitted.translation_(rows)
+    np.testing.assert_allclose(made.detach().numpy(), whole, rtol=1e-12, atol=1e-12)
+    (gradient,) = torch.autograd.grad(made.square().sum(), rows)
+    assert torch.isfinite(gradient).all() and gradient.abs().sum() > 0
 
 
 @pytest.mark.parametrize("method", [*ALL, "relative"])

@@ -21,7 +21,7 @@ from interbasin.jobs.merge.recipe import Recipe
 
 __all__ = ["nth_largest", "ties"]
 
-FEW = 1 << 22  # numbers that are collected without a thought
+FEW = 1 << 20  # numbers that are collected without a thought
 BLOCKS, BLOCK = 512, 256  # a sample is so many runs of so many numbers
 EVERYTHING = (-1.0, math.inf)
 KEEP_ALL = (-1.0, 0)

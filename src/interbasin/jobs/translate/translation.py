@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,8 @@ from interbasin.maps import Map
 from interbasin.maps.files import restore
 
 __all__ = ["Translation"]
+
+BLOCK = 1024  # rows that are translated together
 
 
 class Translation:
@@ -57,25 +59,42 @@ class Translation:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows of the source in the target's space, in their own precision; ``(..., width)``."""
-        if self.source.unit:
-            return self._by_direction(rows)
-        matrix, offset = (one.to(rows) for one in self._affine)
-        flat = torch.addmm(offset, rows.reshape(-1, rows.shape[-1]), matrix.mT)
-        return self.target.in_length(flat.reshape(*rows.shape[:-1], len(offset)))
+        moved = self._by_direction(rows) if self.source.unit else self._by_affine_map(rows)
+        if rows.ndim != 2 or len(rows) <= BLOCK or rows.requires_grad:
+            return moved(rows)
+        # A block's intermediate results stay in the cache; those of all rows would go through memory several times.
+        made = rows.new_empty(len(rows), self.target_width)
+        for start in range(0, len(rows), BLOCK):
+            made[start : start + BLOCK] = moved(rows[start : start + BLOCK])
+        return made
 
-    def _by_direction(self, rows: Tensor) -> Tensor:
+    def _by_affine_map(self, like: Tensor) -> Callable[[Tensor], Tensor]:
+        matrix, offset = (one.to(like) for one in self._affine)
+
+        def moved(rows: Tensor) -> Tensor:
+            flat = torch.addmm(offset, rows.reshape(-1, rows.shape[-1]), matrix.mT)
+            return self.target.in_length(flat.reshape(*rows.shape[:-1], len(offset)))
+
+        return moved
+
+    def _by_direction(self, like: Tensor) -> Callable[[Tensor], Tensor]:
         """As `Side.entered`, the map and `Side.left` say, with as few passes over the rows as will do.
 
         The factor of a row's own length goes behind the product, where it costs a pass over the result and none over
         the rows.
         """
         source, target = self.source, self.target
-        centred = rows - source.mean.to(rows)
-        lengths = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
-        shares = torch.full_like(lengths, 1 / source.norm) if self.lengths else 1 / lengths.clamp(min=1e-30)
-        moved = centred @ self._turn.to(rows).mT
-        moved = moved.mul_(torch.where(source.has_direction(lengths), shares, 0)).add_(target.mean.to(rows))
-        return target.in_length(moved)
+        start, turn, end = (one.to(like) for one in (source.mean, self._turn, target.mean))
+
+        def moved(rows: Tensor) -> Tensor:
+            centred = rows - start
+            lengths = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
+            shares = torch.full_like(lengths, 1 / source.norm) if self.lengths else 1 / lengths.clamp(min=1e-30)
+            turned = centred @ turn.mT
+            turned = turned.mul_(torch.where(source.has_direction(lengths), shares, 0)).add_(end)
+            return target.in_length(turned)
+
+        return moved
 
     @cached_property
     def _turn(self) -> Tensor:
