@@ -113,12 +113,7 @@ def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Transla
     rank = found.details_.get("rank")
     if rank is not None:
         metrics["rank"] = float(rank)
-        widths = min(source.shape[1], target.shape[1])
-        if rank < widths:
-            warnings.append(
-                f"The pairs show {rank} of {widths} directions; what lies in the others is lost. "
-                + ("Give more pairs." if len(source) <= widths else "One of the two spaces has no more.")
-            )
+    warnings += found.remarks
     if card.metric in ("dot", "l2") and not found.carries_norms:
         warnings.append(
             f"The vectors are compared by {card.metric}, for which lengths count, and {found.chosen_} does not carry "

@@ -52,7 +52,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         translation_: What was fitted.
-        details_: What the method found: rank, strength, anchors kept, condition number.
+        details_: What the method found: the number of pairs, their rank, strength, anchors kept, condition number.
         chosen_: The method that auto chose; else the method.
         judged_: With auto, the score of every candidate on held-out pairs, the best first.
         card_: What the vectors are, as far as the user said so; kept with the files.
@@ -138,7 +138,8 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 self.chosen_ = next(iter(self.judged_))
                 chosen = CANDIDATES[self.chosen_]
                 method, options = chosen.method, chosen.options(options)
-            self.translation_, self.details_ = METHODS[method](x, y, options)
+            self.translation_, details = METHODS[method](x, y, options)
+            self.details_ = {"pairs": len(x), **details}
             self.target_width_ = self.translation_.target_width
         self.card_ = Card.of(card)
         return self
@@ -172,6 +173,15 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Whether the lengths of rows mean something in what comes out, as scores by dot product and L2 need."""
         check_is_fitted(self)
         return self.chosen_ != "relative" and self.translation_.carries_norms
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences that a user of the translation should know; none, if all is well."""
+        rank, most = self.details_.get("rank"), min(self.source_width, self.target_width)
+        if rank is None or rank >= most:
+            return ()
+        remedy = "Give more pairs." if self.details_["pairs"] <= most else "One of the two spaces has no more."
+        return (f"The pairs show {rank} of {most} directions; what lies in the others is lost. {remedy}",)
 
     def transform(self, X: Any) -> Any:
         """Rows of the first space in the second, in their own precision."""
