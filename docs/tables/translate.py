@@ -56,6 +56,7 @@ def stitching(found: dict[str, Any]) -> str:
                 f"{spread(figures)}",
                 f"{figures['least']:.3f}",
                 f"{figures['mean'] / native:.3f}",
+                f"{of_the_poorer(figures, one['native']):.3f}",
             )
             for name, figures in sorted(one["accuracy"].items(), key=lambda item: -item[1]["mean"])
         ]
@@ -64,9 +65,18 @@ def stitching(found: dict[str, Any]) -> str:
             f"**{one['data']}**: {one['pairs']} ordered pairs, {one['seeds']} seeds, {one['anchors']} anchors; heads "
             f"on their own encoder {native:.3f}. The paper's delta is {one['delta']}, the best one on validation data "
             f"{one['best_delta']}. Auto chose {chosen}.",
-            table(("translation", "accuracy", "worst", "of native"), rows),
+            table(("translation", "accuracy", "worst", "of native", "of the poorer native"), rows),
         ]
     return "\n\n".join([*parts, environment(found)])
+
+
+def of_the_poorer(figures: dict[str, Any], native: dict[str, Any]) -> float:
+    """Accuracy over that of the poorer of both encoders with a head of its own, which is what a map can bring over."""
+    shares = [
+        pair["mean"] / min(native[encoder]["mean"] for encoder in key.split(" -> "))
+        for key, pair in figures["pairs"].items()
+    ]
+    return sum(shares) / len(shares)
 
 
 def sensitivity(found: dict[str, Any]) -> str:
