@@ -18,6 +18,7 @@ from collections import ChainMap
 from pathlib import Path
 
 from tables import linear_algebra, merging, networks, rebasin, translate
+from tables.scoreboard import scoreboard
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -55,6 +56,9 @@ def filled(page: str) -> str:
     """A page with its tables made anew."""
 
     def fill(match: re.Match[str]) -> str:
+        if match["name"] == "scoreboard":
+            results = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))}
+            return f"{match[1]}{scoreboard(results)}\n{match[3]}"
         question, make = MAKERS[match["name"]]
         if not (RESULTS / f"{question}.json").exists():
             return f"{match[1]}Not measured yet: `python benchmarks/{question}.py` does.\n{match[3]}"

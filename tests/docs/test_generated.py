@@ -80,7 +80,7 @@ def test_a_table_without_results_says_how_to_get_them(generate: ModuleType, tmp_
 def test_a_figure_of_a_paper_that_is_not_met_is_said_to_be_so(generate: ModuleType) -> None:
     one = {"where": "a paper", "what": "barrier", "theirs": 0.1, "method": "stiefel joint"}
     found = {"papers": [{**one, "ours": 0.05, "met": True}, {**one, "ours": 0.2, "met": False}]}
-    assert generate.rebasin_papers(found).splitlines()[2:] == [
+    assert generate.rebasin.rebasin_papers(found).splitlines()[2:] == [
         "| a paper | barrier | 0.1 | 0.05 | stiefel joint | met |",
         "| a paper | barrier | 0.1 | 0.2 | stiefel joint | **not met** |",
     ]
@@ -106,6 +106,28 @@ def test_the_table_of_migrations_shows_the_best_method_and_the_verdict(generate:
         "corpus": {"name": "glosses", "documents": 12000, "queries": 2000},
         "environment": {"processor": "P", "threads": 1, "torch": "2", "seed": 0, "date": "2026-01-01T00:00"},
     }
-    text = generate.migration(found)
+    text = generate.translate.migration(found)
     assert "| old to new | 4,000 | ridge | 0.500 [0.400, 0.600] | 0.250 [0.200, 0.300] | - | - | - | - | keep |" in text
     assert "Bars: old to new: keep, wanted keep or re-embed: met." in text
+
+
+def test_the_scoreboard_counts_and_names_what_is_not_met(generate: ModuleType) -> None:
+    bars = {"fast": {"met": True}, "small": {"met": False}}
+    found = {"polar": {"bars": bars}, "migration": {"bars": [{"change": "a to b", "found": "keep", "met": True}]}}
+    lines = generate.scoreboard(found).splitlines()[2:]
+    assert len(lines) == 2
+    assert lines[0].endswith("| 1 of 2 | small |") and lines[1].endswith("| 1 of 1 | - |")
+    many = {"polar": {"bars": {str(number): {"met": False} for number in range(9)}}}
+    assert generate.scoreboard(many).endswith("| 0 of 9 | 9, listed there with their reasons |")
+
+
+def test_the_headings_that_the_scoreboard_points_to_exist(generate: ModuleType) -> None:
+    for _, where, _ in sys.modules["tables.scoreboard"].QUESTIONS.values():
+        page, _, heading = where.partition("#")
+        text = (ROOT / page).read_text("utf-8")
+        slugs = {
+            re.sub(r"[^\w -]", "", line[3:]).strip().lower().replace(" ", "-")
+            for line in text.splitlines()
+            if line.startswith("## ")
+        }
+        assert not heading or heading in slugs

@@ -1,0 +1,90 @@
+"""One line for every benchmark: what it asks, how many of its bars are met, and which are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tables.markdown import table
+
+Bars = list[tuple[str, bool]]
+
+
+def named(found: dict[str, Any]) -> Bars:
+    return [(name, bool(bar["met"])) for name, bar in found["bars"].items()]
+
+
+def architectures(found: dict[str, Any]) -> Bars:
+    return [(case["name"], not case["reasons"]) for case in found["architectures"]]
+
+
+def planted(found: dict[str, Any]) -> Bars:
+    return [(case["key"], bool(case["met"])) for case in found["cases"] if case["bar"] is not None]
+
+
+def verdicts(found: dict[str, Any]) -> Bars:
+    return [(f"{bar['change']}: {bar['found']}", bool(bar["met"])) for bar in found["bars"]]
+
+
+# Question -> what it asks, the page and heading that tell more, and its bars.
+QUESTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], Bars]]] = {
+    "polar": (
+        "Is the orthogonal factor as accurate as it says, and ever slower than the SVD?",
+        "docs/benchmarks.md#is-the-orthogonal-factor-as-accurate-as-it-says-and-ever-slower-than-the-svd",
+        named,
+    ),
+    "wiring": (
+        "Which architectures can be wired, and how much of them can move?",
+        "docs/architectures.md",
+        architectures,
+    ),
+    "planted": (
+        "Is a planted symmetry found again?",
+        "docs/benchmarks.md#is-a-planted-symmetry-found-again",
+        planted,
+    ),
+    "weight_matching": (
+        "Does weight matching reach nearer than PyPI's rebasin?",
+        "docs/benchmarks.md#does-weight-matching-reach-nearer-than-pypis-rebasin-and-how-does-it-grow-with-width",
+        named,
+    ),
+    "orthogonal_rebasin": (
+        "Do orthogonal maps bring two MLPs into one basin?",
+        "docs/benchmarks.md#do-orthogonal-maps-bring-two-mlps-into-one-basin-and-what-do-they-cost",
+        named,
+    ),
+    "merge": (
+        "Does merging agree with mergekit, and is it faster and smaller?",
+        "docs/benchmarks.md#does-merging-agree-with-mergekit-and-is-it-faster-and-smaller",
+        named,
+    ),
+    "stitching": (
+        "Does the head of one network understand the encoder of another?",
+        "docs/benchmarks-translate.md#does-the-head-of-one-network-understand-the-encoder-of-another",
+        named,
+    ),
+    "migration": (
+        "Should an index be migrated, and does the audit know?",
+        "docs/benchmarks-translate.md#should-an-index-be-migrated-and-does-the-audit-know",
+        verdicts,
+    ),
+    "translate_speed": (
+        "How fast is a store translated?",
+        "docs/benchmarks-translate.md#how-fast-is-a-store-translated",
+        named,
+    ),
+}
+MOST_NAMED = 4
+
+
+def scoreboard(results: Mapping[str, dict[str, Any]]) -> str:
+    """The table, of those questions that have results."""
+    rows = []
+    for question, (asked, where, bars_of) in QUESTIONS.items():
+        if question not in results:
+            continue
+        bars = bars_of(results[question])
+        missed = [name for name, met in bars if not met]
+        shown = "; ".join(missed) if len(missed) <= MOST_NAMED else f"{len(missed)}, listed there with their reasons"
+        rows.append((f"[{asked}]({where})", f"{len(bars) - len(missed)} of {len(bars)}", shown or "-"))
+    return table(("question", "bars met", "not met"), rows, words=(0, 2))
