@@ -30,12 +30,17 @@ static: $(VENV)/.dev ## Check formatting, lint and types.
 
 check: test static ## Everything that must pass before a change goes in: test and static.
 
-bench: $(VENV)/.dev ## Run the quick benchmarks.
+bench: $(VENV)/.dev ## Run the quick benchmarks; peers get environments of their own in .peers.
 	$(BIN)/python benchmarks/polar.py --quick
 	$(BIN)/python benchmarks/moments.py --quick
 	$(BIN)/python benchmarks/recording.py --quick
 	$(BIN)/python benchmarks/wiring.py --quick
+	$(BIN)/python benchmarks/planted.py --quick
+	$(BIN)/python benchmarks/weight_matching.py --quick
+	$(BIN)/python benchmarks/orthogonal_rebasin.py --quick
 	$(BIN)/python benchmarks/merge.py --quick
+	$(BIN)/python benchmarks/stitching.py --quick
+	$(BIN)/python benchmarks/translate_speed.py --quick
 
 docs: $(VENV)/.dev ## Make the generated pages and tables anew, from the program and from benchmarks/results.
 	$(BIN)/python docs/generate.py

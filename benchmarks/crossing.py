@@ -338,14 +338,7 @@ def modalities(folder: Path) -> dict[str, Any]:
         }
         for label, stack in stacks.items()
     }
-    for label, stack in stacks.items():
-        drawn = heat_map(
-            stack.mean(0).tolist(), rows=names, columns=[f"head of {name}" for name in names],
-            title=f"Across modalities, {label}",
-            note="MNIST, 1,000 anchors; on the diagonal the head of the encoder itself",
-        )  # fmt: skip
-        (folder / f"crossing-modalities-{label.lower().replace(' ', '-')}.svg").write_text(drawn, "utf-8")
-    return {
+    found = {
         "encoders": names,
         "anchors": 1000,
         "seeds": MODAL_SEEDS,
@@ -353,6 +346,17 @@ def modalities(folder: Path) -> dict[str, Any]:
         "deviations": {label: stack.std(0, ddof=1).tolist() for label, stack in stacks.items()},
         "marginal_means": marginals,
     }
+    draw_modalities(found, folder)
+    return found
+
+
+def draw_modalities(found: Mapping[str, Any], folder: Path) -> None:
+    names = found["encoders"]
+    for label, means in found["tables"].items():
+        drawn = heat_map(
+            means, rows=names, columns=names, title=f"Across modalities, {label}", note="rows: encoder, columns: head",
+        )  # fmt: skip
+        (folder / f"crossing-modalities-{label.lower().replace(' ', '-')}.svg").write_text(drawn, "utf-8")
 
 
 # ---------------------------------------------------------------------- scale

@@ -83,3 +83,18 @@ def corpus(documents: int = 12_000, queries: int = 2_000, seed: int = 0) -> Corp
     words = sorted(explained)
     chosen = [words[place] for place in sorted(draws.choice(len(words), min(queries, len(words)), replace=False))]
     return Corpus(glosses, chosen, [explained[word] for word in chosen])
+
+
+def explained_elsewhere(known: Corpus, count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Words and glosses of which neither is a query or a document of the corpus, to train on."""
+    documents, queries = set(known.documents), {word.lower() for word in known.queries}
+    every = senses()
+    found = []
+    for place in np.random.default_rng(seed).permutation(len(every)):
+        words, gloss = every[place]
+        usable = [word for word in words if word.lower() not in queries and word.lower() not in gloss.lower()]
+        if usable and gloss not in documents:
+            found.append((usable[0], gloss))
+        if len(found) == count:
+            break
+    return found
