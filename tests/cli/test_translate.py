@@ -144,12 +144,32 @@ def test_a_bridge_is_built_and_a_threshold_carried_over():
         "old.npy",
     ]
     shown = done("bridge", "back", *scores, "--no-onnx", "-o", "bridge")
-    assert "in place of 0.5" in shown.stdout and "both decide alike" in shown.stdout and "ONNX" not in shown.stdout
+    assert "in place of 0.5" in shown.stdout and "decided as before, precision" in shown.stdout
+    assert "at 0.5 still" in shown.stdout and "ONNX" not in shown.stdout
     found = json.loads(done("bridge", "back", *scores, "-o", "again", "--json").stdout)
-    assert 0.5 < found["agreement"] <= 1 and found["metrics"]["threshold_old"] == 0.5
+    assert 0.5 < found["threshold"]["agreement"] <= 1 and found["metrics"]["threshold_old"] == 0.5
+    assert found["threshold"]["passing"] == found["threshold"]["passing_before"] < found["threshold"]["pairs"] == 60_000
+    assert found["threshold"]["unchanged"]["passing"] == found["metrics"]["threshold_unchanged_passing"]
+    assert "drawn at random" not in shown.stderr
     done("fit", "pairs-old.npy", "pairs-new.npy", "--method", "ridge", "-o", "map")
     other = json.loads(done("bridge", "map", *scores, "--translates", "documents", "-o", "docs", "--json").stdout)
     assert other["metrics"]["threshold_new"] != found["metrics"]["threshold_new"]
+
+
+def test_a_bridge_of_many_documents_draws_some(monkeypatch):
+    from interbasin.jobs.translate.bridging import thresholds
+
+    monkeypatch.setattr(thresholds, "MOST_DOCUMENTS", 200)
+    done("fit", "pairs-new.npy", "pairs-old.npy", "--method", "ridge", "-o", "back")
+    words = ["--threshold", "0.5", "--old-queries", "q-old.npy", "--new-queries", "q-new.npy", "--documents", "old.npy"]
+    shown = done("bridge", "back", *words, "--no-onnx", "--seed", "3", "-o", "bridge")
+    said = "Scores are of 120 of 120 queries and 200 of 500 documents, drawn at random (seed 3)."
+    assert said in shown.stderr and said in Outcome.load("bridge").warnings
+    refused = failed(run("translate", "bridge", "back", *words, "--threshold", "2", "--no-onnx", "-o", "other"))
+    assert "None of 24,000 pairs reach the old threshold of 2" in refused and "(--metric)" in refused
+    np.save("q-new.npy", np.load("q-new.npy")[1:])
+    refused = failed(run("translate", "bridge", "back", *words, "--no-onnx", "-o", "other"))
+    assert "There are 120 old and 119 new queries" in refused
 
 
 def test_a_doctor_finds_and_can_be_strict():

@@ -13,11 +13,11 @@ from interbasin.cli.translating import Column, Force, Metric, Seed, matrix, requ
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from interbasin.jobs.translate.bridging import Decisions, MatchedThreshold
     from interbasin.outcome import Outcome
 
 __all__ = ["bridge"]
 
-MOST_DOCUMENTS = 50_000  # of the index, for scores
 TRANSLATED = ("queries", "documents")
 
 
@@ -75,39 +75,56 @@ def bridge(
 
     refuse_outcome_in_the_way(output, force=force)
     fitted = Translator.load(translator)
-    scores, agreement = None, None
+    scores, matched, remarks = None, None, []
     inputs: dict[str, Any] = {"translator": translator}
     if old_queries is not None and new_queries is not None and documents is not None:
-        from interbasin.jobs.translate.bridging import recalibrated
+        from interbasin.jobs.translate.bridging import drawn_rows, matched_threshold, recalibrated
 
         inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
         compared = metric or fitted.card_.metric or "cosine"
-        old, new = matrix(old_queries, column), matrix(new_queries, column)
-        index = matrix(documents, column)[:MOST_DOCUMENTS]
-        moved = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
+        old, new, index = matrix(old_queries, column), matrix(new_queries, column), matrix(documents, column)
+        some, kept = drawn_rows(len(old), len(index), seed)
+        if len(some) < len(old) or len(kept) < len(index):
+            remarks.append(
+                f"Scores are of {len(some):,} of {len(old):,} queries and {len(kept):,} of {len(index):,} documents, "
+                f"drawn at random (seed {seed})."
+            )
+        index = index[kept]
+        if len(old) == len(new):  # else it is refused below
+            old, new = old[some], new[some]
+        asked, stored = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
         with words.status("Comparing scores"):
-            scores, before, after = recalibrated(old, index, *moved, metric=compared, seed=seed)
-        if threshold is not None:
-            agreement = scores.agreement(before, after, threshold)
-    found = bridged(fitted, scores=scores, threshold=threshold)
-    outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, force=force)
+            scores, _, _ = recalibrated(old, index, asked, stored, metric=compared, seed=seed)
+            if threshold is not None:
+                matched = matched_threshold(old, index, asked, stored, threshold, metric=compared)
+    found = bridged(fitted, scores=scores, threshold=matched)
+    outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, remarks=remarks, force=force)
     summary = {**outcome.summary(), "output": str(output)}
-    if agreement is not None:
-        summary["agreement"] = agreement
-    words.result(summary, lambda console: _show(console, outcome, agreement, output))
+    if matched is not None:
+        summary["threshold"] = matched.to_json()
+    words.result(summary, lambda console: _show(console, outcome, matched, output))
+    for remark in outcome.warnings:
+        words.remark(remark)
 
 
-def _show(console: Console, outcome: Outcome, agreement: float | None, output: Path) -> None:
+def _show(console: Console, outcome: Outcome, matched: MatchedThreshold | None, output: Path) -> None:
     metrics = outcome.metrics
     facts = [("numbers a row", f"{metrics['target_width']:.0f} <- {metrics['source_width']:.0f}")]
     if "onnx_difference" in metrics:
         facts.append(("ONNX", f"within {metrics['onnx_difference']:.1e} of the translation, as it was run"))
     if "score_rank_correlation" in metrics:
         facts.append(("scores", f"rank correlation {number(metrics['score_rank_correlation'])} of old and new ones"))
-    if "threshold_new" in metrics:
-        facts.append(
-            ("threshold", f"{number(metrics['threshold_new'])} in place of {number(metrics['threshold_old'])}")
-        )
-        facts.append(("agreement", f"{number(agreement)}  (share of pairs that both decide alike)"))
+    if matched is not None:
+        facts.append(("threshold", f"{number(matched.new)} in place of {number(matched.old)}"))
+        facts.append(("passed before", f"{matched.passing:,} of {matched.pairs:,} pairs"))
+        facts.append(("pass now", _decided(matched.matched)))
+        facts.append((f"at {number(matched.old)} still", _decided(matched.unchanged)))
     facts.append(("written to", f"{output}: {', '.join(outcome.written())}"))
     console.print(table(("", ""), facts, words=(0, 1)), soft_wrap=True)
+
+
+def _decided(found: Decisions) -> str:
+    return (
+        f"{found.passing:,}; {number(found.agreement)} of all pairs decided as before, precision "
+        f"{number(found.precision)}, recall {number(found.recall)}"
+    )

@@ -6,7 +6,7 @@ from interbasin._lazy import lazy_names
 
 if TYPE_CHECKING:
     from interbasin.jobs.translate.auditing import Audit, audit, pool_rows
-    from interbasin.jobs.translate.bridging import Bridge, bridge, recalibrate
+    from interbasin.jobs.translate.bridging import Bridge, bridge, match_threshold, recalibrate
     from interbasin.jobs.translate.cards import Card
     from interbasin.jobs.translate.doctoring import Checkup, Finding, doctor
     from interbasin.jobs.translate.evaluating import HeldOut, evaluate_translation
@@ -32,6 +32,7 @@ __all__ = [
     "doctor",
     "evaluate_translation",
     "fit_translation",
+    "match_threshold",
     "pool_rows",
     "recalibrate",
     "stitch",
@@ -54,6 +55,7 @@ _HOMES = {
     "doctor": "interbasin.jobs.translate.doctoring",
     "evaluate_translation": "interbasin.jobs.translate.evaluating",
     "fit_translation": "interbasin.jobs.translate.fitting",
+    "match_threshold": "interbasin.jobs.translate.bridging",
     "pool_rows": "interbasin.jobs.translate.auditing",
     "recalibrate": "interbasin.jobs.translate.bridging",
     "stitch": "interbasin.jobs.translate.stitching",

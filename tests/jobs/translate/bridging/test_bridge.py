@@ -9,9 +9,16 @@ import sys
 import numpy as np
 import pytest
 
-from interbasin.errors import DataError, FitError, MissingExtraError, ShapeError
-from interbasin.jobs.translate import Translator, bridge, recalibrate
-from interbasin.jobs.translate.bridging import LOADER, Recalibration, recalibrated
+from interbasin.errors import DataError, FitError, MissingExtraError, ShapeError, UnknownNameError
+from interbasin.jobs.translate import Translator, bridge, match_threshold, recalibrate
+from interbasin.jobs.translate.bridging import (
+    LOADER,
+    Recalibration,
+    drawn_rows,
+    matched_threshold,
+    recalibrated,
+    thresholds,
+)
 from interbasin.jobs.translate.bridging.graphs import check_graph, write_graph
 from interbasin.jobs.translate.bridging.steps import Steps
 from interbasin.outcome import Outcome
@@ -96,10 +103,15 @@ def test_the_folder_says_what_it_is(tmp_path):
     x, y = pairs()
     translator = Translator(method="ridge").fit(x, y, card={"source_model": "new", "target_model": "old"})
     scores = recalibrate(np.linspace(0, 1, 40), np.linspace(0, 1, 40) ** 2)
-    outcome = bridge(translator, scores=scores, threshold=0.5).save(tmp_path / "out")
+    threshold = match_threshold(np.linspace(0, 1, 40), np.linspace(0, 1, 40) ** 2, 0.5)
+    outcome = bridge(translator, scores=scores, threshold=threshold).save(tmp_path / "out", remarks=["A remark."])
     document = json.loads((tmp_path / "out" / "bridge.json").read_text())
     assert document["card"] == {"source_model": "new", "target_model": "old"}
+    assert list(document)[-2:] == ["threshold", "scores"]
     assert document["threshold"]["new"] == pytest.approx(0.25, abs=1e-3)
+    assert document["threshold"]["unchanged"]["passing"] < document["threshold"]["passing"] == 20
+    assert outcome.metrics["threshold_unchanged_agreement"] < outcome.metrics["threshold_agreement"] == 1
+    assert outcome.warnings == ("A remark.",)
     assert outcome.metrics["threshold_new"] == document["threshold"]["new"] and outcome.job == "translate bridge"
     assert set(outcome.written()) == {"bridge.npz", "load_bridge.py", "bridge.onnx", "scores.csv", "bridge.json"}
     Outcome.load(tmp_path / "out").verify()
@@ -127,8 +139,80 @@ def test_scores_on_a_new_scale_are_recovered():
     assert abs(found(0.6) - truth(0.6)) < 0.02 and found.rank_correlation > 0.9 and found.pairs == 3000
     assert np.all(np.diff(found(np.linspace(-1, 1, 50))) >= 0)
     assert found(5.0) == found(old.max())  # level beyond what was seen
-    exact = recalibrate(old, truth(old))
-    assert exact.agreement(old, truth(old), 0.6) > 0.999
+
+
+def noisy_scores(queries: int = 100, documents: int = 2000) -> tuple[np.ndarray, np.ndarray]:
+    draws = np.random.default_rng(0)
+    old = draws.normal(0, 0.15, (queries, documents))
+    return old, 0.2 + 0.7 * old + draws.normal(0, 0.05, old.shape)
+
+
+def test_a_threshold_goes_on_passing_as_many_pairs():
+    old, new = noisy_scores()
+    found = match_threshold(old, new, 0.35)
+    passed = int((old >= 0.35).sum())
+    assert found.passing == found.matched.passing == passed == int((new >= found.new).sum())
+    assert found.matched.precision == pytest.approx(found.matched.recall)
+    assert found.matched.agreement == np.mean((old >= 0.35) == (new >= found.new))
+    assert found.unchanged.passing == int((new >= 0.35).sum()) and found.unchanged.threshold == 0.35
+    # What is expected where the old score is the threshold lies nearer to the mean, and lets far more pass.
+    expected = recalibrate(old.ravel(), new.ravel())(0.35)
+    assert (new >= expected).sum() > 1.15 * passed
+    assert found.matched.agreement > np.mean((old >= 0.35) == (new >= expected))
+
+
+def test_decisions_are_counted_by_hand():
+    old, new = np.array([0.1, 0.2, 0.6, 0.7, 0.8]), np.array([0.1, 0.5, 0.3, 0.6, 0.9])
+    found = match_threshold(old, new, 0.6)
+    assert found.new == pytest.approx(0.4) and found.matched.passing == 3 and found.matched.agreement == 0.6
+    assert found.matched.precision == found.matched.recall == pytest.approx(2 / 3)
+    assert (found.unchanged.passing, found.unchanged.agreement, found.unchanged.precision) == (2, 0.8, 1.0)
+    assert found.remarks()[0].startswith("3 of 5 pairs reach the old threshold, too few on one side of it")
+    nothing = match_threshold(old, new - 1, 0.6)
+    assert nothing.unchanged.precision is None and "threshold_unchanged_precision" not in nothing.metrics()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+def test_a_threshold_follows_from_vectors_of_all_pairs(metric):
+    draws = np.random.default_rng(0)
+    documents, queries = draws.normal(size=(300, 12)), draws.normal(size=(40, 12))
+    _, near, _ = recalibrated(queries, documents, queries, documents, metric=metric)
+    threshold = float(np.quantile(near, 0.7))
+    found = matched_threshold(queries, documents, 2 * queries, 2 * documents, threshold, metric=metric)
+    assert found.pairs == 40 * 300 and found.matched.agreement == 1 and found.passing == found.matched.passing
+    scale = {"cosine": 1, "dot": 4, "l2": 2}[metric]
+    assert found.new == pytest.approx(scale * threshold, rel=0.02)
+    with pytest.raises(ShapeError, match="There are 40 old and 39 new queries"):
+        matched_threshold(queries, documents, queries[:-1], documents, threshold, metric=metric)
+    with pytest.raises(ShapeError, match="The queries have 12 numbers each and the documents 11"):
+        matched_threshold(queries, documents, queries, documents[:, 1:], threshold, metric=metric)
+
+
+def test_too_many_pairs_are_drawn_at_random(monkeypatch):
+    monkeypatch.setattr(thresholds, "MOST_PAIRS", 2000)
+    monkeypatch.setattr(thresholds, "MOST_DOCUMENTS", 100)
+    assert [len(one) for one in drawn_rows(10, 90)] == [10, 90]
+    queries, documents = drawn_rows(15, 5000, seed=1)
+    assert len(queries) == 15 and len(documents) == 100 and documents.max() > 1000
+    assert not np.array_equal(documents, drawn_rows(15, 5000, seed=2)[1])
+    queries, documents = drawn_rows(1000, 5000)
+    assert len(queries) * len(documents) <= 2000 and queries.max() > 200 and np.all(np.diff(queries) > 0)
+    assert [len(one) for one in drawn_rows(1000, 4)] == [500, 4]
+
+
+def test_thresholds_that_nothing_tells_of_are_refused():
+    old, new = noisy_scores(10, 20)
+    with pytest.raises(DataError, match=r"None of 200 pairs reach the old threshold of 5 \(old scores are from -0"):
+        match_threshold(old, new, 5)
+    with pytest.raises(DataError, match="All of 200 pairs reach the old threshold of -5"):
+        match_threshold(old, new, -5)
+    with pytest.raises(ShapeError, match=r"Scores are pairs of old and new, found shapes \(10, 20\) and \(9, 20\)"):
+        match_threshold(old, new[1:], 0.1)
+    for one, other in ((old * np.nan, new), (old, new * np.nan)):
+        with pytest.raises(DataError, match="Scores hold NaN or infinity"):
+            match_threshold(one, other, 0.1)
+    with pytest.raises(UnknownNameError, match="metric"):
+        matched_threshold(old, new, old, new, 0.1, metric="taxi")
 
 
 def test_scores_follow_from_vectors():

@@ -5,6 +5,27 @@ threshold of scores over, ``building`` puts them into one folder.
 """
 
 from interbasin.jobs.translate.bridging.building import LOADER, Bridge, bridge
-from interbasin.jobs.translate.bridging.thresholds import Recalibration, recalibrate, recalibrated
+from interbasin.jobs.translate.bridging.thresholds import (
+    Decisions,
+    MatchedThreshold,
+    Recalibration,
+    drawn_rows,
+    match_threshold,
+    matched_threshold,
+    recalibrate,
+    recalibrated,
+)
 
-__all__ = ["LOADER", "Bridge", "Recalibration", "bridge", "recalibrate", "recalibrated"]
+__all__ = [
+    "LOADER",
+    "Bridge",
+    "Decisions",
+    "MatchedThreshold",
+    "Recalibration",
+    "bridge",
+    "drawn_rows",
+    "match_threshold",
+    "matched_threshold",
+    "recalibrate",
+    "recalibrated",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from interbasin.errors import DataError
 from interbasin.jobs.translate.bridging.steps import Steps
-from interbasin.jobs.translate.bridging.thresholds import Recalibration
+from interbasin.jobs.translate.bridging.thresholds import MatchedThreshold, Recalibration
 from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Outcome, new_outcome
 
@@ -49,13 +49,13 @@ class Bridge:
         steps: Its arrays; calling them translates.
         card: What the vectors are, as far as it is known.
         scores: From old scores to new ones, if that was fitted.
-        threshold: An old threshold, and the new one.
+        threshold: An old threshold and the new one, if they were matched.
     """
 
     steps: Steps
     card: Mapping[str, str]
     scores: Recalibration | None = None
-    threshold: tuple[float, float] | None = None
+    threshold: MatchedThreshold | None = None
 
     def __call__(self, rows: Any) -> Any:
         """Rows of the source in the target's space."""
@@ -69,6 +69,7 @@ class Bridge:
         check: Any = None,
         request: Mapping[str, Any] | None = None,
         inputs: Mapping[str, str | os.PathLike[str]] | None = None,
+        remarks: Sequence[str] = (),
         force: bool = False,
     ) -> Outcome:
         """Write ``bridge.npz`` and ``load_bridge.py``, ``bridge.onnx`` if asked, ``bridge.json``, as an outcome.
@@ -79,6 +80,7 @@ class Bridge:
             check: Rows to compare on; by default some about the source's mean.
             request: What was asked.
             inputs: Name to path; the files behind them are hashed.
+            remarks: What a reader should know of how scores were made.
             force: Replace an earlier outcome.
 
         Raises:
@@ -90,6 +92,7 @@ class Bridge:
             np.savez(out.folder / "bridge.npz", **self.steps.arrays())  # type: ignore[arg-type]
             out.add("bridge", "file", "bridge.npz")
             out.text("load_bridge.py", LOADER)
+            out.warnings.extend(remarks)
             out.metrics |= {"source_width": float(source), "target_width": float(target)}
             if onnx:
                 from interbasin.jobs.translate.bridging.graphs import check_graph, write_graph
@@ -99,13 +102,14 @@ class Bridge:
                 out.metrics["onnx_difference"] = check_graph(out.folder / "bridge.onnx", self.steps, rows)
                 out.add("graph", "file", "bridge.onnx")
             document: dict[str, Any] = {"source_width": source, "target_width": target, "card": dict(self.card)}
+            if self.threshold is not None:  # before the points, of which there are many
+                document["threshold"] = self.threshold.to_json()
+                out.metrics |= self.threshold.metrics()
+                out.warnings.extend(self.threshold.remarks())
             if self.scores is not None:
                 document["scores"] = self.scores.to_json()
                 out.metrics["score_rank_correlation"] = self.scores.rank_correlation
                 out.table("scores", {"old": self.scores.old.tolist(), "new": self.scores.new.tolist()})
-            if self.threshold is not None:
-                document["threshold"] = {"old": self.threshold[0], "new": self.threshold[1]}
-                out.metrics["threshold_old"], out.metrics["threshold_new"] = self.threshold
             out.text("bridge.json", json.dumps(document, indent=2) + "\n")
         return out.outcome
 
@@ -115,7 +119,9 @@ class Bridge:
         return self.steps.mean + spread * draws.normal(size=(64, len(self.steps.mean))) * self.steps.scale
 
 
-def bridge(translator: Translator, *, scores: Recalibration | None = None, threshold: float | None = None) -> Bridge:
+def bridge(
+    translator: Translator, *, scores: Recalibration | None = None, threshold: MatchedThreshold | None = None
+) -> Bridge:
     """A fitted translator as a function for queries that needs nothing but numpy, or an ONNX runtime.
 
     To search an old index with a new model, fit the translator from the new model's vectors to the old one's, and send
@@ -124,10 +130,10 @@ def bridge(translator: Translator, *, scores: Recalibration | None = None, thres
     Args:
         translator: Fitted.
         scores: From old scores to new ones; see `recalibrate`.
-        threshold: An old threshold to carry over.
+        threshold: An old threshold and the new one; see `match_threshold`.
 
     Raises:
-        DataError: if a threshold is given without scores.
+        DataError: if the threshold is a number, which says nothing of new scores.
 
     Example:
         >>> draws = np.random.default_rng(0)
@@ -136,10 +142,9 @@ def bridge(translator: Translator, *, scores: Recalibration | None = None, thres
         >>> bool(np.allclose(bridge(translator)(x[:3]), translator.transform(x[:3])))
         True
     """
-    if threshold is not None and scores is None:
+    if threshold is not None and not isinstance(threshold, MatchedThreshold):
         raise DataError(
-            "A threshold is carried over by scores of the same pairs, old and new, and none were given; fit them with "
-            "recalibrate(old, new)."
+            f"A threshold is carried over by scores of the same pairs, old and new, found {threshold!r} alone; give "
+            "threshold=match_threshold(old, new, threshold)."
         )
-    carried = None if threshold is None or scores is None else (float(threshold), float(scores(threshold)))
-    return Bridge(Steps.of(translator), translator.card_.to_json(), scores, carried)
+    return Bridge(Steps.of(translator), translator.card_.to_json(), scores, threshold)
