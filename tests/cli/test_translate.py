@@ -87,7 +87,7 @@ def test_an_audit_is_shown_with_its_verdict():
     shown = done(*AUDIT, "--new-documents", "new.npy", "--labels", "qrels.tsv", "--curve", "50,100")
     text = shown.stdout
     assert "500 documents, 120 queries, 200 pairs" in text and "RE-EMBED: Do not translate" in text
-    for words in ("recall at 10", "overlap with the new model's 10", "lost by translating", "less than all"):
+    for words in ("recall at 10", "overlap with the new model's 10", "less than re-embedding", "less than all"):
         assert words in text
     assert "pairs are enough" in text or "only all pairs are enough" in text
     outcome = Outcome.load("out")
@@ -100,6 +100,17 @@ def test_an_audit_for_programs():
     assert found["advice"] == "re-embed" and found["verdict"].startswith("Do not translate")
     assert found["metrics"]["recall.keep"] > found["metrics"]["recall.translate.best"]
     json.dumps(found, allow_nan=False)
+    (named,) = {key for one in found["slices"] for key in one if key.startswith("less than")}
+    assert named == "less than re-embedding" and {"keep", "translate", "reembed"} <= set(found["slices"][0])
+    assert found["metrics"]["documents"] == 500 and isinstance(found["metrics"]["documents"], int)
+
+
+def test_slices_without_new_vectors_are_compared_with_the_old_model():
+    words = [*AUDIT, "--labels", "qrels.tsv", "--force"]
+    text = done(*words).stdout
+    assert "less than the old model" in text and "less than re-embedding" not in text
+    found = json.loads(done(*words, "--json").stdout)
+    assert "less than the old model" in found["slices"][0] and "reembed" not in found["slices"][0]
 
 
 def test_a_pool_is_listed_embedded_and_given(files):

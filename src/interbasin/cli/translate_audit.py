@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audit"]
 
+SHORT = {"keep": "keep", "translate": "translate", "reembed": "re-embed"}
 SHOWN = 2  # measures, so that a screen holds the table
 
 
@@ -124,6 +125,15 @@ def audit(
         **outcome.summary(),
         "advice": found.verdict.advice,
         "verdict": found.verdict.text,
+        "slices": [
+            {
+                "slice": one.name,
+                "queries": one.queries,
+                **{way: figure.value for way, figure in one.figures.items()},
+                one.less_than: [one.loss.value, one.loss.low, one.loss.high],
+            }
+            for one in found.slices
+        ],
         "output": str(output),
     }
     words.result(summary, lambda console: _show(console, found, outcome, output))
@@ -149,10 +159,12 @@ def _show(console: Console, found: Audit, outcome: Outcome, output: Path) -> Non
         enough = f"{found.curve.enough:,} pairs are enough" if found.curve.enough else "only all pairs are enough"
         console.print(f"{found.curve.method}: {enough} (no more than {found.request['margin']} less than all)\n")
     if found.slices:
+        ways = [way for way in ("keep", "translate", "reembed") if way in found.slices[0].figures]
         cells = [
-            (one.name, f"{one.queries:,}", f"{one.figures['keep']}", f"{one.figures['translate']}", f"{one.loss}")
+            (one.name, f"{one.queries:,}", *(f"{one.figures[way].value:.3f}" for way in ways), f"{one.loss}")
             for one in found.slices
         ]
-        print_table(console, ("slice", "queries", "keep old", "translate", "lost by translating"), cells, words=(0,))
+        heads = ("slice", "queries", *(SHORT[way] for way in ways), found.slices[0].less_than)
+        print_table(console, heads, cells, words=(0,))
     console.print(f"{found.verdict.advice.upper()}: {found.verdict.text}", soft_wrap=not console.is_terminal)
     console.print(f"written to {output}: {', '.join(outcome.written())}", soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, SupportsFloat
 
 from interbasin.errors import DataError
@@ -15,7 +16,7 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def checked_number(value: object, what: str) -> float:
-    """``value`` as a float: a number, or a tensor or array that holds one.
+    """``value`` as a plain number: a number, or a tensor or array that holds one. Counts stay whole numbers.
 
     Raises:
         DataError: if it is anything else; ``what`` names it.
@@ -23,14 +24,15 @@ def checked_number(value: object, what: str) -> float:
     # Text would pass for a number ("1.5"), and a truth value for one that was measured.
     if isinstance(value, SupportsFloat) and not isinstance(value, bool | str):
         try:
-            return float(value)
+            number = float(value)
+            return int(value) if isinstance(value, Integral) else number
         except (TypeError, ValueError, OverflowError, RuntimeError):  # a tensor of many, or too large for a float
             pass
     raise DataError(f"{what} is one real number, found {value!r:.80}; leave out what was not measured.")
 
 
 def to_json(value: float) -> float | str:
-    """A float as JSON has it.
+    """A number as JSON has it.
 
     Example:
         >>> to_json(0.5), to_json(float("-inf"))
@@ -42,7 +44,7 @@ def to_json(value: float) -> float | str:
 
 
 def from_json(value: object) -> float:
-    """The float that `to_json` wrote.
+    """The number that `to_json` wrote.
 
     Raises:
         ValueError: if it did not write this.
@@ -50,7 +52,7 @@ def from_json(value: object) -> float:
     if isinstance(value, str) and value in _WORDS:
         return _WORDS[value]
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return value
     raise ValueError(f"{value!r:.80} is no number")
 
 

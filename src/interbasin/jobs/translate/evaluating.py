@@ -102,7 +102,7 @@ def evaluate_translation(
     plain = {}
     if source.shape[1] == target.shape[1]:
         plain = _measured(source, target, metric, bootstrap)
-    metrics: dict[str, float] = {"pairs": float(len(source))}
+    metrics: dict[str, float] = {"pairs": len(source)}
     for name, one in figures.items():
         metrics |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
     metrics |= {f"{name}_untranslated": one.value for name, one in plain.items()}

@@ -14,6 +14,7 @@ from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
 from interbasin.evaluate.retrieval import Labels, nearest, overlap, recall
 from interbasin.jobs.translate import audit, pool_rows
 from interbasin.jobs.translate.auditing import material
+from interbasin.jobs.translate.auditing.slices import LESS_THAN
 from interbasin.outcome import Outcome
 
 
@@ -93,12 +94,24 @@ def test_documents_among_the_pairs_are_not_judged_by_what_was_fitted_on_them():
 
 def test_slices_show_the_worst_first(audited):
     names = [one.name for one in audited.slices]
-    assert {"short queries (up to 1 word)", "queries far from every pair", "right document among the pairs"} <= set(
-        names
-    )
+    assert {"short queries (up to 1 word)", "queries far from every pair"} <= set(names)
+    # Documents among the pairs have new vectors already: what their translation loses is nobody's loss.
+    assert "right document not among the pairs" in names and "right document among the pairs" not in names
     losses = [one.loss.value for one in audited.slices]
     assert losses == sorted(losses, reverse=True)
     assert {"keep", "translate", "reembed"} <= set(audited.slices[0].figures)
+
+
+def test_slices_say_what_a_loss_is_counted_from(apart, audited, tmp_path):
+    assert {one.less_than for one in audited.slices} == {"less than re-embedding"}
+    alone = audit(**apart.arguments(new_documents=None))
+    assert {one.less_than for one in alone.slices} == {"less than the old model"}
+    for found, words, first in ((audited, "less than re-embedding", "reembed"), (alone, LESS_THAN["keep"], "keep")):
+        table = found.save(tmp_path / first).table("slices")
+        assert table[words] == [one.loss.value for one in found.slices] and f"{words}, high" in table
+        assert table[words] == pytest.approx(
+            [a - b for a, b in zip(table[first], table["translate"], strict=True)], abs=1e-9
+        )
 
 
 def test_queries_and_documents_of_unusual_norm_are_shown_apart():
@@ -300,7 +313,12 @@ def test_the_folder_holds_all_of_it(audited, tmp_path):
     assert again.table("curve")["pairs"] == [100.0, 200.0]
     assert (tmp_path / "out" / "verdict.txt").read_text().startswith("re-embed\n\nDo not translate")
     assert [int(row) for row in (tmp_path / "out" / "pool.txt").read_text().split()] == audited.pool.tolist()
-    json.dumps(again.summary(), allow_nan=False)
+    written = json.dumps(again.summary(), allow_nan=False)
+    # Counts are written as counts.
+    assert '"documents": 700,' in written and '"pairs": 200,' in written and '"queries": 250,' in written
+    assert (tmp_path / "out" / "curve.csv").read_text().splitlines()[1].startswith("100,")
+    cells = [line.rsplit(",", 10) for line in (tmp_path / "out" / "slices.csv").read_text().splitlines()[1:]]
+    assert any("125" in line for line in cells) and not any("125.0" in line for line in cells)
 
 
 def test_it_prints_as_a_table_with_its_verdict(audited):

@@ -46,7 +46,7 @@ class Curve:
     def columns(self) -> dict[str, list[float | str]]:
         """As a table."""
         return {
-            "pairs": [float(one) for one in self.pairs],
+            "pairs": list(self.pairs),
             "value": [one.value for one in self.values],
             "low": [one.low for one in self.values],
             "high": [one.high for one in self.values],

@@ -161,12 +161,12 @@ def audit(
         warnings.append("The learning curve still rises at its end: more pairs would make a better translation.")
     metrics = _metrics(table, primary, yardstick, verdict.differences, best)
     metrics |= {
-        "pairs": float(len(material.old_pairs)),
-        "queries": float(yardstick.asked.sum()),
-        "documents": float(len(material.documents)),
-        "pool": float(len(rows)),
+        "pairs": len(material.old_pairs),
+        "queries": int(yardstick.asked.sum()),
+        "documents": len(material.documents),
+        "pool": len(rows),
         "pool_overlap": found.pool_overlap(),
-        **({} if drawn is None or drawn.enough is None else {"pairs_enough": float(drawn.enough)}),
+        **({} if drawn is None or drawn.enough is None else {"pairs_enough": drawn.enough}),
     }
     request = {
         "metric": metric,

@@ -164,12 +164,13 @@ class Audit(Measured):
             return
         columns: dict[str, list[Any]] = {
             "slice": [one.name for one in self.slices],
-            "queries": [float(one.queries) for one in self.slices],
+            "queries": [one.queries for one in self.slices],
         }
         for way in self.slices[0].figures:
             columns[way] = [one.figures[way].value for one in self.slices]
-        for end, part in (("", "value"), ("_low", "low"), ("_high", "high")):
-            columns["loss" + end] = [getattr(one.loss, part) for one in self.slices]
+        loss = self.slices[0].less_than
+        for end, part in (("", "value"), (", low", "low"), (", high", "high")):
+            columns[loss + end] = [getattr(one.loss, part) for one in self.slices]
         out.table("slices", columns)
 
     def _curve(self, out: Draft) -> None:

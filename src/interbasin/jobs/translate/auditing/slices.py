@@ -13,12 +13,13 @@ from interbasin.evaluate.retrieval import Bootstrap, Interval, nearest
 from interbasin.jobs.translate.auditing.figures import Numbers, Yardstick
 from interbasin.jobs.translate.auditing.material import Material
 
-__all__ = ["Slice", "slices"]
+__all__ = ["LESS_THAN", "Slice", "slices"]
 
 FEWEST = 10  # queries that a group must have for its mean to mean anything
 FAR = 0.1  # of the queries are called far from the pairs
 OUTLIER = 3.5  # of a robust deviation
 VARIES = 1e-3  # of the median: norms that differ by less were made equal
+LESS_THAN = {"reembed": "less than re-embedding", "keep": "less than the old model"}  # by what a loss is counted from
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,20 @@ class Slice:
         name: Which.
         queries: How many.
         figures: By way, what it finds for them.
-        loss: What translated vectors lack here, of what re-embedding finds, or of the old ones where that is not known.
+        loss: What translated vectors lack here of what ``reference`` finds.
+        reference: ``reembed``, or ``keep`` where it is not known what re-embedding finds.
     """
 
     name: str
     queries: int
     figures: Mapping[str, Interval]
     loss: Interval
+    reference: str = "keep"
+
+    @property
+    def less_than(self) -> str:
+        """What the loss is, in words."""
+        return LESS_THAN[self.reference]
 
 
 def slices(
@@ -59,7 +67,7 @@ def slices(
         count = int(inside.sum())
         if FEWEST <= count < len(inside):
             *figures, loss = Bootstrap(count, draws, confidence, seed).intervals(matrix[inside])
-            found.append(Slice(name, count, dict(zip(values, figures, strict=True)), loss))
+            found.append(Slice(name, count, dict(zip(values, figures, strict=True)), loss, reference))
     return tuple(sorted(found, key=lambda one: -one.loss.value))
 
 
@@ -82,7 +90,7 @@ def _groups(material: Material) -> dict[str, NDArray[np.bool_]]:
         groups["right document of unusual norm"] = np.isin(first, unusual) & material.labels.known
         if material.places:
             seen = np.array([any(row in material.places for row in one.tolist()) for one in wanted])
-            groups["right document among the pairs"] = seen & material.labels.known
+            # Of those that are, nothing can be told: they have new vectors already, and need no translation.
             groups["right document not among the pairs"] = ~seen & material.labels.known
     return groups
 
