@@ -1,6 +1,6 @@
 """What reaches the disk: whole or not at all, never over something else, and read back with suspicion.
 
-`case`, `refused` and `left_in` are what the other tests of bad input are written with.
+`case`, `refused`, `retensored` and `left_in` are what the other tests of bad input are written with.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from interbasin import storage
 from interbasin.errors import FileError, InterbasinError
@@ -40,6 +41,16 @@ def refused(action: Callable[[], object], error: type[InterbasinError], words: t
     assert "\n" not in message and "Errno" not in message, message
     assert [word for word in words if word not in message] == [], message
     return message
+
+
+def retensored(folder: Path, name: str, changes: dict[str, torch.Tensor | None]) -> None:
+    """Put other tensors (None: no tensor) into a record as a version without checksums would have written them."""
+    path, document = folder / f"{name}.safetensors", folder / f"{name}.json"
+    found = json.loads(document.read_text("utf-8"))
+    tensors = {key: tensor for key, tensor in (load_file(path) | changes).items() if tensor is not None}
+    save_file(tensors, path, metadata={"mark": found["mark"]})
+    del found["checksum"]
+    document.write_text(json.dumps(found), "utf-8")
 
 
 def left_in(folder: Path) -> list[str]:
@@ -367,3 +378,18 @@ def test_names_that_no_folder_can_have_are_refused(tmp_path, monkeypatch):
     refused(lambda: save_number(Path(".")), FileError, ("current folder",))
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     refused(lambda: save_number(tmp_path / "new"), FileError, ("is not yours to write",))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool])
+def test_a_number_that_changed_on_the_disk_is_noticed(tmp_path, dtype):
+    tensors = {"one": torch.ones(5, 3).to(dtype), "empty": torch.ones(0, 3), "single": torch.tensor(2.0)}
+    with new_folder(tmp_path / "saved", ("thing",)) as folder:
+        write_record(folder, "thing", "thing", 1, {"said": "so"}, tensors)
+    assert read_record(tmp_path / "saved", "thing", "thing", 1)[0]["said"] == "so"
+    path = tmp_path / "saved" / "thing.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+    refused(lambda: read_record(tmp_path / "saved", "thing", "thing", 1), FileError, ("damaged", str(path)))
+    retensored(tmp_path / "saved", "thing", {"empty": None})  # as an earlier version wrote it, without a checksum
+    assert set(read_record(tmp_path / "saved", "thing", "thing", 1)[1]) == {"one", "single"}

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,8 +154,19 @@ def write_record(
         raise FileError(
             f"Could not write {name}.safetensors ({error}); is there room on the disk and leave to write?"
         ) from error
-    head = {"format": FORMAT_PREFIX + format, "version": version, "mark": mark}
+    head = {"format": FORMAT_PREFIX + format, "version": version, "mark": mark, "checksum": _checksum(plain)}
     write_document(folder / f"{name}.json", {**head, **document})
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
+    """What changes when a number of the tensors does: safetensors itself notices only a wrong length."""
+    import torch
+
+    found = 0
+    for name in sorted(tensors):
+        found = zlib.crc32(name.encode("utf-8", "surrogatepass"), found)
+        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
@@ -186,6 +198,11 @@ def read_record(
         document = read_document(folder / f"{name}.json", format, version)
         mark, tensors = _read_tensors(folder / f"{name}.safetensors")
         if mark == document.get("mark"):
+            if document.get("checksum", None) not in (None, _checksum(tensors)):  # files of earlier versions have none
+                raise FileError(
+                    f"{folder / name}.safetensors is damaged: its numbers are not those that were saved; copy it again "
+                    "or make it anew."
+                )
             return document, tensors
         time.sleep(0.01 * (attempt + 1))
     raise FileError(

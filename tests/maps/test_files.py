@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from safetensors.torch import load_file, save_file
-from tests.test_storage import TOO_LONG, case, left_in, refused
+from tests.test_storage import TOO_LONG, case, left_in, refused, retensored
 
 from interbasin import PairedMoments, maps
 from interbasin.errors import FileError
@@ -42,10 +41,7 @@ def edit(folder: Path, **changes: object) -> None:
 
 
 def retensor(folder: Path, **changes: torch.Tensor | None) -> None:
-    path = folder / "map.safetensors"
-    tensors = load_file(path) | changes
-    mark = {"mark": json.loads((folder / "map.json").read_text("utf-8"))["mark"]}
-    save_file({key: tensor for key, tensor in tensors.items() if tensor is not None}, path, metadata=mark)
+    retensored(folder, "map", changes)
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tests.statistics.test_moments import rows, state
-from tests.test_storage import TOO_LONG, case, left_in, refused
+from tests.test_storage import TOO_LONG, case, left_in, refused, retensored
 
 from interbasin import PairedMoments, maps
 from interbasin.errors import FileError
@@ -105,10 +104,7 @@ def test_a_document_that_disagrees_with_its_sums_is_refused(changes, error, word
     ],
 )
 def test_sums_that_do_not_fit_together_are_refused(changes, error, words, saved):
-    path = saved / "moments.safetensors"
-    tensors = load_file(path) | changes
-    mark = {"mark": json.loads((saved / "moments.json").read_text("utf-8"))["mark"]}
-    save_file({key: tensor for key, tensor in tensors.items() if tensor is not None}, path, metadata=mark)
+    retensored(saved, "moments", changes)
     refused(lambda: PairedMoments.load(saved), error, (str(saved), *words))
 
 

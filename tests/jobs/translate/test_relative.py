@@ -142,21 +142,13 @@ def test_halves_that_do_not_belong_together_are_refused(tmp_path: Any) -> None:
         ib.RelativeDecoder.load(tmp_path / "e")
 
 
-def test_a_stitched_network_answers_as_the_head_would() -> None:
-    torch.manual_seed(0)
-    one, other = torch.nn.Linear(6, 9), torch.nn.Linear(6, 9)
-    with torch.no_grad():
-        other.weight.copy_(torch.linalg.qr(torch.randn(9, 9)).Q @ one.weight)
-    head, x = torch.nn.Linear(9, 4), torch.randn(200, 6)
-    translator = ib.Translator(method="ridge").fit(one(x).detach(), other(x).detach())
-    network = ib.stitch(one, translator, head)
-    torch.testing.assert_close(network(x), head(other(x)), atol=1e-4, rtol=1e-4)
-    assert {name for name, _ in network.named_parameters()} == {"0.weight", "0.bias", "2.weight", "2.bias"}
-    assert "9 -> 9, ridge" in repr(network)
-    for wrong in (ib.Translator(), ib.Translator(method="relative").fit(x), None):
-        with pytest.raises(DataError, match="needs a translator that was fitted"):
-            ib.stitch(one, wrong, head)
-    with pytest.raises(ShapeError, match="rows of width 4 and the translation was fitted on width 9"):
-        ib.stitch(torch.nn.Linear(6, 4), translator, head)(x)
-    with pytest.raises(DataError, match="gives tuple"):
-        ib.stitch(torch.nn.LSTM(6, 9), translator, head)(x)
+def test_halves_that_are_none_or_swapped_are_named() -> None:
+    x, y = pairs(60, 9, 5)
+    encoder, decoder = ib.RelativeEncoder().fit(x), ib.RelativeDecoder().fit(y)
+    for one, other in ((decoder, encoder), (encoder, encoder), (ib.Translator().fit(x, y), decoder)):
+        with pytest.raises(FitError, match="a RelativeEncoder and a RelativeDecoder, in this order"):
+            ib.compose(one, other)
+    with pytest.raises(DataError, match="Two anchors have the name 'a'"):
+        ib.RelativeEncoder().fit(x, names=["a"] * 60)
+    through = decoder.transform(encoder.transform(x))
+    np.testing.assert_allclose(ib.compose(encoder, decoder, completion=None).transform(x), through, atol=1e-9)

@@ -17,6 +17,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
+from tests.test_storage import retensored
 
 import interbasin as ib
 from interbasin.errors import DataError, FileError, FitError, ShapeError, UnknownNameError
@@ -295,6 +296,90 @@ def test_fewer_pairs_than_dimensions_say_what_rank_they_leave(method: str, tmp_p
     few.save(tmp_path / "few")
     assert ib.Translator.load(tmp_path / "few").remarks == few.remarks
     assert ib.Translator(method=method).fit(*pairs(40, 12, 17, noise=0.3)).remarks == ()
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+def test_rows_of_any_size_are_translated_in_float32(method: str, scale: float) -> None:
+    x, y = pairs(60, 6, 9, noise=0.1)
+    y /= np.linalg.norm(y, axis=1, keepdims=True)  # all of one length
+    wanted = ib.Translator(method=method).fit(x, y).transform(x)
+    found = ib.Translator(method=method).fit(scale * x, y).transform((scale * x).astype(np.float32))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def test_one_huge_row_has_its_direction() -> None:
+    x, y = pairs(60, 6, 9, noise=0.1)
+    translator = ib.Translator().fit(x, y)
+    rows = x.copy()
+    rows[7] = x.mean(0) + 1e25 * (x[7] - x.mean(0))
+    wanted = translator.transform(x)
+    np.testing.assert_allclose(translator.transform(rows.astype(np.float32)), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-12, 1.0, 1e100])
+def test_the_score_does_not_depend_on_the_scale(scale: float) -> None:
+    x, y = pairs(60, 6, 9, noise=0.5)
+    wanted = ib.Translator(method="ridge").fit(x, y).score(x, y)
+    assert ib.Translator(method="ridge").fit(scale * x, scale * y).score(scale * x, scale * y) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("strength", "x", "strength is a number"),
+        ("delta", "a", "delta is a number"),
+        ("omega", True, "omega is a number"),
+        ("whitening", [0.1], "whitening is a number"),
+        ("standardise", "yes", "standardise is True or False"),
+        ("scale", 1.0, "scale is True or False"),
+        ("lengths", None, "lengths is True or False"),
+    ],
+)
+def test_options_of_another_type_are_named(option: str, value: Any, words: str) -> None:
+    with pytest.raises(FitError, match=words):
+        ib.Translator(**{option: value}).fit(*pairs(60, 6, 9))
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "words"),
+    [
+        ("target", "length", -5.0, "its length is -5"),
+        ("target", "norm", float("nan"), "its norm is nan"),
+        ("source", "norm", 0.0, "its norm is 0"),
+    ],
+)
+def test_numbers_that_cannot_be_are_damage(tmp_path: Any, part: str, key: str, value: float, words: str) -> None:
+    ib.Translator().fit(*pairs(60, 6, 9)).save(tmp_path / "t")
+    path = tmp_path / "t" / "translation.json"
+    document = json.loads(path.read_text("utf-8"))
+    document["translation"][part][key] = value
+    path.write_text(json.dumps(document), "utf-8")
+    with pytest.raises(FileError, match=f"is damaged .*{words}"):
+        ib.Translator.load(tmp_path / "t")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"source.mean": torch.full((6,), torch.nan)}, "mean is not 6 finite numbers"),
+        ({"source.deviation": torch.zeros(6)}, "a deviation is not positive"),
+        ({"target.mean": torch.zeros(4)}, "its map leads from 6 to 9 dimensions"),
+        ({"source.deviation": torch.ones(2)}, "deviation is not 6 finite numbers"),
+    ],
+)
+def test_tensors_that_cannot_be_are_damage(tmp_path: Any, tensors: dict[str, Any], words: str) -> None:
+    ib.Translator().fit(*pairs(60, 6, 9)).save(tmp_path / "t")
+    retensored(tmp_path / "t", "translation", tensors)
+    with pytest.raises(FileError, match=f"is damaged .*{words}"):
+        ib.Translator.load(tmp_path / "t")
+
+
+@pytest.mark.parametrize("card", [[1], "old", 5])
+def test_a_card_is_a_mapping(card: Any) -> None:
+    with pytest.raises(DataError, match="A card is a mapping"):
+        ib.Translator().fit(*pairs(60, 6, 9), card=card)
 
 
 def test_a_damaged_file_is_named(tmp_path: Any) -> None:

@@ -6,8 +6,9 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tests.networks.recording.examples import mlp, numbers
+from tests.test_storage import retensored
 
 from interbasin.errors import FileError, UnknownNameError
 from interbasin.networks.recording import Recording, record
@@ -108,10 +109,8 @@ def test_sums_that_cannot_be_are_noticed(tmp_path, key, value):
 @pytest.mark.parametrize("name", ["0.source.0.origin", "0.source.0.total", "0.target.0.square", "0.cross.0.0"])
 def test_tensors_that_do_not_fit_are_noticed(tmp_path, made, name):
     record(mlp(), numbers(9, 5), ["0:output"], grams=True).save(tmp_path / "r")
-    path = tmp_path / "r" / "recording.safetensors"
-    mark = json.loads((tmp_path / "r" / "recording.json").read_text("utf-8"))["mark"]
-    tensors = load_file(path)
-    save_file(tensors | {name: made(tensors[name]).contiguous().clone()}, path, metadata={"mark": mark})
+    tensors = load_file(tmp_path / "r" / "recording.safetensors")
+    retensored(tmp_path / "r", "recording", {name: made(tensors[name]).contiguous().clone()})
     with pytest.raises(FileError, match="is damaged"):
         Recording.load(tmp_path / "r")
 

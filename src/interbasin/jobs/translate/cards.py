@@ -44,6 +44,8 @@ class Card:
         """
         if given is None or isinstance(given, Card):
             return given or cls()
+        if not isinstance(given, Mapping):
+            raise DataError(f"A card is a mapping of entries to texts, found {given!r:.80}.")
         known = {one.name for one in fields(cls)}
         for name, value in given.items():
             if name not in known:

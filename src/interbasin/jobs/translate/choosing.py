@@ -44,7 +44,8 @@ CANDIDATES: Mapping[str, Candidate] = {
 def cosine(found: Tensor, wanted: Tensor) -> float:
     """Mean cosine of rows with what they should be, about the mean of the latter."""
     mean = wanted.mean(0)
-    return float(torch.nn.functional.cosine_similarity(found - mean, wanted - mean, dim=1).mean())
+    # At no scale of the rows may the smallest length that is divided by be anything but nothing.
+    return float(torch.nn.functional.cosine_similarity(found - mean, wanted - mean, dim=1, eps=1e-300).mean())
 
 
 def retrieval(found: Tensor, wanted: Tensor) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,6 +133,14 @@ METHODS: Mapping[str, Method] = {
 
 def named(options: Options) -> None:
     """Refuse options that no method knows."""
+    for name in ("delta", "omega", "strength", "whitening"):
+        value = getattr(options, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise FitError(f"{name} is a number, found {value!r}.")
+    for name in ("lengths", "standardise", "scale"):
+        value = getattr(options, name)
+        if not isinstance(value, bool | np.bool_):
+            raise FitError(f"{name} is True or False, found {value!r}.")
     if options.variant not in VARIANTS:
         raise UnknownNameError.of("variant of relative-projection", options.variant, VARIANTS)
     if options.completion is not None and options.completion not in COMPLETIONS:

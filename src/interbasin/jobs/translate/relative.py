@@ -83,7 +83,7 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         document, tensors = read_record(folder, "relative-encoder", "relative-encoder", VERSION)
         try:
             return cls._of(document["side"], tensors, document["names"])
-        except (KeyError, TypeError, InterbasinError) as error:
+        except (KeyError, TypeError, ValueError, InterbasinError) as error:
             raise _damaged("encoder", folder, error) from error
 
     @classmethod
@@ -179,7 +179,7 @@ class RelativeDecoder(BaseEstimator):  # type: ignore[misc]
             found.side_ = Side.restored(document["side"], tensors)
             kept, conditions = tuple(document["kept"]), tuple(document["conditions"])
             found._take(Inversion(tensors["weights"], kept, conditions, document["strength"]), document["names"])
-        except (KeyError, TypeError, InterbasinError) as error:
+        except (KeyError, TypeError, ValueError, InterbasinError) as error:
             raise _damaged("decoder", folder, error) from error
         return found
 
@@ -188,7 +188,12 @@ def joined(
     encoder: RelativeEncoder, decoder: RelativeDecoder, completion: str | None, lengths: bool
 ) -> tuple[Translation, dict[str, Any]]:
     """An encoder and a decoder as one translation."""
-    for half in (encoder, decoder):
+    for half, kind in ((encoder, RelativeEncoder), (decoder, RelativeDecoder)):
+        if not isinstance(half, kind):
+            raise FitError(
+                f"compose takes a RelativeEncoder and a RelativeDecoder, in this order; found {type(encoder).__name__} "
+                f"and {type(decoder).__name__}."
+            )
         check_is_fitted(half)
     if completion is not None and completion not in COMPLETIONS:
         named(Options(completion=completion))
@@ -218,6 +223,9 @@ def _digest(names: Sequence[str] | None, count: int) -> str | None:
     given = [str(one) for one in names]
     if len(given) != count:
         raise DataError(f"There are {count} anchors and {len(given)} names; give a name for each, or none at all.")
+    if len(set(given)) < len(given):
+        twice = next(name for name in given if given.count(name) > 1)
+        raise DataError(f"Two anchors have the name {twice!r:.80}; give each a name of its own, or none at all.")
     return hashlib.sha256("\0".join(given).encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -83,8 +83,10 @@ class Side:
         """Rows of the space with the length that all of its rows have, if they have one."""
         if self.length is None:
             return rows
-        factor: Tensor = self.length / torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp(min=1e-30)
-        return rows * factor
+        # In float64: squares of float32 overflow from 1e19 on and vanish below 1e-19.
+        lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64)
+        factor: Tensor = self.length / lengths.clamp(min=1e-300)
+        return rows * factor.to(rows.dtype) if _within_reach(factor, rows.dtype) else (rows * factor).to(rows.dtype)
 
     # ------------------------------------------------------------------ as data
 
@@ -95,10 +97,35 @@ class Side:
 
     @classmethod
     def restored(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Side:
-        return cls(
+        """What `described` told.
+
+        Raises:
+            ValueError: if that cannot be: numbers that are not finite, lengths that are not positive.
+        """
+        found = cls(
             tensors["mean"],
             tensors.get("deviation"),
             bool(document["unit"]),
             float(document["norm"]),
             None if document["length"] is None else float(document["length"]),
         )
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        for name, tensor in (("mean", self.mean), ("deviation", self.deviation)):
+            if tensor is None:
+                continue
+            if tensor.shape != (self.width,) or not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"its {name} is not {self.width} finite numbers")
+        if self.deviation is not None and not bool((self.deviation > 0).all()):
+            raise ValueError("a deviation is not positive")
+        for name, value in (("norm", self.norm), ("length", self.length)):
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"its {name} is {value}")
+
+
+def _within_reach(factors: Tensor, dtype: torch.dtype) -> bool:
+    """Whether factors survive in that precision, so that no product of twice the width is needed."""
+    limits = torch.finfo(dtype)
+    return bool((factors <= limits.max).all()) and bool((factors >= limits.tiny).all())

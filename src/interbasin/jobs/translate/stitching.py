@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from interbasin.errors import DataError, ShapeError
+from interbasin.errors import DataError, InterbasinError, ShapeError
+from interbasin.jobs.translate.translation import Translation
 from interbasin.jobs.translate.translator import Translator
 
 __all__ = ["Stitched", "Translating", "stitch"]
 
 
 class Translating(nn.Module):
-    """A fitted translation as a layer: it moves with the network, takes part in gradients, and has nothing to train."""
+    """A fitted translation as a layer: it moves with the network, takes part in gradients, and has nothing to train.
+
+    It is in the state dict, so that a stitched network is saved and loaded as a whole; also into a network
+    that was stitched by another translation of the same kind and widths.
+    """
 
     def __init__(self, translator: Translator) -> None:
         super().__init__()
@@ -29,6 +38,34 @@ class Translating(nn.Module):
                 f"{self.translation.source_width}; stitch the encoder that it was fitted for."
             )
         return self.translation(rows)
+
+    def get_extra_state(self) -> Tensor:
+        """What a state dict holds of it: a safetensors file as one tensor of bytes, which any format can keep."""
+        document, tensors = self.translation.described()
+        whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        return torch.frombuffer(bytearray(save(whole, {"translation": json.dumps(document)})), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take what `get_extra_state` gave.
+
+        Raises:
+            DataError: if it is none, or is of other widths.
+        """
+        try:
+            content = state.cpu().numpy().tobytes()
+            header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+            found = Translation.restored(json.loads(header["__metadata__"]["translation"]), load(content))
+        except (AttributeError, KeyError, TypeError, ValueError, SafetensorError, InterbasinError) as error:
+            raise DataError(
+                f"The state of a stitched network holds no translation that can be read ({error}); save it again."
+            ) from error
+        mine, theirs = ((one.source_width, one.target_width) for one in (self.translation, found))
+        if mine != theirs:
+            raise ShapeError(
+                f"The state holds a translation from {theirs[0]} to {theirs[1]} dimensions, and this network has one "
+                f"from {mine[0]} to {mine[1]}; stitch it from encoders of these widths."
+            )
+        self.translation = found
 
     def extra_repr(self) -> str:
         return self.extra
@@ -51,7 +88,8 @@ def stitch(encoder: nn.Module, translator: Translator, head: nn.Module) -> Stitc
         head: From rows of its space to answers.
 
     Raises:
-        DataError: if the translator is not fitted, or gives cosines that no head was trained on.
+        DataError: if encoder or head are no modules; if the translator is not fitted, or gives cosines that no head was
+            trained on.
 
     Example:
         >>> import torch
@@ -60,6 +98,9 @@ def stitch(encoder: nn.Module, translator: Translator, head: nn.Module) -> Stitc
         >>> stitch(encoder, Translator(method="ridge").fit(X, Y), head)(torch.randn(7, 4)).shape
         torch.Size([7, 2])
     """
+    for what, module in (("encoder", encoder), ("head", head)):
+        if not isinstance(module, nn.Module):
+            raise DataError(f"The {what} of a stitched network is a module of torch, found {type(module).__name__}.")
     if not isinstance(translator, Translator) or not hasattr(translator, "translation_"):
         raise DataError(
             "Stitching needs a translator that was fitted to lead into the head's space; found "

@@ -17,6 +17,7 @@ from interbasin.maps.files import restore
 __all__ = ["Translation"]
 
 BLOCK = 1024  # rows that are translated together
+ORDINARY = 1e-12, 1e12  # lengths of rows for which float32 suffices; others, and rows at the mean, go in float64
 
 
 class Translation:
@@ -85,16 +86,26 @@ class Translation:
         """
         source, target = self.source, self.target
         start, turn, end = (one.to(like) for one in (source.mean, self._turn, target.mean))
+        wide = like.dtype == torch.float64
 
         def moved(rows: Tensor) -> Tensor:
             centred = rows - start
             lengths = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
+            if not (wide or self._ordinary(lengths)):
+                return self._by_direction(rows.double())(rows.double()).to(rows.dtype)
             shares = torch.full_like(lengths, 1 / source.norm) if self.lengths else 1 / lengths.clamp(min=1e-30)
             turned = centred @ turn.mT
             turned = turned.mul_(torch.where(source.has_direction(lengths), shares, 0)).add_(end)
             return target.in_length(turned)
 
         return moved
+
+    def _ordinary(self, lengths: Tensor) -> bool:
+        """Whether no square of these lengths, and no product with the target's, leaves the range of float32."""
+        least, most = ORDINARY
+        return all(least < one < most for one in (self.source.norm, self.target.norm)) and bool(
+            ((lengths < most) & (lengths > least)).all()
+        )
 
     @cached_property
     def _turn(self) -> Tensor:
@@ -144,9 +155,11 @@ class Translation:
         def of(name: str) -> dict[str, Tensor]:
             return {key.removeprefix(f"{name}."): one for key, one in tensors.items() if key.startswith(f"{name}.")}
 
-        return cls(
-            Side.restored(document["source"], of("source")),
-            restore(document["map"], of("map")),
-            Side.restored(document["target"], of("target")),
-            bool(document["lengths"]),
-        )
+        source, target = (Side.restored(document[name], of(name)) for name in ("source", "target"))
+        map = restore(document["map"], of("map"))
+        if (map.source_width, map.target_width) != (source.width, target.width):
+            raise ValueError(
+                f"its map leads from {map.source_width} to {map.target_width} dimensions, and its sides have "
+                f"{source.width} and {target.width}"
+            )
+        return cls(source, map, target, bool(document["lengths"]))

@@ -180,7 +180,9 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         rank, most = self.details_.get("rank"), min(self.source_width, self.target_width)
         if rank is None or rank >= most:
             return ()
-        remedy = "Give more pairs." if self.details_["pairs"] <= most else "One of the two spaces has no more."
+        remedy = (
+            "Give more pairs." if self.details_.get("pairs", most) <= most else "One of the two spaces has no more."
+        )
         return (f"The pairs show {rank} of {most} directions; what lies in the others is lost. {remedy}",)
 
     def transform(self, X: Any) -> Any:
@@ -274,11 +276,14 @@ def compose(
     Args:
         encoder: Fitted on the anchors as the first encoder sees them.
         decoder: Fitted on the same items, in the same order, as the second sees them.
-        completion, lengths: See `Translator`.
+        completion, lengths: See `Translator`. With ``completion="polar"`` rows differ from those of
+            ``decoder.transform(encoder.transform(rows))``, which go through the relative space as it is; with None and
+            without lengths they are the same.
 
     Raises:
-        FitError: if their anchors are not as many, or are known to be others.
+        FitError: if these are no such halves; if their anchors are not as many, or are known to be others.
     """
+    translation, details = joined(encoder, decoder, completion, lengths)
     found = Translator(
         variant=decoder.variant,
         delta=decoder.delta,
@@ -288,7 +293,7 @@ def compose(
         strength=decoder.strength,
         seed=decoder.seed,
     )
-    found.translation_, found.details_ = joined(encoder, decoder, completion, lengths)
+    found.translation_, found.details_ = translation, {"pairs": encoder.n_anchors_, **details}
     found.chosen_, found.judged_, found.card_ = found.method, {}, Card()
     found.n_features_in_, found.target_width_ = encoder.side_.width, decoder.side_.width
     return found
