@@ -12,6 +12,7 @@ from tests.data.vectors.stores.translators import Normed, Plain, translated, vec
 
 from interbasin.data.vectors.stores import translate_vectors
 from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, StoreError
+from interbasin.jobs.translate import Translator
 
 ROWS, TRANSLATOR = 400, Plain(6, 9)
 X = vectors(ROWS, 6)
@@ -122,6 +123,38 @@ def test_wrapping_needs_the_other_direction_and_one_affine_map():
         translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index", wrap=True)
     with pytest.raises(DataError, match=r"not one affine map \(it scales rows by their lengths"):
         translate_vectors(Normed(9, 6), "faiss://old.index", "faiss://new.index", wrap=True)
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2])
+@pytest.mark.parametrize("options", [{"method": "ridge"}, {"method": "affine"}, {"method": "procrustes"}])
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_wrapped_index_answers_as_translated_queries_do(options, metric, normalised):
+    new_vectors = vectors(ROWS, 9, seed=5) + 0.3
+    old_vectors = np.tanh(new_vectors @ vectors(9, 6, seed=6)).astype(np.float32) + np.float32(0.2)
+    old_vectors = unit(old_vectors) if normalised else old_vectors
+    index = written("IVF8,Flat", metric, x=old_vectors)
+    back = Translator(**options).fit(new_vectors, old_vectors)
+    translate_vectors(back, "faiss://old.index", "faiss://new.index", wrap=True)
+    queries = 3 * vectors(50, 9, seed=7) + np.float32(0.3)
+    scores, found = faiss.read_index("new.index").search(queries, 5)
+    wanted_scores, wanted = index.search(back.transform(queries).astype(np.float32), 5)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_allclose(scores, wanted_scores, rtol=1e-4, atol=1e-5)
+
+
+def test_directions_and_other_lengths_cannot_be_wrapped():
+    new_vectors = vectors(ROWS, 9, seed=5)
+    written("Flat", x=unit(X))
+    back = Translator(method="relative-projection").fit(new_vectors, unit(X))
+    with pytest.raises(DataError, match=r"This translator \(relative-projection\) looks at the direction of every row"):
+        translate_vectors(back, "faiss://old.index", "faiss://new.index", wrap=True)
+    back = Translator(method="ridge").fit(new_vectors, 7 * unit(X))
+    with pytest.raises(DataError, match="was fitted on all have length 7, and so has what it gives"):
+        translate_vectors(back, "faiss://old.index", "faiss://new.index", wrap=True)
 
 
 def test_lost_lengths_are_told():
