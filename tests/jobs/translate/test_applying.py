@@ -223,3 +223,15 @@ def test_translators_are_told_apart_by_what_they_do():
     assert not same_probe(one, translator_fingerprint(Plain(6, 9, seed=1)))
     assert not same_probe(one, translator_fingerprint(Plain(6, 8)))
     assert not same_probe(one, {})
+    assert not same_probe(one, {**one, "probe": one["probe"][:8]})
+
+
+@pytest.mark.parametrize("place", [0, 40, 64, 299])
+@pytest.mark.parametrize("change", [1e-3, 10.0])
+def test_a_change_of_any_number_is_noticed(place, change):
+    one, other = Plain(6, 300), Plain(6, 300)
+    other.matrix[2, place] += change
+    assert not same_probe(translator_fingerprint(one), translator_fingerprint(other))
+    other.matrix[2, place] -= change
+    other.matrix *= 1 + 1e-12
+    assert same_probe(translator_fingerprint(one), translator_fingerprint(other))

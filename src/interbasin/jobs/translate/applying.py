@@ -36,7 +36,7 @@ __all__ = [
 
 BATCH_BYTES = 32 * 2**20  # of vectors that come in and go out together
 FEWEST_ROWS, MOST_ROWS = 256, 65_536
-PROBES, PROBED = 2, 32  # rows that tell one translator from another, and how many numbers of each
+PROBES, SUMS = 4, 64  # rows that tell one translator from another, and how many sums are kept of each
 MOST_NAMED = 5  # bad rows named in one message
 TRUNCATED = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  # what Matryoshka models are cut to
 BAD_ROWS = ("refuse", "keep")
@@ -453,17 +453,29 @@ def listed(which: NDArray[np.intp]) -> str:
 
 
 def translator_fingerprint(translator: FittedTranslator) -> dict[str, Any]:
-    """What tells this translator from another, without knowing what is inside: where it takes a few fixed rows."""
-    rows = np.random.default_rng(0).standard_normal((PROBES, translator.source_width))
-    made = translator.transform(rows)
-    return {
-        "widths": [translator.source_width, translator.target_width],
-        "probe": made[:, :PROBED].ravel().tolist(),
-    }
+    """What tells this translator from another, without knowing what is inside: where it takes a few fixed rows.
+
+    Every number of these counts, in one of a few sums with weights of its own, so that no change of a map is missed.
+    """
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((PROBES, translator.source_width))
+    made = np.asarray(translator.transform(rows), dtype=np.float64)
+    weighted = made * generator.uniform(0.5, 1.5, made.shape[1])
+    sums = np.zeros((len(made), min(SUMS, made.shape[1])))
+    for first in range(0, made.shape[1], SUMS):
+        some = weighted[:, first : first + SUMS]
+        sums[:, : some.shape[1]] += some
+    return {"widths": [translator.source_width, translator.target_width], "probe": sums.ravel().tolist()}
 
 
 def same_probe(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two fingerprints are of one translator; sums may differ in their last digits from machine to machine."""
-    return one.get("widths") == other.get("widths") and bool(
-        np.allclose(one.get("probe", []), other.get("probe", []), rtol=1e-6, atol=1e-9)
+    try:
+        found, asked = (np.asarray(which.get("probe", []), dtype=np.float64) for which in (one, other))
+    except (TypeError, ValueError):  # of what was damaged
+        return False
+    return (
+        one.get("widths") == other.get("widths")
+        and found.shape == asked.shape
+        and bool(np.allclose(found, asked, rtol=1e-6, atol=1e-9))
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -324,6 +326,97 @@ def test_what_fails_at_once_leaves_nothing_behind():
     with pytest.raises(DataError, match="row 0"):
         translate_vectors(TRANSLATOR, "old.npy", "new.npy", rows_per_batch=7)
     assert os.listdir() == ["old.npy"]
+
+
+# What was recorded of an unfinished run
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "parquet"])
+def test_another_scale_does_not_go_on(kind):
+    np.save("old.npy", np.random.default_rng(0).integers(1, 100, (ROWS, WIDTH)).astype(np.int8))
+    with pytest.raises(Stopped):
+        translate_vectors(TRANSLATOR, "old.npy", f"new.{kind}", scale=0.5, rows_per_batch=7, progress=stop_at(50))
+    with pytest.raises(
+        FileError,
+        match=rf"new.{kind} was begun with the scale 0.5, and 0.25 is asked for now, so this run cannot go on",
+    ):
+        translate_vectors(TRANSLATOR, "old.npy", f"new.{kind}", scale=0.25)
+    assert translate_vectors(TRANSLATOR, "old.npy", f"new.{kind}", scale=0.5).resumed_at > 0
+
+
+def test_a_run_that_kept_bad_rows_does_not_go_on_as_one_that_refuses_them():
+    x = vectors(ROWS, WIDTH)
+    x[3] = 0
+    np.save("old.npy", x)
+    options = {"rows_per_batch": 7}
+    with pytest.raises(Stopped):
+        translate_vectors(TRANSLATOR, "old.npy", "new.npy", bad_rows="keep", progress=stop_at(50), **options)
+    with pytest.raises(FileError, match="begun with bad rows kept, and to refuse them is asked for now"):
+        translate_vectors(TRANSLATOR, "old.npy", "new.npy", **options)
+    with pytest.raises(DataError, match="row 3"):
+        translate_vectors(TRANSLATOR, "old.npy", "new.npy", force=True, **options)
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "parquet", "lance"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_what_grew_must_still_be_there(kind, cut):
+    output = "lance://new/t" if kind == "lance" else f"new.{kind}"
+    np.save("old.npy", vectors(ROWS, WIDTH))
+    with pytest.raises(Stopped):
+        translate_vectors(TRANSLATOR, "old.npy", output, rows_per_batch=7, progress=stop_at(50))
+    (folder,) = Path("new" if kind == "lance" else ".").glob(".interbasin-*")
+    grows = folder / {"parquet": "vectors.parquet", "lance": "table.lance"}.get(kind, "vectors.npy")
+    if kind == "lance":
+        shutil.rmtree(grows)
+    elif cut:
+        os.truncate(grows, 300)
+    else:
+        grows.unlink()
+    found = "has 300 of [0-9,]+ bytes" if cut and kind != "lance" else "is missing"
+    with pytest.raises(
+        FileError, match=rf"new.* is damaged, so this run cannot go on from it .*{found}\); remove .*{folder.name} to"
+    ):
+        translate_vectors(TRANSLATOR, "old.npy", output)
+    done = translate_vectors(TRANSLATOR, "old.npy", output, force=True)
+    assert (done.rows, done.resumed_at) == (ROWS, 0)
+    if kind == "npy":
+        np.testing.assert_array_equal(np.load("new.npy"), translated(TRANSLATOR, np.load("old.npy")))
+
+
+@pytest.mark.parametrize(
+    "mend, words",
+    [
+        (lambda state: "{", r"its state.json cannot be read: .*damaged or cut off"),
+        (lambda state: "[]", r"its state.json cannot be read: .*holds a JSON list"),
+        (lambda state: {**state, "work": None}, r"its state.json does not tell 'work'"),
+        (lambda state: {**state, "work": {}}, r"does not tell the 'source' of the work"),
+        (lambda state: {**state, "boot": 3}, r"does not tell 'boot'"),
+        (lambda state: {**state, "written": {"rows": 7}}, r"does not tell 'rows_per_batch' of what is written"),
+        (lambda state: {**state, "written": {"rows": "many"}}, r"does not tell 'rows' of what is written"),
+        (lambda state: {name: state[name] for name in ("format", "version", "work")}, r"does not tell 'written'"),
+    ],
+)
+def test_a_damaged_state_is_told(mend, words):
+    stopped_run()
+    (folder,) = Path().glob(".interbasin-*")
+    made = mend(json.loads((folder / "state.json").read_text()))
+    (folder / "state.json").write_text(made if isinstance(made, str) else json.dumps(made))
+    with pytest.raises(
+        FileError, match=rf"new.npy is damaged, so .* \(.*{words}.*; remove .*{folder.name} to start anew"
+    ):
+        translate_vectors(TRANSLATOR, "old.npy", "new.npy")
+    assert translate_vectors(TRANSLATOR, "old.npy", "new.npy", force=True).resumed_at == 0
+    assert sorted(os.listdir()) == ["new.npy", "old.npy"]
+
+
+def test_a_probe_that_is_damaged_is_of_another_translator():
+    stopped_run()
+    (folder,) = Path().glob(".interbasin-*")
+    state = json.loads((folder / "state.json").read_text())
+    state["work"]["translator"]["probe"] = "damaged"
+    (folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(FileError, match="begun by another translator"):
+        translate_vectors(TRANSLATOR, "old.npy", "new.npy")
 
 
 # Full disks

@@ -24,9 +24,10 @@ from interbasin.data.vectors.tables import Selection, first_width, select
 from interbasin.errors import DataError, FileError, MissingExtraError, StoreError, UnknownNameError
 from interbasin.jobs.translate.applying import Piece
 
-__all__ = ["LanceRows", "LanceSink", "open_lance", "refuse_table_in_the_way"]
+__all__ = ["COUNTS", "LanceRows", "LanceSink", "open_lance", "refuse_table_in_the_way"]
 
 TABLE = "table"  # the name of a table that grows
+COUNTS = ("rows", "rows_per_batch", "version")  # that are saved
 METRICS = {"l2": "l2", "cosine": "cosine", "dot": "inner product"}
 
 
@@ -194,6 +195,7 @@ class LanceSink:
 
     def __init__(self, unfinished: Unfinished, name: str, schema: pa.Schema, column: str) -> None:
         self._unfinished, self.name, self._schema, self._column = unfinished, name, schema, column
+        unfinished.require_bytes({f"{TABLE}.lance/_versions": 0})
         self._address = Address("lance", name, unfinished.folder, TABLE)
         self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
         self.rows = 0

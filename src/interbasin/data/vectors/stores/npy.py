@@ -57,6 +57,8 @@ class ArraySink:
         described = {"descr": npy_format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, width)}
         npy_format.write_array_header_1_0(header, described)
         self._header, self._row_bytes, self._dtype = header.getvalue(), width * dtype.itemsize, dtype
+        grown = len(self._header) + int(unfinished.done.get("rows", 0)) * self._row_bytes
+        unfinished.require_bytes({self._path.name: grown})
         self.rows = int(unfinished.done.get("rows", 0))
         self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
         self._file: IO[bytes] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +54,8 @@ def open_sink(
     rows: Rows,
     translator: FittedTranslator,
     *,
+    scale: float | None = None,
+    bad_rows: str = "refuse",
     force: bool = False,
     in_place: bool = False,
 ) -> Sink:
@@ -62,6 +66,8 @@ def open_sink(
         source: Where ``rows`` are.
         rows: What will be written.
         translator: What they are translated by.
+        scale: What they are multiplied by before.
+        bad_rows: What becomes of rows that cannot be translated.
         force: Replace what is there, and what an unfinished run of other work left.
         in_place: The output may be the source itself (files).
 
@@ -76,7 +82,7 @@ def open_sink(
         from interbasin.data.vectors.stores.postgresql import PostgresqlRows, PostgresqlSink
 
         assert isinstance(rows, PostgresqlRows)
-        return PostgresqlSink(output, rows, width, translator_fingerprint(translator), force=force)
+        return PostgresqlSink(output, rows, width, translator_fingerprint(translator), bad_rows=bad_rows, force=force)
     if output.kind == "lance":
         from interbasin.data.vectors.stores.lance import refuse_table_in_the_way
 
@@ -94,20 +100,30 @@ def open_sink(
     work = {
         "source": dict(rows.fingerprint()),
         "translator": translator_fingerprint(translator),
-        "layout": {"kind": output.kind, "column": output.column, "dtype": str(dtype)},
+        "layout": {
+            "kind": output.kind,
+            "column": output.column,
+            "dtype": str(dtype),
+            "scale": scale,
+            "bad_rows": bad_rows,
+        },
     }
     if output.kind in ("npy", "npz"):
         _refuse_lost_columns(output, rows)
         # Opened last: it claims the place.
-        return _array_sink(output, source, rows, width, dtype, Unfinished(destination, work, force=force))
+        unfinished = Unfinished(destination, work, force=force)
+        with _closed_if_it_fails(unfinished):
+            return _array_sink(output, source, rows, width, dtype, unfinished)
     from interbasin.data.vectors.stores.columns import translated_schema
 
     schema, column = translated_schema(*_table(rows), width, dtype)
     if output.kind == "lance":
-        from interbasin.data.vectors.stores.lance import LanceSink
+        from interbasin.data.vectors.stores import lance
 
-        return LanceSink(Unfinished(destination, work, force=force), output.shown, schema, column)
-    from interbasin.data.vectors.stores.parquet import ParquetRows, ParquetSink, compressions
+        unfinished = Unfinished(destination, work, counts=lance.COUNTS, force=force)
+        with _closed_if_it_fails(unfinished):
+            return lance.LanceSink(unfinished, output.shown, schema, column)
+    from interbasin.data.vectors.stores.parquet import COUNTS, ParquetRows, ParquetSink, compressions
 
     found: dict[str, str] = {}
     if isinstance(rows, ParquetRows):
@@ -115,7 +131,19 @@ def open_sink(
         name = rows.selection.columns[0]
         of_vectors = [how for path, how in found.items() if path == name or path.startswith(f"{name}.")]
         found = {"": of_vectors[0] if of_vectors else "UNCOMPRESSED", **found}
-    return ParquetSink(Unfinished(destination, work, force=force), schema, column, width, dtype, rows.rows, found)
+    unfinished = Unfinished(destination, work, counts=COUNTS, force=force)
+    with _closed_if_it_fails(unfinished):
+        return ParquetSink(unfinished, schema, column, width, dtype, rows.rows, found)
+
+
+@contextlib.contextmanager
+def _closed_if_it_fails(unfinished: Unfinished) -> Iterator[None]:
+    """Around what takes a place that was claimed: a failure lets go of it."""
+    try:
+        yield
+    except BaseException:
+        unfinished.close()
+        raise
 
 
 def _array_sink(

@@ -32,9 +32,10 @@ from interbasin.data.vectors.tables import Selection
 from interbasin.errors import DataError
 from interbasin.jobs.translate.applying import Piece
 
-__all__ = ["ParquetRows", "ParquetSink", "compressions"]
+__all__ = ["COUNTS", "ParquetRows", "ParquetSink", "compressions"]
 
 MAGIC = b"PAR1"
+COUNTS = ("rows", "rows_per_batch", "bytes", "footer_bytes")  # that are saved
 DECODED_BYTES = 3 * 2**19  # at a time: so that pyarrow's levels and bitmaps of them stay in the processor's cache
 
 
@@ -131,6 +132,10 @@ class ParquetSink:
         self._before = leaves(pa.schema(list(schema)[:place]))
         self._others = pa.schema([field for field in schema if field.name != column])
         self._needed = rows * width * dtype.itemsize if self._column.codec == "UNCOMPRESSED" else 0
+        done = unfinished.done
+        unfinished.require_bytes(
+            {"vectors.parquet": done.get("bytes", 0), "groups": done.get("footer_bytes", 0)},
+        )
         done = unfinished.done
         self.rows = int(done.get("rows", 0))
         self.rows_per_batch: int | None = done.get("rows_per_batch")

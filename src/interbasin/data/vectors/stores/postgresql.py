@@ -347,11 +347,19 @@ class PostgresqlSink:
         rows: The source.
         width: Of the translated vectors.
         translator: Its fingerprint.
+        bad_rows: What becomes of rows that cannot be translated.
         force: Replace a column or table of that name, and an unfinished one of other work.
     """
 
     def __init__(
-        self, output: Address, rows: PostgresqlRows, width: int, translator: dict[str, Any], *, force: bool
+        self,
+        output: Address,
+        rows: PostgresqlRows,
+        width: int,
+        translator: dict[str, Any],
+        *,
+        bad_rows: str = "refuse",
+        force: bool,
     ) -> None:
         refuse_other_server(output, rows.address)
         self._rows, self._width, self._force = rows, width, force
@@ -375,7 +383,8 @@ class PostgresqlSink:
             with told(self._address, "preparing the output"):
                 if output.type is not None:
                     self._kind, self._written = known_type(self._connection, output.type)
-                self._work = {"source": rows.fingerprint(), "translator": translator, "layout": {"kind": self._kind}}
+                layout = {"kind": self._kind, "bad_rows": bad_rows}
+                self._work = {"source": rows.fingerprint(), "translator": translator, "layout": layout}
                 self._refuse_what_is_in_the_way()
                 self._take_up()
         except BaseException:

@@ -91,7 +91,9 @@ def translate_vectors(
         from interbasin.data.vectors.stores.on_ray import pieces_on_ray, require_ray
 
         require_ray(source)
-    sink = open_sink(destination, source, rows, translator, force=force, in_place=in_place)
+    sink = open_sink(
+        destination, source, rows, translator, scale=scale, bad_rows=bad_rows, force=force, in_place=in_place
+    )
 
     def note(done: int) -> None:
         if progress is not None:

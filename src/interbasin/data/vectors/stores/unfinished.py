@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +36,7 @@ class Unfinished:
     Args:
         destination: Where the output will be.
         work: What it is made of: ``source`` and ``translator``, fingerprints; ``layout``, what its bytes depend on.
+        counts: The numbers that its sink saves.
         force: Start anew where what is there is of other work.
 
     Attributes:
@@ -47,7 +48,15 @@ class Unfinished:
         FileError: if what is there is of other work, or another process is at it.
     """
 
-    def __init__(self, destination: Path, work: Mapping[str, Any], *, force: bool = False) -> None:
+    def __init__(
+        self,
+        destination: Path,
+        work: Mapping[str, Any],
+        *,
+        counts: Sequence[str] = ("rows", "rows_per_batch"),
+        force: bool = False,
+    ) -> None:
+        self._counts, self._force = counts, force
         self.name, self.destination = str(destination), Path(os.path.realpath(destination))
         # A digest, so that whatever name the destination may have, this one may be had as well.
         name = hashlib.sha256(self.destination.name.encode()).hexdigest()[:16]
@@ -60,7 +69,7 @@ class Unfinished:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._claim()
-            self.done = self._found(force)
+            self.done = self._found()
         except OSError as error:
             self._release()
             raise cannot_write(self.name, error) from error
@@ -80,20 +89,64 @@ class Unfinished:
                 f"Another process is writing {self.name} at this moment; wait for it, or choose another name."
             ) from error
 
-    def _found(self, force: bool) -> dict[str, Any]:
+    def _found(self) -> dict[str, Any]:
         if not self._state.exists():
             self._empty()
             return {}
-        state = read_document(self._state, FORMAT, VERSION)
         try:
+            state = self._read_state()
             check_same_work(state["work"], self._work, f"The unfinished {self.name}", f"remove {self.folder}")
         except FileError:
-            if not force:
+            if not self._force:
                 raise
             self._empty()
             return {}
         self._durable = dict(state["durable"])
         return dict(state["written"] if state["boot"] is not None and state["boot"] == _boot() else self._durable)
+
+    def _read_state(self) -> dict[str, Any]:
+        try:
+            state = read_document(self._state, FORMAT, VERSION)
+        except FileError as error:
+            raise self._cannot_go_on(f"its {self._state.name} cannot be read: {error}".rstrip(".")) from error
+        for name in ("work", "written", "durable"):
+            if not isinstance(state.get(name), dict):
+                raise self._cannot_go_on(f"its {self._state.name} does not tell {name!r}")
+        for name in ("source", "layout", "translator"):
+            if not isinstance(state["work"].get(name), dict):
+                raise self._cannot_go_on(f"its {self._state.name} does not tell the {name!r} of the work")
+        for name in ("written", "durable"):
+            for count in self._counts if state[name] else ():
+                if type(state[name].get(count)) is not int or state[name][count] < 0:
+                    raise self._cannot_go_on(f"its {self._state.name} does not tell {count!r} of what is {name}")
+        if not isinstance(state.get("boot"), str | None):
+            raise self._cannot_go_on(f"its {self._state.name} does not tell 'boot'")
+        return state
+
+    def _cannot_go_on(self, reason: str) -> FileError:
+        return FileError(
+            f"The unfinished {self.name} is damaged, so this run cannot go on from it ({reason}); remove {self.folder} "
+            "to start anew, or ask for that with force=True (--force)."
+        )
+
+    def require_bytes(self, sizes: Mapping[str, int]) -> None:
+        """Nothing, if the files and folders that grow here are as large as they were when they were last saved.
+
+        Where they are not and force was asked for, all of it is started anew.
+
+        Raises:
+            FileError: if one is missing or was cut.
+        """
+        for name, size in sizes.items() if self.done else ():
+            path = self.folder / name
+            if path.exists() and (path.is_dir() or path.stat().st_size >= size):
+                continue
+            if not self._force:
+                found = f"has {path.stat().st_size:,} of {size:,} bytes" if path.exists() else "is missing"
+                raise self._cannot_go_on(f"its {name} {found}")
+            self._empty()
+            self.done, self._durable = {}, {}
+            return
 
     def _empty(self) -> None:
         for path in self.folder.iterdir():
@@ -155,20 +208,25 @@ def check_same_work(found: Mapping[str, Any], asked: Mapping[str, Any], what: st
     Raises:
         FileError: if it is not; says which part differs.
     """
-    differs = [name for name in ("source", "layout") if found.get(name) != asked.get(name)]
+    differs = []
+    if found.get("source") != asked.get("source"):
+        differs.append("from another source, or the source has changed since")
+    before, now = dict(found.get("layout", {})), dict(asked.get("layout", {}))
+    scales = before.pop("scale", None), now.pop("scale", None)
+    if scales[0] != scales[1]:
+        differs.append(f"with the scale {scales[0]}, and {scales[1]} is asked for now")
+    # Rows that were refused are not there, so that a run which keeps them may follow, but not the other way round.
+    if (before.pop("bad_rows", "refuse"), now.pop("bad_rows", "refuse")) == ("keep", "refuse"):
+        differs.append("with bad rows kept, and to refuse them is asked for now")
+    if before != now:
+        differs.append("in another layout")
     if not same_probe(found.get("translator", {}), asked.get("translator", {})):
-        differs.append("translator")
-    if not differs:
-        return
-    told = {
-        "source": "from another source, or the source has changed since",
-        "layout": "in another layout",
-        "translator": "by another translator",
-    }
-    raise FileError(
-        f"{what} was begun {' and '.join(told[name] for name in differs)}, so this run cannot go on from it; {remedy} "
-        "to start anew, or ask for that with force=True (--force)."
-    )
+        differs.append("by another translator")
+    if differs:
+        raise FileError(
+            f"{what} was begun {' and '.join(differs)}, so this run cannot go on from it; {remedy} to start anew, or "
+            "ask for that with force=True (--force)."
+        )
 
 
 def cannot_write(destination: Path | str, error: OSError) -> FileError:
