@@ -70,16 +70,22 @@ class Choice:
 
     Attributes:
         method: The one that is best over all queries.
+        best: What that one finds in the mean, as it stands in the table.
         numbers: For each query the number of the method that is best over others.
         unanimous: Whether that is the same method for every query.
     """
 
     method: str
+    best: float
     numbers: Numbers
     unanimous: bool
 
-    def __str__(self) -> str:
-        return self.method if self.unanimous else f"{self.method} or what other queries prefer"
+    @property
+    def note(self) -> str:
+        """Why the mean of the numbers is another than the best of the table; empty where it is not."""
+        if f"{self.numbers.mean():.3f}" == f"{self.best:.3f}":
+            return ""
+        return f"the method chosen on other queries; the best in the table is {self.method} with {self.best:.3f}"
 
 
 def chosen_elsewhere(values: Mapping[str, Numbers], seed: int) -> Choice:
@@ -98,5 +104,6 @@ def chosen_elsewhere(values: Mapping[str, Numbers], seed: int) -> Choice:
         best = int(matrix[:, others].mean(1).argmax()) if others.any() else 0
         picked.add(best)
         honest[~others] = matrix[best, ~others]
-    chosen = int(matrix.mean(1).argmax())
-    return Choice(names[chosen], honest, picked == {chosen})
+    means = matrix.mean(1)
+    chosen = int(means.argmax())
+    return Choice(names[chosen], float(means[chosen]), honest, picked == {chosen})

@@ -135,14 +135,13 @@ def audit(
     primary = {way: choice.numbers for way, choice in choices.items()}
     best = choices["translate"].method if choices else next(iter(fitted))
     verdict = judged(
-        primary,
+        choices,
         yardstick.bootstrap,
         labelled=material.labels is not None,
         bound=known is not None and known.bound,
         k=k,
         depth=material.depth,
         margin=margin,
-        method=str(choices.get("translate", best)),
     )
     with work.stage("curve") as tell:
         drawn = None

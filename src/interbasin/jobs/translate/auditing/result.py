@@ -119,7 +119,15 @@ class Audit(Measured):
         """
         asked = {**self.request, **(request or {})}
         seed = int(self.request["seed"])
-        with new_outcome(folder, job="translate audit", request=asked, inputs=inputs, seed=seed, force=force) as out:
+        with new_outcome(
+            folder,
+            job="translate audit",
+            request=asked,
+            inputs=inputs,
+            seed=seed,
+            force=force,
+            elapsed=sum(self.timings.values()),
+        ) as out:
             out.metrics.update(self.metrics)
             out.timings.update(self.timings)
             out.warnings.extend(self.warnings)

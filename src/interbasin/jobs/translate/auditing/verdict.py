@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from interbasin.evaluate.retrieval import Bootstrap, Interval
-from interbasin.jobs.translate.auditing.figures import Numbers
+from interbasin.jobs.translate.auditing.figures import Choice
 
 __all__ = ["ADVICE", "Verdict", "judged"]
 
@@ -18,10 +19,12 @@ ADVICE = {
     "optional": "translated vectors are as good as re-embedding, and neither is shown to beat the old ones",
     "re-embed": "do not translate: only re-embedding beats what there is",
     "keep": "do not translate: the old model finds more, and re-embedding is not shown to pay",
+    "not alike": "without labels: translated vectors find other documents than the new model does",
     "undecided": "these queries do not tell",
 }
 FEWEST = 30  # queries; of fewer, draws are all alike and intervals too narrow
 ALIKE, APART = 0.9, 0.5  # shares of the new model's own first k that make translated vectors alike to it, or not
+NEGLIGIBLE = 1e-3  # a difference that no number of queries is worth
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Verdict:
 
 
 def judged(
-    values: Mapping[str, Numbers],
+    choices: Mapping[str, Choice],
     bootstrap: Bootstrap | None,
     *,
     labelled: bool,
@@ -51,18 +54,16 @@ def judged(
     k: int,
     depth: int,
     margin: float,
-    method: str,
 ) -> Verdict:
     """The verdict.
 
     Args:
-        values: By way (keep, translate, adapt, rerank, keep_rerank, reembed), a number a query.
+        choices: By way (keep, translate, adapt, rerank, keep_rerank, reembed), the best method and a number a query.
         bootstrap: Over these queries; None if there is nothing to measure by.
         labelled: Whether the numbers are recall by labels; else they are overlap with what the new model finds.
         bound: Whether re-embedding was measured on a pool: what it finds is then at most so much.
         k, depth: How many are looked at, and how many embedded anew.
         margin: What counts as nothing.
-        method: The method of the translated vectors.
     """
     if bootstrap is None:
         return Verdict(
@@ -71,6 +72,7 @@ def judged(
             "pool with the new model, or say which documents are right for which query.",
             {},
         )
+    values = {name: one.numbers for name, one in choices.items()}
     names = list(values)
     means = dict(zip(names, bootstrap.intervals(np.stack([values[name] for name in names], 1)), strict=True))
     wanted = [(a, b) for a, b in _COMPARED if a in values and b in values]
@@ -82,7 +84,7 @@ def judged(
         few = f"{bootstrap.count} queries are too few to decide by; give {FEWEST} at least, better some hundreds"
         return Verdict("undecided", f"{few}: {shown}.", differences)
     judge = _by_labels if labelled else _by_overlap
-    advice, text = judge(_Evidence(means, gaps, bound, k, depth, margin, method))
+    advice, text = judge(_Evidence(means, gaps, choices, labelled, bound, bootstrap.count, k, depth, margin))
     return Verdict(advice, text, differences)
 
 
@@ -102,32 +104,83 @@ _COMPARED = (
 class _Evidence:
     means: Mapping[str, Interval]
     gaps: Mapping[tuple[str, str], Interval]
+    choices: Mapping[str, Choice]
+    labelled: bool
     bound: bool
+    queries: int
     k: int
     depth: int
     margin: float
-    method: str
 
     def gap(self, a: str, b: str) -> Interval | None:
         return self.gaps.get((a, b))
 
+    def told(self, way: str) -> str:
+        """What a way finds, with the reason where its table says otherwise."""
+        note = self.choices[way].note
+        return f"{self.means[way]} ({note})" if note else f"{self.means[way]}"
+
+    def translated(self, verb: str, measure: str) -> str:
+        """What translated vectors find."""
+        note, method = self.choices["translate"].note, self.choices["translate"].method
+        found = f"{verb} {self.means['translate']}{measure}"
+        return f"translated vectors {found} ({note})" if note else f"translated vectors ({method}) {found}"
+
     def asides(self) -> str:
         """What else is worth knowing."""
         said = []
-        adapt, better = self.gap("adapt", "translate"), self.gap("keep_rerank", "rerank")
+        adapt = self.gap("adapt", "translate")
         if adapt is not None and adapt.low > 0:
+            most = "at most " if self.bound and not self.labelled else ""
             said.append(
-                f"Mapping new queries into the old index finds more than translating it ({self.means['adapt']})."
+                f"Mapping new queries into the old index finds more than translating it: {most}{self.told('adapt')}."
             )
-        first, search = ("keep_rerank", "old") if better is not None and better.low > 0 else ("rerank", "translated")
-        lacking = self.gap("reembed", first)
-        if lacking is not None:
-            as_good = ", as good as re-embedding everything" if lacking.high <= self.margin and not self.bound else ""
-            said.append(
-                f"Embedding only the first {self.depth} of each query's {search} search anew brings "
-                f"{self.means[first]}{as_good}."
-            )
+        said += self._embedding_the_top()
         return "".join(f" {one}" for one in said)
+
+    def _embedding_the_top(self) -> list[str]:
+        keep, behind, ahead = (self.means.get(name) for name in ("keep", "keep_rerank", "rerank"))
+        # Behind the old search nothing needs to be translated: that is named where it is no worse.
+        behind_is_best = behind is not None and (ahead is None or behind.value >= ahead.value)
+        first = "keep_rerank" if behind_is_best else "rerank"
+        lacking, gain = self.gap("reembed", first), self.gap("reembed", "keep")
+        if lacking is None:
+            return []
+        less = self.labelled and keep is not None and self.means[first].value < keep.value
+        if less:
+            worth = ", which is less than keeping the old model"
+        elif lacking.high <= self.margin and not self.bound and (gain is None or gain.value >= 0):
+            worth = ", as good as re-embedding everything"
+        else:
+            worth = ""
+        if behind_is_best and not less:
+            worth += ", without translating anything"
+        most = "at most " if self.bound else ""
+        search = "old" if behind_is_best else "translated"
+        return [
+            f"Embedding only the first {self.depth} of each query's {search} search anew brings {most}"
+            f"{self.told(first)}{worth}."
+        ]
+
+    def more(self, gap: Interval) -> str:
+        """How many queries it would take to tell a difference from nothing, if it is as large as it looks."""
+        needed = max(abs(gap.value), self.margin)
+        half = max(gap.high - gap.value, gap.value - gap.low)
+        if needed < NEGLIGIBLE or half <= needed:
+            return "Give more of them."
+        count = _two_digits(self.queries * (half / needed) ** 2)
+        return f"Give more of them: about {count:,} would tell a difference of {needed:.3f} from nothing."
+
+
+def _two_digits(count: float) -> int:
+    """A count, rounded up to two digits.
+
+    Example:
+        >>> _two_digits(1234.5), _two_digits(87.2), _two_digits(2000)
+        (1300, 88, 2000)
+    """
+    step = int(10 ** max(0, math.floor(math.log10(count)) - 1))
+    return math.ceil(count / step - 1e-9) * step
 
 
 def _by_labels(found: _Evidence) -> tuple[str, str]:
@@ -139,7 +192,7 @@ def _by_labels(found: _Evidence) -> tuple[str, str]:
     )
     assert keep is not None and translate is not None and ours is not None
     what = f"recall at {found.k}"
-    seen = f"translated vectors ({found.method}) find {translate} by {what}, the old model {keep}"
+    seen = f"{found.translated('find', f' by {what}')}, the old model {keep}"
     most = "at most " if found.bound else ""
     if lacking is None or gain is None or reembed is None:
         if ours.low > 0:
@@ -148,7 +201,10 @@ def _by_labels(found: _Evidence) -> tuple[str, str]:
         if ours.high < 0:
             text = f"Do not translate: {seen}. What re-embedding would bring is not known."
             return "keep", text + found.asides()
-        return "undecided", f"These queries do not tell: {seen}. Give more of them." + found.asides()
+        if max(abs(ours.low), abs(ours.high)) <= found.margin:
+            text = f"Translating changes nothing that matters: {seen}. What re-embedding would bring is not known."
+            return "undecided", text + found.asides()
+        return "undecided", f"These queries do not tell: {seen}. {found.more(ours)}" + found.asides()
     brings = f"re-embedding everything {most}{reembed}"
     pays = gain.low > 0 and gain.high > found.margin and not found.bound
     if ours.high < 0:
@@ -184,18 +240,18 @@ def _by_labels(found: _Evidence) -> tuple[str, str]:
         return "re-embed", (
             f"Do not count on translating: {seen}, which is no gain that these queries show; {brings}." + found.asides()
         )
-    return "undecided", f"These queries do not tell: {seen}, {brings}. Give more of them." + found.asides()
+    return "undecided", f"These queries do not tell: {seen}, {brings}. {found.more(ours)}" + found.asides()
 
 
 def _by_overlap(found: _Evidence) -> tuple[str, str]:
     translate = found.means["translate"]
     most = "at most " if found.bound else ""
-    head = f"of the new model's own first {found.k}, translated vectors ({found.method}) bring {most}{translate}"
+    head = f"of the new model's own first {found.k}, {found.translated(f'bring {most}'.rstrip(), '')}"
     unknown = "Without labels nothing tells whether the old model finds what is right more often."
     if translate.high < APART:
-        return "re-embed", (
+        return "not alike", (
             f"Do not take translated vectors for the new model's: {head}. {unknown} To have what the new model finds, "
-            "re-embed." + found.asides()
+            "everything must be embedded anew; whether that pays, labels would tell." + found.asides()
         )
     if translate.low >= ALIKE and not found.bound:
         return "translate", f"Translating is nearly as good as re-embedding: {head}. {unknown}" + found.asides()
