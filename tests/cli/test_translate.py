@@ -59,6 +59,33 @@ def test_a_fit_is_shown_and_left_with_its_card():
     assert outcome.request["method"] == "auto" and set(outcome.inputs) == {"source", "target"}
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--method", "ridge", "--whitening", "0.3"], "--whitening: is for procrustes, and the method is ridge"),
+        (["--strength", "0.3"], "--strength: is for relative-projection, ridge, cca, and the method is auto"),
+        (["--method", "relative-projection", "--delta", "0.6"], "--delta: is for --variant pruned"),
+        (["--method", "ridge", "--criterion", "error"], "--criterion: is for auto"),
+    ],
+)
+def test_an_option_that_the_method_does_not_look_at_is_refused(words, said, tmp_path):
+    found = run("translate", "fit", "pairs-old.npy", "pairs-new.npy", "-o", "map", *words)
+    assert found.exit_code == 2 and said in " ".join(found.stderr.split())
+    assert not (tmp_path / "map").exists()
+
+
+def test_a_choice_is_shown_with_what_it_was_chosen_from():
+    shown = " ".join(done("fit", "pairs-old.npy", "pairs-new.npy", "-o", "map").stdout.split())
+    assert "chosen from" in shown and "procrustes, standardised 0." in shown and "lengths carried" in shown
+    shown = done("fit", "pairs-old.npy", "pairs-new.npy", "-o", "cosine", "--method", "relative-projection").stdout
+    assert "not carried: compare by cosine" in shown
+
+
+def test_another_metric_can_be_measured_than_was_fitted_for():
+    done("fit", "pairs-old.npy", "pairs-new.npy", "--method", "ridge", "--metric", "dot", "-o", "map")
+    assert "recall_1" in done("evaluate", "map", "old.npy", "new.npy", "--metric", "cosine").stdout
+
+
 def test_a_fit_for_programs_with_queries_and_columns():
     words = ["fit", "pairs.npz", "pairs.npz", "--column", "old", "--target-column", "new", "--method", "ridge"]
     found = json.loads(done(*words, "-o", "map", "--json", "--quiet").stdout)

@@ -67,7 +67,9 @@ def evaluate(
     if output is not None:
         refuse_outcome_in_the_way(output, force=force)
     fitted = Translator.load(translator)
-    fitted.card_.refuse_others(Card.of(card_of(ctx.params)), "These pairs")
+    # Measuring by another metric than it was fitted for harms nothing.
+    said = {name: value for name, value in card_of(ctx.params).items() if name != "metric"}
+    fitted.card_.refuse_others(Card.of(said), "These pairs")
     with words.status("Evaluating"):
         found = evaluate_translation(
             fitted,

@@ -91,6 +91,7 @@ def fit(
     from interbasin.jobs.translate import Card, Translator, fit_translation
     from interbasin.outcome import refuse_outcome_in_the_way
 
+    _refuse_options_of_others(ctx, method, variant)
     refuse_outcome_in_the_way(output, force=force)
     card = Card.of(card_of(ctx.params))
     translator = Translator(
@@ -118,6 +119,33 @@ def fit(
         words.remark(warning)
 
 
+# Option -> the methods that look at it.
+_LOOKED_AT_BY = {
+    "variant": ("relative-projection",),
+    "delta": ("relative-projection",),
+    "omega": ("relative-projection",),
+    "completion": ("relative-projection",),
+    "strength": ("relative-projection", "ridge", "cca"),
+    "standardise": ("procrustes",),
+    "whitening": ("procrustes",),
+    "criterion": ("auto",),
+}
+
+
+def _refuse_options_of_others(ctx: typer.Context, method: str, variant: str) -> None:
+    """Refuse an option that the method would not look at, rather than leave it out without a word."""
+    for name, methods in _LOOKED_AT_BY.items():
+        source = ctx.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        if method not in methods:
+            raise typer.BadParameter(
+                f"is for {', '.join(methods)}, and the method is {method}.", param_hint=f"--{name}"
+            )
+        if name in ("delta", "omega") and variant != "pruned":
+            raise typer.BadParameter("is for --variant pruned.", param_hint=f"--{name}")
+
+
 def _show(console: Console, found: FittedMaps, output: Path) -> None:
     one, metrics = found.documents, found.metrics
     chosen = f"{one.chosen_}{' (chosen)' if one.method == 'auto' else ''}"
@@ -125,7 +153,11 @@ def _show(console: Console, found: FittedMaps, output: Path) -> None:
         ("method", chosen),
         ("numbers a row", f"{one.target_width} <- {one.source_width}"),
         ("pairs", f"{metrics['pairs']:,.0f}"),
+        ("lengths", "carried" if one.carries_norms else "not carried: compare by cosine"),
     ]
+    if one.judged_:
+        scores = "; ".join(f"{name} {number(score)}" for name, score in one.judged_.items())
+        facts.insert(1, ("chosen from", f"{scores}  ({one.criterion})"))
     if "cosine" in metrics:
         held = f"{metrics['pairs_held_out']:,.0f} pairs that a first fit did not see"
         facts += [

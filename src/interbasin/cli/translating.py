@@ -36,8 +36,8 @@ METHODS = ("relative-projection", "procrustes", "ridge", "affine", "cca", "relat
 
 Column = Annotated[str | None, typer.Option(help="Column of .parquet files, or array of .npz files.")]
 Metric = Annotated[str | None, typer.Option(help="How vectors are compared: cosine, dot or l2.")]
-SourceModel = Annotated[str | None, typer.Option(help="For the card: what made SOURCE.")]
-TargetModel = Annotated[str | None, typer.Option(help="For the card: what made TARGET.")]
+SourceModel = Annotated[str | None, typer.Option(help="What made SOURCE: kept in a card, or compared with it.")]
+TargetModel = Annotated[str | None, typer.Option(help="What made TARGET: kept in a card, or compared with it.")]
 SourcePrefix = Annotated[str | None, typer.Option(help="For the card: what SOURCE's model puts before a text.")]
 TargetPrefix = Annotated[str | None, typer.Option(help="For the card: what TARGET's model puts before a text.")]
 Chunking = Annotated[str | None, typer.Option(help="For the card: how long texts were cut.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interbasin.errors import FitError, ShapeError
+from interbasin.errors import DataError, FitError, ShapeError
 from interbasin.jobs.translate import Translator, evaluate_translation, fit_translation
 from interbasin.outcome import Outcome
 
@@ -65,6 +65,37 @@ def test_few_pairs_and_lost_lengths_are_warned_of(pairs):
     assert any(
         "compared by dot, for which lengths count, and relative-projection does not" in one for one in lost.warnings
     )
+
+
+def test_rows_that_are_no_pairs_are_warned_of(pairs):
+    x, y = pairs
+    mixed = fit_translation(Translator(method="procrustes"), x, np.random.default_rng(0).permutation(y))
+    (warning,) = mixed.warnings
+    assert warning.startswith("The pairs do not look like pairs") and "in the same order?" in warning
+    assert fit_translation(Translator(method="procrustes"), x, y).warnings == ()
+
+
+def test_what_cannot_be_measured_is_warned_of(pairs):
+    x, y = pairs
+    few = fit_translation(Translator(method="procrustes"), x[:30], y[:30])
+    assert any(one.startswith("Of 30 pairs none can be spared") for one in few.warnings)
+    cosines = fit_translation(Translator(method="relative"), x, y)
+    assert "for a RelativeDecoder" in cosines.warnings[0] and "cosine" not in cosines.metrics
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_rows_that_are_all_the_same_are_refused(pairs, side):
+    x, y = (np.ones_like(one) if side == name else one for name, one in zip(("source", "target"), pairs, strict=True))
+    with pytest.raises(DataError, match=f"rows of the {side} are the same"):
+        fit_translation(Translator(method="ridge"), x, y)
+
+
+def test_the_seconds_of_an_outcome_are_those_of_the_whole_job(pairs, tmp_path):
+    fitted = fit_translation(Translator(method="ridge"), *pairs)
+    outcome = fitted.save(tmp_path / "map")
+    assert 0 < fitted.seconds <= outcome.seconds and outcome.timings["fit"] == fitted.seconds
+    held = evaluate_translation(fitted.documents, *pairs)
+    assert 0 < held.seconds <= held.save(tmp_path / "held").seconds
 
 
 def test_the_figures_of_pairs(pairs, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,12 +40,15 @@ class HeldOut(Measured):
         figures: By name, with intervals over the pairs.
         untranslated: The same for the source's rows as they are, where both spaces are of one width.
         pairs: How many there were.
+        request: What was asked, as far as it is not vectors.
+        seconds: How long it took.
     """
 
     figures: Mapping[str, Interval] = field(default_factory=dict)
     untranslated: Mapping[str, Interval] = field(default_factory=dict)
     pairs: int = 0
     request: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def save(
         self,
@@ -57,8 +61,15 @@ class HeldOut(Measured):
         """Leave an outcome: the figures, and a plot of them."""
         asked = {**self.request, **(request or {})}
         with new_outcome(
-            folder, job="translate evaluate", request=asked, inputs=inputs, seed=self.request["seed"], force=force
+            folder,
+            job="translate evaluate",
+            request=asked,
+            inputs=inputs,
+            seed=self.request["seed"],
+            force=force,
+            elapsed=self.seconds,
         ) as out:
+            out.timings["evaluate"] = self.seconds
             out.metrics.update(self.metrics)
             bars = {"translated": {name: one.value for name, one in self.figures.items()}}
             if self.untranslated:
@@ -94,6 +105,7 @@ def evaluate_translation(
     """
     if translator.chosen_ == "relative":
         raise FitError("Cosines with anchors have nothing to be compared with; evaluate a translation.")
+    started = time.perf_counter()
     source, target = paired_rows(x, y)
     made = torch.as_tensor(translator.transform(source))
     translator.score(source[:2], target[:2])  # which refuses what is of another width
@@ -107,7 +119,7 @@ def evaluate_translation(
         metrics |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
     metrics |= {f"{name}_untranslated": one.value for name, one in plain.items()}
     request = {"metric": metric, "draws": draws, "seed": seed}
-    return HeldOut(metrics, figures, plain, len(source), request)
+    return HeldOut(metrics, figures, plain, len(source), request, time.perf_counter() - started)
 
 
 def _measured(found: torch.Tensor, wanted: torch.Tensor, metric: str, bootstrap: Bootstrap) -> dict[str, Interval]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from interbasin.errors import DataError
 from interbasin.evaluate.measured import Measured
 from interbasin.jobs.translate.cards import Card
 from interbasin.jobs.translate.evaluating import evaluate_translation
@@ -23,6 +25,7 @@ FEWEST = 40  # pairs from which some can be spared
 HELD = 0.2  # of the pairs
 MOST_HELD = 2000
 QUERIES = "queries"
+NO_PAIRS = 0.2  # mean cosine below which rows that find their partner by chance alone are no pairs
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,15 @@ class FittedMaps(Measured):
         documents: The translator of documents, or of everything.
         queries: The translator of queries, if they had pairs of their own.
         warnings: What a user should know.
+        request: What was asked, as far as it is not vectors.
+        seconds: How long it took.
     """
 
     documents: Translator = field(default_factory=Translator)
     queries: Translator | None = None
     warnings: tuple[str, ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def save(
         self,
@@ -50,8 +56,11 @@ class FittedMaps(Measured):
     ) -> Outcome:
         """Leave an outcome that `Translator.load` reads; the translator of queries lies below it, in ``queries``."""
         asked = {**self.request, **(request or {})}
-        seed = self.documents.seed
-        with new_outcome(folder, job="translate fit", request=asked, inputs=inputs, seed=seed, force=force) as out:
+        seed, before = self.documents.seed, self.seconds
+        with new_outcome(
+            folder, job="translate fit", request=asked, inputs=inputs, seed=seed, force=force, elapsed=before
+        ) as out:
+            out.timings["fit"] = before
             out.metrics.update(self.metrics)
             out.warnings.extend(self.warnings)
             with out.filled("translation", "file") as here:
@@ -82,6 +91,9 @@ def fit_translation(
             ways need one.
         card: What the vectors are.
 
+    Raises:
+        DataError: if all rows of a side are the same.
+
     Example:
         >>> generator = np.random.default_rng(0)
         >>> x = generator.normal(size=(100, 4))
@@ -89,6 +101,7 @@ def fit_translation(
         >>> round(found.metrics["cosine"], 3)
         1.0
     """
+    started = time.perf_counter()
     given = Card.of(card)
     documents, metrics, warnings = _fitted(translator, x, y, given if queries is None else _of(given, "documents"))
     found = dict(metrics)
@@ -97,7 +110,8 @@ def fit_translation(
         map_of_queries, of_queries, more = _fitted(translator, *queries, _of(given, "queries"))
         found |= {f"{QUERIES}_{name}": value for name, value in of_queries.items()}
         warnings += [f"Queries: {one}" for one in more]
-    return FittedMaps(found, documents, map_of_queries, tuple(warnings), {**translator.get_params(), **given.to_json()})
+    asked = {**translator.get_params(), **given.to_json()}
+    return FittedMaps(found, documents, map_of_queries, tuple(warnings), asked, time.perf_counter() - started)
 
 
 def _of(card: Card, role: str) -> Card:
@@ -106,6 +120,9 @@ def _of(card: Card, role: str) -> Card:
 
 def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Translator, dict[str, float], list[str]]:
     source, target = paired_rows(x, y)
+    for what, rows in (("source", source), ("target", target)):
+        if bool((rows == rows[0]).all()):
+            raise DataError(f"All {len(rows)} rows of the {what} are the same, which shows nothing; give other items.")
     warnings: list[str] = []
     metrics: dict[str, float] = {"pairs": float(len(source))}
     found = clone(translator).fit(source, target, card=card)
@@ -114,6 +131,16 @@ def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Transla
     if rank is not None:
         metrics["rank"] = float(rank)
     warnings += found.remarks
+    if chosen is None:
+        warnings.append(
+            f"What 'relative' gives are cosines with the {len(source):,} pairs as anchors, for a RelativeDecoder of the "
+            "target's side; it is no translation by itself, and nothing was measured."
+        )
+    elif len(source) < FEWEST:
+        warnings.append(
+            f"Of {len(source)} pairs none can be spared to measure by, so nothing tells how good the translation is; "
+            f"give {FEWEST} at least, better some hundreds."
+        )
     if card.metric in ("dot", "l2") and not found.carries_norms:
         warnings.append(
             f"The vectors are compared by {card.metric}, for which lengths count, and {found.chosen_} does not carry "
@@ -133,4 +160,10 @@ def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Transla
             "pairs": float(len(source)),
             "pairs_held_out": float(len(held)),
         }
+        if metrics["recall_10_low"] <= 10 / len(held) and metrics["cosine"] < NO_PAIRS:
+            warnings.append(
+                f"The pairs do not look like pairs: of {len(held)} that were held out, {metrics['recall_10']:.1%} find "
+                f"their partner among the nearest 10, as many as by chance, and their mean cosine is "
+                f"{metrics['cosine']:.3f}. Are the rows of both files the same items, in the same order?"
+            )
     return found, metrics, warnings
