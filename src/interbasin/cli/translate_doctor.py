@@ -9,7 +9,6 @@ import typer
 
 from interbasin.cli.output import ERROR, Debug, Json, Output, Quiet, print_table
 from interbasin.cli.translating import Column, Force, Seed, request_of
-from interbasin.counting import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +61,7 @@ def doctor(
         found = examined(rows, seed=seed, progress=done)
     summary: dict[str, object] = {
         "vectors": address.shown,
+        "dtype": found.dtype,
         "healthy": found.healthy,
         "metrics": dict(found.metrics),
         "findings": [vars(one) for one in found.findings],
@@ -77,7 +77,7 @@ def doctor(
 
 
 def _show(console: Console, found: Checkup, output: Path | None) -> None:
-    console.print(f"{counted(found.rows, 'row')} of {counted(found.width, 'number')}")
+    console.print(found.basics, soft_wrap=True)
     if found.findings:
         rows = [(one.severity, one.kind, one.text) for one in found.findings]
         print_table(console, ("", "kind", "what was found"), rows, words=(0, 1, 2))

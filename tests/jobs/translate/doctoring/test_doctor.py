@@ -34,7 +34,17 @@ def test_nothing_is_found_where_nothing_is_wrong():
     for rows in (healthy(), unit(healthy()), healthy().astype(np.float16), healthy(3)):
         result = doctor(rows)
         assert result.findings == () and result.healthy
-    assert str(doctor(healthy())) == "600 rows of 24 numbers: nothing was found."
+
+
+def test_the_basics_are_said():
+    rows = healthy()
+    lengths = np.linalg.norm(rows, axis=1)
+    said = f"600 rows of 24 numbers, float32, of lengths from {lengths.min():.4g} to {lengths.max():.4g}"
+    assert str(doctor(rows)) == f"{said}: nothing was found." and doctor(rows).basics == said
+    assert doctor(unit(rows)).basics == "600 rows of 24 numbers, float32, all of length 1"
+    assert doctor(7 * unit(rows)).basics.endswith("float32, all of length 7")
+    assert doctor(rows.astype(np.float16)).basics.startswith("600 rows of 24 numbers, float16, of")
+    assert doctor(np.zeros((4, 3))).basics == "4 rows of 3 numbers, float64"
 
 
 @pytest.mark.parametrize("batch", [7, 100, 1000])
@@ -97,7 +107,41 @@ def test_vectors_that_were_rounded_to_eight_bits_are_recognised(width):
         levels = np.round(rows / step)
         assert found((levels * step).astype(np.float32))["storage"].text.count("rounded to int8 and scaled back") == 1
         assert "The numbers are int8: quantised vectors" in found(levels.astype(np.int8))["storage"].text
+        again = found((levels * step).astype(np.float32))
+        assert set(again) == {"storage"}  # and what rounding does to lengths is not taken for two kinds of them
+        assert doctor((levels * step).astype(np.float32)).lengths.startswith("all of length 1")
     assert "storage" not in found(rows)
+
+
+def test_rounded_vectors_of_which_only_some_are_normalised_are_still_found():
+    rows = healthy(300, 384)
+    rows[:100] = unit(rows[:100])
+    step = np.abs(rows).max(1, keepdims=True) / 127
+    assert "Norms are mixed: 33%" in found((np.round(rows / step) * step).astype(np.float32))["norms"].text
+
+
+def test_whole_numbers_are_not_called_quantised():
+    rows = np.arange(3000, dtype=np.int64).reshape(100, 30) % 977 + 1
+    text = found(rows)["storage"].text
+    assert text.startswith("The numbers are int64: whole numbers, which encoders do not give") and "quant" not in text
+    assert "quantised" in found(rows.astype(np.uint8) | 1)["storage"].text
+
+
+def test_the_worst_comes_first_and_what_is_only_possible_last():
+    rows = two_subjects()
+    rows[:, 3] = 2.5
+    rows[9], rows[12] = 0, rows[11]
+    kinds = [(one.kind, one.severity) for one in doctor(rows).findings]
+    assert [one for one, _ in kinds] == ["zero", "dimensions", "duplicate", "two parts"]
+    assert [one for _, one in kinds] == ["error", "warning", "remark", "remark"]
+
+
+def two_subjects() -> np.ndarray:
+    draws = np.random.default_rng(3)
+    # One side cares for directions that the other hardly has, but for some that they share.
+    one, other = np.full(48, 0.3), np.full(48, 0.3)
+    one[:12], other[8:20] = 2, 2
+    return np.concatenate([draws.normal(size=(3000, 48)) * one, draws.normal(size=(3000, 48)) * other])
 
 
 def test_other_storage_is_recognised():
@@ -164,7 +208,8 @@ def test_two_models_throughout_are_found_where_they_lie_apart():
     draws = np.random.default_rng(0)
     one, other = model(6000, 1000) + draws.normal(size=48) * 2, model(6000, 2000) + draws.normal(size=48) * 2
     mixed = np.where(draws.random((6000, 1)) < 0.5, one, other)
-    finding = found(mixed)["two models"]
+    finding = found(mixed)["two parts"]
+    assert finding.text.startswith("The rows fall into two clusters, which may be two subjects or two models: about ")
     assert "of the rows, here and there, vary along other directions" in finding.text
 
 
@@ -183,13 +228,10 @@ def test_subjects_are_not_taken_for_models():
 
 
 def test_what_may_be_subjects_is_only_a_remark():
-    draws = np.random.default_rng(3)
-    # One side cares for directions that the other hardly has, but for some that they share.
-    one, other = np.full(48, 0.3), np.full(48, 0.3)
-    one[:12], other[8:20] = 2, 2
-    rows = np.concatenate([draws.normal(size=(3000, 48)) * one, draws.normal(size=(3000, 48)) * other])
-    finding = found(rows)["two models"]
-    assert finding.severity == "remark" and "may share the table, or two subjects: rows" in finding.text
+    rows = two_subjects()
+    finding = found(rows)["two parts"]
+    assert finding.severity == "remark"
+    assert finding.text.startswith("The rows fall into two parts, which may be two subjects or two models: rows ")
     assert doctor(rows).healthy
 
 

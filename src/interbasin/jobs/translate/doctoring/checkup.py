@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,17 +15,19 @@ from interbasin.counting import counted
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.retrieval.search import blocks_of
-from interbasin.jobs.translate.doctoring.lattice import storage_of
+from interbasin.jobs.translate.doctoring.lattice import largest_step, storage_of
 from interbasin.jobs.translate.doctoring.mixture import Stretches
 from interbasin.jobs.translate.row_hashes import hashes
 from interbasin.outcome import Outcome, new_outcome
 
 __all__ = ["Checkup", "Finding", "doctor"]
 
+SEVERITIES = ("error", "warning", "remark")
 NAMED = 5  # rows in a message
 MOST_HASHES = 2**22  # kept at once; of a larger table every second, fourth, ... distinct row is looked at
 LOOKED_AT = 512  # rows whose numbers are looked at one by one
 UNIT = 1e-3  # how far from 1 a length may be
+ROUNDED = 5.0  # standard deviations that rounding may move it further
 MIXED = 0.01  # share of rows that makes a second kind of norms more than an accident
 LONG = 10.0  # times the median: an outlier
 BINS = np.linspace(-40, 40, 8001)  # of the binary logarithm of lengths
@@ -45,7 +48,7 @@ class Finding:
 
     Attributes:
         kind: What: ``"not finite"``, ``"zero"``, ``"duplicate"``, ``"norms"``, ``"dimensions"``, ``"storage"``,
-            ``"padded"``, ``"truncated"``, ``"two models"``.
+            ``"padded"``, ``"truncated"``, ``"two models"``, ``"two parts"``.
         severity: ``"error"``: searching or translating will fail or mislead. ``"warning"``: look at it. ``"remark"``:
             good to know.
         count: How many rows, or dimensions.
@@ -67,11 +70,15 @@ class Checkup(Measured):
     Attributes:
         findings: The worst first.
         rows, width: Of the table.
+        dtype: What its numbers are stored as.
+        lengths: Of its rows, in words; empty if none has one.
     """
 
     findings: tuple[Finding, ...] = ()
     rows: int = 0
     width: int = 0
+    dtype: str = ""
+    lengths: str = ""
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -79,8 +86,14 @@ class Checkup(Measured):
         """Whether nothing but remarks was found."""
         return all(one.severity == "remark" for one in self.findings)
 
+    @property
+    def basics(self) -> str:
+        """What kind of table it is, on one line."""
+        about = [f"{counted(self.rows, 'row')} of {counted(self.width, 'number')}", self.dtype, self.lengths]
+        return ", ".join(filter(None, about))
+
     def __str__(self) -> str:
-        head = f"{counted(self.rows, 'row')} of {counted(self.width, 'number')}: "
+        head = f"{self.basics}: "
         if not self.findings:
             return head + "nothing was found."
         return (
@@ -163,7 +176,17 @@ def doctor(
             progress(state.rows)
     if state is None or state.rows == 0:
         raise DataError("There are no rows to look at; give a table with some.")
-    return Checkup(state.metrics(), tuple(state.findings()), state.rows, state.width, {"seed": seed})
+    # What is only possible comes behind all that is certain.
+    worst_first = sorted(state.findings(), key=lambda one: (SEVERITIES.index(one.severity), one.kind == "two parts"))
+    return Checkup(
+        state.metrics(),
+        tuple(worst_first),
+        state.rows,
+        state.width,
+        str(state.dtype),
+        state.lengths_in_words(),
+        {"seed": seed},
+    )
 
 
 def _batches(vectors: Any, rows_per_batch: int | None) -> Iterator[NDArray[Any]]:
@@ -347,9 +370,14 @@ class _State:
             where = f"rows {shown}{' ...' if len(found.stretches) > NAMED else ''}, or about so,"
         else:
             where = f"about {found.share:.0%} of the rows, here and there,"
-        head = "Two models share the table" if found.sure else "Two models may share the table, or two subjects"
+        what = "parts" if found.how == "stretches" else "clusters"
+        head = (
+            "Two models share the table"
+            if found.sure
+            else f"The rows fall into two {what}, which may be two subjects or two models"
+        )
         yield Finding(
-            "two models",
+            "two models" if found.sure else "two parts",
             "error" if found.sure else "remark",
             round(found.share * self.good),
             tuple(first for first, _ in found.stretches[:NAMED]),
@@ -357,13 +385,43 @@ class _State:
             "model have .1 to 1).",
         )
 
+    @cached_property
+    def _stored_before(self) -> str | None:
+        return storage_of(np.concatenate(self.looked_at)) if self.dtype.kind == "f" and self.looked_at else None
+
+    def _unit(self) -> tuple[int, float]:
+        """How many rows have length 1, and how far from it they may be: further where numbers were rounded."""
+        if self._stored_before != "int8":
+            return self.unit, UNIT
+        step = largest_step(np.concatenate(self.looked_at))
+        # A number is moved by a step / sqrt(12) on average, and a length by as much; and what is rounded is longer.
+        tolerance = ROUNDED * step / np.sqrt(12) + self.width * step**2 / 24
+        if tolerance <= UNIT or tolerance >= 1:
+            return self.unit, UNIT
+        low, high = np.searchsorted(BINS, np.log2([1 - tolerance, 1 + tolerance]))
+        return int(self.lengths[low : high + 1].sum()), float(tolerance)
+
+    def lengths_in_words(self) -> str:
+        if not self.good:
+            return ""
+        _, tolerance = self._unit()
+        off = max(1 - self.shortest, self.longest - 1)
+        if off <= UNIT:
+            return "all of length 1"
+        if off <= tolerance:
+            return "all of length 1, but for rounding"
+        if self.longest - self.shortest <= UNIT * self.longest:
+            return f"all of length {self.longest:.4g}"
+        return f"of lengths from {self.shortest:.4g} to {self.longest:.4g}"
+
     def _norms(self) -> Iterator[Finding]:
-        share = self.unit / self.good
+        unit, _ = self._unit()
+        share = unit / self.good
         if MIXED <= share <= 1 - MIXED:
             yield Finding(
                 "norms",
                 "warning",
-                min(self.unit, self.good - self.unit),
+                min(unit, self.good - unit),
                 (),
                 f"Norms are mixed: {share:.0%} of the rows have length 1 and the others from {self.shortest:.3g} to "
                 f"{self.longest:.3g}; some were normalised and some were not.",
@@ -403,11 +461,18 @@ class _State:
         return int(np.flatnonzero(self.last_used)[-1])
 
     def _storage(self) -> Iterator[Finding]:
-        if self.dtype.kind in "iub":
+        if self.dtype in (np.int8, np.uint8):
             text = f"The numbers are {self.dtype}: quantised vectors, which mean nothing before they are scaled."
             yield Finding("storage", "warning", self.rows, (), text)
             return
-        found = storage_of(np.concatenate(self.looked_at))
+        if self.dtype.kind in "iub":
+            text = (
+                f"The numbers are {self.dtype}: whole numbers, which encoders do not give. Check that these are "
+                "vectors, and not ids, counts or tokens."
+            )
+            yield Finding("storage", "warning", self.rows, (), text)
+            return
+        found = self._stored_before
         if found == "binary":
             yield Finding("storage", "warning", self.rows, (), "There are only two different numbers: binary codes.")
         elif found == "int8":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["storage_of"]
+__all__ = ["largest_step", "storage_of"]
 
 MOST_LEVELS = 300.0  # steps from zero to the largest number, of eight bits with or without a sign
 NEAR = 0.02  # of a step
@@ -24,7 +24,7 @@ def storage_of(rows: NDArray[np.float64]) -> str | None:
     levels = np.unique(rows[: min(len(rows), 64)])
     if len(levels) <= 2 and len(np.unique(rows)) <= 2:
         return "binary"
-    if np.mean([_on_a_grid(row) for row in rows]) >= MOST_ROWS:
+    if np.mean([_step(row) is not None for row in rows]) >= MOST_ROWS:
         return "int8"
     with np.errstate(over="ignore"):
         if np.array_equal(rows.astype(np.float16).astype(np.float64), rows):
@@ -35,18 +35,23 @@ def storage_of(rows: NDArray[np.float64]) -> str | None:
     return None
 
 
-def _on_a_grid(row: NDArray[np.float64]) -> bool:
-    """Whether all numbers of a row are multiples of one step, with few steps to the largest."""
+def largest_step(rows: NDArray[np.float64]) -> float:
+    """The largest step of which the numbers of a row are multiples; 0 if there is none."""
+    return max((step for row in rows if (step := _step(row)) is not None), default=0.0)
+
+
+def _step(row: NDArray[np.float64]) -> float | None:
+    """The step of which all numbers of a row are multiples, with few steps to the largest."""
     largest = float(np.abs(row).max())
     sizes = np.unique(np.abs(row))
     gaps = np.diff(sizes)
     gaps = gaps[gaps > 1e-5 * largest]  # of what is only rounded
     if len(gaps) == 0:
-        return False
+        return None
     step = float(gaps.min())
     if largest / step > MOST_LEVELS:
-        return False
+        return None
     # The smallest gap carries two roundings; over all levels the step is known better.
     step = largest / max(1.0, round(largest / step))
     places = row / step
-    return bool(np.abs(places - np.round(places)).max() < NEAR)
+    return step if np.abs(places - np.round(places)).max() < NEAR else None
