@@ -138,7 +138,7 @@ def apply(
                 progress=note,
             )
         except KeyboardInterrupt:
-            if kept[0]:
+            if kept[0] and not vectors.startswith("faiss:"):  # of an index nothing is kept
                 words.remark(f"{kept[0]:,} of {kept[1]:,} rows are kept; run the same command to go on.")
             raise
     words.result(made.summary(), lambda console: _show(console, made))

@@ -194,6 +194,7 @@ class Treatment:
         bad_rows: ``"refuse"`` ends the run at a row of zeros or with a number that is not finite; ``"keep"`` hands
             such rows on as they are: zeros as zeros, the others as NaN.
         scale: What whole numbers are multiplied by to become the vectors that they stand for.
+        keeps: Whether what was done stays when a run ends early.
     """
 
     translator: FittedTranslator
@@ -201,6 +202,7 @@ class Treatment:
     dtype: np.dtype[Any]
     bad_rows: str = "refuse"
     scale: float | None = None
+    keeps: bool = True
     counts: dict[str, int] = field(default_factory=lambda: {"not finite": 0, "zero": 0})
 
     def ready(self, piece: Piece, first: int) -> tuple[Piece, dict[str, NDArray[np.intp]]]:
@@ -214,7 +216,7 @@ class Treatment:
         bad = bad_rows_of(vectors)
         for kind, which in bad.items():
             if len(which) and self.bad_rows == "refuse":
-                raise refused_rows(kind, which + first, self.name)
+                raise refused_rows(kind, which + first, self.name, kept=self.keeps and first > 0)
             self.counts[kind] += len(which)
         if any(map(len, bad.values())):
             vectors = vectors.copy()
@@ -285,7 +287,7 @@ def apply(
             )
         if rows_per_batch is not None and rows_per_batch < 1:
             raise ShapeError(f"Batches of {rows_per_batch} rows were asked for; give 1 or more.")
-        treatment = Treatment(translator, rows.name, rows.dtype, bad_rows, scale)
+        treatment = Treatment(translator, rows.name, rows.dtype, bad_rows, scale, getattr(sink, "keeps", True))
         resumed_at = done = sink.rows
         remarks = [*rows.remarks, *norms_remark(translator, rows.name, rows.metric or metric)]
         size = sink.rows_per_batch or rows_per_batch or batch_rows(translator.source_width, translator.target_width)
@@ -431,12 +433,12 @@ def bad_rows_of(vectors: NDArray[Any]) -> dict[str, NDArray[np.intp]]:
     }
 
 
-def refused_rows(kind: str, which: NDArray[np.intp], name: str) -> DataError:
+def refused_rows(kind: str, which: NDArray[np.intp], name: str, *, kept: bool) -> DataError:
     holds = "hold" if len(which) > 1 else "holds"
     what = f"{holds} NaN or infinity" if kind == "not finite" else f"{holds} nothing but zeros"
     return DataError(
         f"In {name}, {listed(which)} {what}, which cannot be translated. Mend or drop such rows, or hand them on as "
-        "they are with bad_rows='keep' (--bad-rows keep); what was done so far is kept."
+        f"they are with bad_rows='keep' (--bad-rows keep){'; what was done so far is kept' if kept else ''}."
     )
 
 

@@ -185,6 +185,26 @@ def test_an_output_that_exists_is_not_overwritten_unasked():
         translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://old.index")
 
 
+def test_what_appears_during_a_run_is_not_overwritten():
+    faiss.write_index(written("Flat"), "old.index")
+
+    def appears(done: int, rows: int) -> None:
+        Path("new.index").write_text("precious")
+
+    with pytest.raises(FileError, match="exists already and nothing is overwritten unasked"):
+        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index", progress=appears)
+    assert Path("new.index").read_text() == "precious"
+    translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index", progress=appears, force=True)
+
+
+def test_a_bad_row_of_a_later_batch_does_not_say_that_something_is_kept():
+    x = X.copy()
+    x[-1] = np.nan
+    faiss.write_index(written("Flat", x=x), "old.index")
+    with pytest.raises(DataError, match=r"holds NaN or infinity.*--bad-rows keep\)\.$"):
+        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index", rows_per_batch=7)
+
+
 def test_an_index_goes_only_into_an_index():
     written("Flat")
     with pytest.raises(

@@ -419,6 +419,60 @@ def test_a_probe_that_is_damaged_is_of_another_translator():
         translate_vectors(TRANSLATOR, "old.npy", "new.npy")
 
 
+def appears(path: str) -> Any:
+    def progress(done: int, all_rows: int) -> None:
+        if done >= 50 and not Path(path).exists():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text("precious")
+
+    return progress
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "parquet", "lance"])
+def test_what_appears_during_a_run_is_not_overwritten(kind):
+    output, path = ("lance://new/t", "new/t.lance/note") if kind == "lance" else (f"new.{kind}", f"new.{kind}")
+    np.save("old.npy", vectors(ROWS, WIDTH))
+    with pytest.raises(
+        FileError,
+        match=r"new.* exists already and nothing is overwritten unasked.*of which everything is kept: move it",
+    ):
+        translate_vectors(TRANSLATOR, "old.npy", output, rows_per_batch=7, progress=appears(path))
+    assert Path(path).read_text() == "precious"
+    shutil.rmtree("new/t.lance") if kind == "lance" else os.unlink(path)
+    assert translate_vectors(TRANSLATOR, "old.npy", output).resumed_at == ROWS
+
+
+def test_a_folder_that_appears_during_a_run_is_not_removed():
+    np.save("old.npy", vectors(ROWS, WIDTH))
+    with pytest.raises(FileError, match=r"Asked to write a file at new.npy, but a folder of that name exists"):
+        translate_vectors(
+            TRANSLATOR, "old.npy", "new.npy", rows_per_batch=7, force=True, progress=appears("new.npy/note")
+        )
+    assert Path("new.npy/note").read_text() == "precious"
+
+
+def test_what_appears_during_a_run_is_replaced_where_that_is_asked():
+    np.save("old.npy", vectors(ROWS, WIDTH))
+    options = {"rows_per_batch": 7, "progress": appears("new.npy")}
+    translate_vectors(TRANSLATOR, "old.npy", "new.npy", force=True, **options)
+    assert np.load("new.npy").shape == (ROWS, NEW)
+    translate_vectors(Plain(WIDTH, NEW), "old.npy", "old.npy", in_place=True, rows_per_batch=7)
+    assert np.load("old.npy").shape == (ROWS, NEW)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "lance"])
+def test_a_run_that_fails_leaves_no_folders_behind(kind):
+    x = vectors(ROWS, WIDTH)
+    x[0] = 0
+    np.save("old.npy", x)
+    os.mkdir("there")
+    for place in ("there/a/b", "a/b"):
+        output = f"lance://{place}/t" if kind == "lance" else f"{place}/new.{kind}"
+        with pytest.raises(DataError, match=r"row 0 .*--bad-rows keep\)\.$"):
+            translate_vectors(TRANSLATOR, "old.npy", output, rows_per_batch=7)
+    assert sorted(os.listdir()) == ["old.npy", "there"] and not os.listdir("there")
+
+
 # Full disks
 
 
@@ -438,13 +492,12 @@ def test_a_disk_that_fills_up_loses_nothing(kind):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(
-            FileError, match=r"Could not write .*: File too large; .*make room and run the same command"
-        ):
+        with pytest.raises(FileError, match=r"Could not write .*: File too large; is there room") as caught:
             translate_vectors(TRANSLATOR, "old.npy", f"new.{kind}", rows_per_batch=100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     resumed = translate_vectors(TRANSLATOR, "old.npy", f"new.{kind}", rows_per_batch=100)
     assert (resumed.resumed_at > 0) == (kind == "parquet")  # an array has its full length from the start
+    assert ("What is done is kept: make room and run the same" in str(caught.value)) == (kind == "parquet")
     made = np.load("new.npy") if kind == "npy" else column("new.parquet", "vector")
     np.testing.assert_array_equal(made, translated(TRANSLATOR, np.load("old.npy")))

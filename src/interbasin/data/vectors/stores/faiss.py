@@ -7,9 +7,10 @@ stopped starts anew.
 
 from __future__ import annotations
 
+import functools
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,13 +170,18 @@ class FaissSink:
         destination: The file.
         rows: The index that it is made like.
         width: Of the translated vectors.
+        refuse_what_is_in_the_way: Raises what stands at the destination and may not be replaced.
     """
 
     rows = 0
     rows_per_batch: int | None = None
     mark = None
+    keeps = False  # anything of a run that is stopped
 
-    def __init__(self, destination: Path, rows: FaissRows, width: int) -> None:
+    def __init__(
+        self, destination: Path, rows: FaissRows, width: int, refuse_what_is_in_the_way: Callable[[], object]
+    ) -> None:
+        self._refuse_what_is_in_the_way = refuse_what_is_in_the_way
         self._faiss = library(f"Writing {destination}")
         refuse_what_cannot_be_rebuilt(rows.index, rows.name, self._faiss)
         self._destination, self._old, self._width = destination, rows.index, width
@@ -235,7 +241,7 @@ class FaissSink:
         self._waiting = []
 
     def finish(self) -> None:
-        _write_index(self._new, self._destination, self._faiss)
+        _write_index(self._new, self._destination, self._faiss, self._refuse_what_is_in_the_way)
 
     def close(self) -> None:
         self._new = None
@@ -268,7 +274,8 @@ def wrapped(
             f"Wrapping {rows.name} needs a translator from the new space to the one of its vectors, of {rows.width} "
             f"numbers; this one gives {translator.target_width}.{swapped} Fit it with the new vectors as source."
         )
-    refuse_unless_free(destination, source, force=force, in_place=in_place)
+    refuse = functools.partial(refuse_unless_free, destination, source, force=force, in_place=in_place)
+    refuse()
     matrix, offset, unit = affine_form(translator)
     transform = faiss.LinearTransform(translator.source_width, translator.target_width, True)
     faiss.copy_array_to_vector(np.ascontiguousarray(matrix.T, dtype=np.float32).ravel(), transform.A)
@@ -280,7 +287,7 @@ def wrapped(
     else:
         made = faiss.IndexPreTransform(transform, rows.index)
     calculated = time.perf_counter()
-    _write_index(made, destination, faiss)
+    _write_index(made, destination, faiss, refuse)
     return Applied(
         rows.name,
         f"faiss://{destination}",
@@ -346,7 +353,7 @@ def _probed(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any]]:
     return matrix, offset
 
 
-def _write_index(index: Any, destination: Path, faiss: Any) -> None:
+def _write_index(index: Any, destination: Path, faiss: Any, refuse_what_is_in_the_way: Callable[[], object]) -> None:
     with new_file(destination, force=True, ours=lambda found: True) as temporary:
         try:
             faiss.write_index(index, str(temporary))
@@ -354,6 +361,7 @@ def _write_index(index: Any, destination: Path, faiss: Any) -> None:
             raise FileError(
                 f"Could not write {destination} ({_reason(error)}); is there room on the disk and leave to write there?"
             ) from error
+        refuse_what_is_in_the_way()  # which may have come while the index was made
 
 
 def _reason(error: BaseException) -> str:

@@ -11,7 +11,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from interbasin.data.vectors.stores.addresses import Address
 from interbasin.data.vectors.stores.columns import list_array, pieces_of_table
-from interbasin.data.vectors.stores.unfinished import Unfinished, cannot_write
+from interbasin.data.vectors.stores.unfinished import Unfinished
 from interbasin.data.vectors.tables import Selection, first_width, select
 from interbasin.errors import DataError, FileError, MissingExtraError, StoreError, UnknownNameError
 from interbasin.jobs.translate.applying import Piece
@@ -156,8 +155,8 @@ def _refuse_remote(address: Address) -> None:
         raise FileError(f"Lance tables are read from local folders, found {address.shown}; copy the table here first.")
 
 
-def refuse_table_in_the_way(output: Address, source: Address, *, force: bool) -> Path:
-    """The folder of a table that may be written.
+def refuse_table_in_the_way(output: Address, source: Address, *, force: bool) -> None:
+    """Nothing, if a table may be written there.
 
     Raises:
         FileError: if there is something already, or it is the source.
@@ -177,7 +176,6 @@ def refuse_table_in_the_way(output: Address, source: Address, *, force: bool) ->
             )
         if not (folder / "_versions").is_dir():
             raise FileError(f"Asked to replace {folder}, but that is no Lance table; choose another name.")
-    return folder
 
 
 class LanceSink:
@@ -233,7 +231,7 @@ class LanceSink:
             self.rows += len(table)
             self._save()
         except OSError as error:
-            raise cannot_write(self.name, error) from error
+            raise self._unfinished.cannot_write(error) from error
 
     def _save(self) -> None:
         assert self._table is not None

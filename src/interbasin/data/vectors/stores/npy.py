@@ -14,7 +14,7 @@ from numpy.lib import format as npy_format
 
 from interbasin.data.vectors.npz import archive
 from interbasin.data.vectors.stores.files import require_room
-from interbasin.data.vectors.stores.unfinished import Unfinished, cannot_write
+from interbasin.data.vectors.stores.unfinished import Unfinished
 from interbasin.jobs.translate.applying import Piece
 
 __all__ = ["ArraySink"]
@@ -78,7 +78,7 @@ class ArraySink:
             self._file.truncate(size)
             _write(self._file, self._header, 0)
         except OSError as error:
-            raise cannot_write(self.name, error) from error
+            raise self._unfinished.cannot_write(error) from error
 
     def append(self, piece: Piece) -> None:
         assert self._file is not None
@@ -90,7 +90,7 @@ class ArraySink:
             done = {"rows": self.rows, "rows_per_batch": self.rows_per_batch}
             self._unfinished.save(done, lambda: os.fsync(file.fileno()))
         except OSError as error:
-            raise cannot_write(self.name, error) from error
+            raise self._unfinished.cannot_write(error) from error
 
     def finish(self) -> None:
         assert self._file is not None
@@ -98,7 +98,7 @@ class ArraySink:
             os.fsync(self._file.fileno())
             made = self._path if self._member is None else self._packed(self._member)
         except OSError as error:
-            raise cannot_write(self.name, error) from error
+            raise self._unfinished.cannot_write(error) from error
         self._file.close()
         self._file = None
         self._unfinished.finish(made.name)

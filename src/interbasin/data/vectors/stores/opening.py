@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,20 +84,22 @@ def open_sink(
 
         assert isinstance(rows, PostgresqlRows)
         return PostgresqlSink(output, rows, width, translator_fingerprint(translator), bad_rows=bad_rows, force=force)
+    refuse: Callable[[], object]
     if output.kind == "lance":
         from interbasin.data.vectors.stores.lance import refuse_table_in_the_way
 
-        destination = refuse_table_in_the_way(output, source, force=force)
+        destination = output.path / f"{output.table}.lance"
+        refuse = functools.partial(refuse_table_in_the_way, output, source, force=force)
     else:
         destination = output.path
-        refuse_unless_free(
-            destination, source.path if source.kind == output.kind else None, force=force, in_place=in_place
-        )
+        same_kind = source.path if source.kind == output.kind else None
+        refuse = functools.partial(refuse_unless_free, destination, same_kind, force=force, in_place=in_place)
+    refuse()
     if output.kind == "faiss":
         from interbasin.data.vectors.stores.faiss import FaissRows, FaissSink
 
         assert isinstance(rows, FaissRows)
-        return FaissSink(destination, rows, width)
+        return FaissSink(destination, rows, width, refuse)
     work = {
         "source": dict(rows.fingerprint()),
         "translator": translator_fingerprint(translator),
@@ -111,7 +114,7 @@ def open_sink(
     if output.kind in ("npy", "npz"):
         _refuse_lost_columns(output, rows)
         # Opened last: it claims the place.
-        unfinished = Unfinished(destination, work, force=force)
+        unfinished = Unfinished(destination, work, refuse_what_is_in_the_way=refuse, force=force)
         with _closed_if_it_fails(unfinished):
             return _array_sink(output, source, rows, width, dtype, unfinished)
     from interbasin.data.vectors.stores.columns import translated_schema
@@ -120,7 +123,7 @@ def open_sink(
     if output.kind == "lance":
         from interbasin.data.vectors.stores import lance
 
-        unfinished = Unfinished(destination, work, counts=lance.COUNTS, force=force)
+        unfinished = Unfinished(destination, work, counts=lance.COUNTS, refuse_what_is_in_the_way=refuse, force=force)
         with _closed_if_it_fails(unfinished):
             return lance.LanceSink(unfinished, output.shown, schema, column)
     from interbasin.data.vectors.stores.parquet import COUNTS, ParquetRows, ParquetSink, compressions
@@ -131,7 +134,7 @@ def open_sink(
         name = rows.selection.columns[0]
         of_vectors = [how for path, how in found.items() if path == name or path.startswith(f"{name}.")]
         found = {"": of_vectors[0] if of_vectors else "UNCOMPRESSED", **found}
-    unfinished = Unfinished(destination, work, counts=COUNTS, force=force)
+    unfinished = Unfinished(destination, work, counts=COUNTS, refuse_what_is_in_the_way=refuse, force=force)
     with _closed_if_it_fails(unfinished):
         return ParquetSink(unfinished, schema, column, width, dtype, rows.rows, found)
 

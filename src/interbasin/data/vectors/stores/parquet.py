@@ -27,7 +27,7 @@ from interbasin.data.vectors.stores.pages import (
     row_group,
 )
 from interbasin.data.vectors.stores.thrift import I64, encoded, of_structs
-from interbasin.data.vectors.stores.unfinished import Unfinished, cannot_write
+from interbasin.data.vectors.stores.unfinished import Unfinished
 from interbasin.data.vectors.tables import Selection
 from interbasin.errors import DataError
 from interbasin.jobs.translate.applying import Piece
@@ -162,7 +162,7 @@ class ParquetSink:
                 file.truncate(size)
                 file.seek(size)
         except OSError as error:
-            raise cannot_write(self.name, error) from error
+            raise self._unfinished.cannot_write(error) from error
 
     def append(self, piece: Piece) -> None:
         assert self._data is not None and self._groups is not None
@@ -190,7 +190,7 @@ class ParquetSink:
             }
             self._unfinished.save(done, self._flush)
         except OSError as error:
-            raise cannot_write(self.name, error) from error
+            raise self._unfinished.cannot_write(error) from error
 
     def _flush(self) -> None:
         for file in (self._data, self._groups):
@@ -213,7 +213,7 @@ class ParquetSink:
             self._data.flush()
             os.fsync(self._data.fileno())
         except OSError as error:
-            raise cannot_write(self.name, error) from error
+            raise self._unfinished.cannot_write(error) from error
         self._close_files()
         self._unfinished.finish("vectors.parquet")
 

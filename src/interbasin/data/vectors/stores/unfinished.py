@@ -7,6 +7,7 @@ both how much was written and how much of that was also flushed to the disk, and
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from interbasin.storage import FORMAT_PREFIX, TEMPORARY, read_document
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Unfinished", "cannot_write", "check_same_work"]
+__all__ = ["Unfinished", "check_same_work"]
 
 FORMAT, VERSION = "unfinished-vectors", 1
 SECONDS_BETWEEN_FLUSHES = 30.0
@@ -37,6 +38,7 @@ class Unfinished:
         destination: Where the output will be.
         work: What it is made of: ``source`` and ``translator``, fingerprints; ``layout``, what its bytes depend on.
         counts: The numbers that its sink saves.
+        refuse_what_is_in_the_way: Raises what stands at the destination and may not be replaced, also at the end.
         force: Start anew where what is there is of other work.
 
     Attributes:
@@ -54,9 +56,10 @@ class Unfinished:
         work: Mapping[str, Any],
         *,
         counts: Sequence[str] = ("rows", "rows_per_batch"),
+        refuse_what_is_in_the_way: Callable[[], object],
         force: bool = False,
     ) -> None:
-        self._counts, self._force = counts, force
+        self._counts, self._force, self._refuse_what_is_in_the_way = counts, force, refuse_what_is_in_the_way
         self.name, self.destination = str(destination), Path(os.path.realpath(destination))
         # A digest, so that whatever name the destination may have, this one may be had as well.
         name = hashlib.sha256(self.destination.name.encode()).hexdigest()[:16]
@@ -66,13 +69,30 @@ class Unfinished:
         self._durable: dict[str, Any] = {}
         self._lock: IO[str] | None = None
         self.done: dict[str, Any] = {}
+        above = self.destination.parent
+        self._made_above = [one for one in (above, *above.parents) if not one.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._claim()
             self.done = self._found()
         except OSError as error:
             self._release()
-            raise cannot_write(self.name, error) from error
+            self._remove_made_above()
+            raise self.cannot_write(error) from error
+
+    def cannot_write(self, error: OSError) -> FileError:
+        """The error for an output that the system refuses; one of ours passes as it is."""
+        return cannot_write(self.name, error, kept=self._has_rows)
+
+    def _remove_made_above(self) -> None:
+        """Folders that were made for an output which did not come about, unless there is something in them."""
+        with contextlib.suppress(OSError):
+            for folder in self._made_above:
+                folder.rmdir()
+
+    @property
+    def _has_rows(self) -> bool:
+        return bool(self.done.get("rows"))
 
     @property
     def _state(self) -> Path:
@@ -177,12 +197,20 @@ class Unfinished:
         """Move what is complete, the file or folder ``name`` in here, to the destination, and leave nothing behind."""
         made = self.folder / name
         try:
+            # The work may have taken hours, in which someone else may have written there.
+            self._refuse_what_is_in_the_way()
+        except FileError as error:
+            raise FileError(
+                f"{error} It came there while this run worked, of which everything is kept: move it away and run the "
+                "same command again."
+            ) from error
+        try:
             if self.destination.is_dir() and not self.destination.is_symlink():
                 shutil.rmtree(self.destination)
             os.replace(made, self.destination)
             _flush_folder(self.destination.parent)
         except OSError as error:
-            raise cannot_write(self.name, error) from error
+            raise self.cannot_write(error) from error
         self.discard()
 
     def discard(self) -> None:
@@ -192,8 +220,9 @@ class Unfinished:
 
     def close(self) -> None:
         """Let another process have it; where nothing was done, leave nothing behind."""
-        if self._lock is not None and not self.done:
+        if self._lock is not None and not self._has_rows:
             shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove_made_above()
         self._release()
 
     def _release(self) -> None:
@@ -229,13 +258,14 @@ def check_same_work(found: Mapping[str, Any], asked: Mapping[str, Any], what: st
         )
 
 
-def cannot_write(destination: Path | str, error: OSError) -> FileError:
+def cannot_write(destination: Path | str, error: OSError, *, kept: bool) -> FileError:
     """The error for an output that the system refuses; one of ours passes as it is."""
     if isinstance(error, FileError):
         return error
+    go_on = " What is done is kept: make room and run the same command to go on." if kept else ""
     return FileError(
         f"Could not write {destination}: {error.strerror or error}; is there room on the disk and leave to write "
-        "there? What is done is kept: make room and run the same command to go on."
+        f"there?{go_on}"
     )
 
 
