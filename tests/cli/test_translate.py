@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -116,7 +117,9 @@ def test_an_audit_is_shown_with_its_verdict():
     assert "500 documents, 120 queries, 200 pairs" in text and "RE-EMBED: Do not translate" in text
     for words in ("recall at 10", "overlap with the new model's 10", "less than re-embedding", "less than all"):
         assert words in text
-    assert "pairs are enough" in text or "only all pairs are enough" in text
+    # The interval of a loss decides, so it is shown.
+    assert "ridge: no fewer pairs are shown to be within 0.02 of all" in text
+    assert re.search(r"\n +100 +0\.\d+ \[0\.\d+, 0\.\d+\] +-?0\.\d+ \[-?0\.\d+, 0\.\d+\]\n", text)
     outcome = Outcome.load("out")
     assert outcome.table("curve")["pairs"] == [50, 100, 200]
     assert set(outcome.inputs) == {"old", "new", "documents", "old_queries", "new_queries", "labels", "new_documents"}
@@ -150,6 +153,19 @@ def test_a_pool_is_listed_embedded_and_given(files):
     np.save("rows.npy", rows)
     third = json.loads(done(*AUDIT, "--depth", "20", "--pool", "rows.npy", "pool.npy", "--force", "--json").stdout)
     assert third["request"]["new_vectors"] == "pool"
+
+
+def test_what_a_pool_lacks_is_written_beside_the_output(files):
+    done(*AUDIT, "--depth", "20")
+    rows = np.loadtxt("out/pool.txt", dtype=int)
+    np.save("rows.npy", rows[76:])
+    np.save("pool.npy", files.new[rows[76:]])
+    words = ("translate", *AUDIT[:-1], "second", "--depth", "20", "--pool", "rows.npy", "pool.npy")
+    for name in ("second-missing.txt", "second-missing-2.txt"):
+        said = failed(run(*words))
+        assert "The pool lacks 76 documents" in said and f"({', '.join(map(str, rows[:5]))}, ...)" in said
+        assert said.strip().endswith(f"Their numbers are in {name}.") and "pool_rows" not in said
+        assert np.loadtxt(name, dtype=int).tolist() == rows[:76].tolist()
 
 
 def test_labels_by_ids_and_queries_by_their_texts():

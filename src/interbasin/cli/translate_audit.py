@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, number, print_table
+from interbasin.cli.output import Debug, Json, Output, Quiet, print_table
 from interbasin.cli.translating import Column, Force, Seed, matrix, request_of, rows_in, whole_numbers
 
 if TYPE_CHECKING:
@@ -36,7 +39,10 @@ def audit(
     new_documents: Annotated[Path | None, typer.Option(help="The new model's vectors of the whole index.")] = None,
     pool: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(help="Numbers of documents (pool.txt of an earlier audit), and the new model's vectors of them."),
+        typer.Option(
+            help="Numbers of documents (pool.txt of an earlier audit), and the new model's vectors of them. --labels, "
+            "queries and methods must be the same from the start."
+        ),
     ] = None,
     query_ids: Annotated[Path | None, typer.Option(help="What --labels calls the queries, a line each.")] = None,
     document_ids: Annotated[Path | None, typer.Option(help="What --labels calls the documents, a line each.")] = None,
@@ -66,7 +72,8 @@ def audit(
     Every way is measured with the same queries against the whole index. With --labels the measure is recall; without,
     the overlap with what the new model finds, for which --new-documents or --pool is needed. Without either, embed the
     documents that pool.txt in OUTPUT lists with the new model, and give --pool pool.txt THEIR-VECTORS next time: what
-    is measured with it is an upper bound. OUTPUT receives outcome.json, tables (.csv), plots (.svg) and verdict.txt.
+    is measured with it is an upper bound. Give --labels from the start, as the pool holds what they name. OUTPUT
+    receives outcome.json, tables (.csv), plots (.svg) and verdict.txt.
 
     Examples:
 
@@ -94,7 +101,7 @@ def audit(
         )
     elif query_ids is not None or document_ids is not None:
         raise typer.BadParameter("says what --labels calls things; give --labels too.", param_hint="--query-ids")
-    with words.progress("Auditing", 100) as done:
+    with _missing_written(output), words.progress("Auditing", 100) as done:
         found = find_out(
             (matrix(old, column), matrix(new, column)),
             (matrix(old_queries, column), matrix(new_queries, column)),
@@ -141,6 +148,26 @@ def audit(
         words.remark(warning)
 
 
+@contextmanager
+def _missing_written(output: Path) -> Iterator[None]:
+    """Leave the numbers of documents that a pool lacks in a file beside OUTPUT: a message cannot hold them."""
+    from interbasin.jobs.translate.auditing.pool import IncompletePoolError
+
+    try:
+        yield
+    except IncompletePoolError as error:
+        numbers = "".join(f"{row}\n" for row in error.missing.tolist())
+        output.parent.mkdir(parents=True, exist_ok=True)
+        for count in itertools.count(1):
+            path = output.with_name(f"{output.name}-missing{'' if count == 1 else f'-{count}'}.txt")
+            try:
+                with path.open("x", encoding="utf-8") as file:
+                    file.write(numbers)
+            except FileExistsError:
+                continue
+            raise IncompletePoolError(f"{error} Their numbers are in {path}.", error.missing) from error
+
+
 def _show(console: Console, found: Audit, outcome: Outcome, output: Path) -> None:
     metrics = found.metrics
     console.print(
@@ -152,12 +179,17 @@ def _show(console: Console, found: Audit, outcome: Outcome, output: Path) -> Non
         print_table(console, ("way", "method", *shown), rows, words=(0, 1))
     if found.curve is not None:
         points = [
-            (f"{pairs:,}", f"{one}", number(loss.value))
+            (f"{pairs:,}", f"{one}", "-" if pairs == found.curve.pairs[-1] else f"{loss}")
             for pairs, one, loss in zip(found.curve.pairs, found.curve.values, found.curve.losses, strict=True)
         ]
         print_table(console, ("pairs", found.measures[found.curve.measure], "less than all"), points, words=())
-        enough = f"{found.curve.enough:,} pairs are enough" if found.curve.enough else "only all pairs are enough"
-        console.print(f"{found.curve.method}: {enough} (no more than {found.request['margin']} less than all)\n")
+        margin = found.request["margin"]
+        enough = (
+            f"{found.curve.enough:,} pairs are enough: shown to be within {margin} of all"
+            if found.curve.enough
+            else f"no fewer pairs are shown to be within {margin} of all"
+        )
+        console.print(f"{found.curve.method}: {enough}\n", soft_wrap=not console.is_terminal)
     if found.slices:
         ways = [way for way in ("keep", "translate", "reembed") if way in found.slices[0].figures]
         cells = [

@@ -167,12 +167,16 @@ def test_a_pool_can_be_embedded_in_between(apart):
     rows = pool_rows(**{key: one for key, one in given.items() if key not in ("new_documents", "draws", "curve")})
     first = audit(**given)
     assert np.array_equal(rows, first.pool)
+    assert any("new model's vectors of documents beyond the pairs" in one for one in first.warnings)
     assert any(f"embed the {len(rows):,} documents of the pool" in one for one in first.warnings)
     shuffled = np.random.default_rng(0).permutation(rows)
     second = audit(**given | {"pool": (shuffled, apart.new[shuffled])})
     assert second.metrics == audit(**given | {"embed": lambda rows: apart.new[rows]}).metrics
-    with pytest.raises(DataError, match="The pool lacks 1 document of the"):
+    with pytest.raises(DataError, match=rf"The pool lacks 1 document of the {len(rows)} .* \({rows[-1]}\); embed them"):
         audit(**given | {"pool": (rows[:-1], apart.new[rows[:-1]])})
+    with pytest.raises(DataError, match=r"The pool lacks 7 documents .*, \.\.\.\); embed them too") as lacking:
+        audit(**given | {"pool": (rows[7:], apart.new[rows[7:]])})
+    assert lacking.value.missing.tolist() == rows[:7].tolist() and str(rows[5]) not in str(lacking.value).split("(")[1]
     with pytest.raises(ShapeError, match="A pool is the numbers of documents, and a row of 32 numbers for each"):
         audit(**given | {"pool": (rows, apart.new[rows[:-1]])})
     with pytest.raises(ShapeError, match=r"and gave an array of shape \(3, 32\); give a row for every number"):
@@ -257,6 +261,28 @@ def test_scores_that_depend_on_norms_are_warned_of():
     assert any(
         "depend on norms, which these methods do not carry: relative-projection" in said for said in found.warnings
     )
+
+
+@pytest.mark.parametrize("among", [True, False], ids=["documents", "others"])
+@pytest.mark.parametrize("method", ["ridge", "procrustes", "relative-projection"])
+def test_pairs_whose_rows_are_in_another_order_are_doubted(apart, among, method):
+    def doubted(new_pairs):
+        changes = {} if among else {"documents": apart.old[~np.isin(np.arange(700), apart.pairs)]}
+        changes |= {"labels": None, "new_documents": None, "methods": [method]}
+        found = audit(**apart.arguments(pairs=(apart.old[apart.pairs], new_pairs), **changes))
+        return [one for one in found.warnings if one.startswith("The pairs do not look like pairs: of 50 pairs that")]
+
+    pairs = apart.new[apart.pairs]
+    assert doubted(pairs) == []
+    for wrong in (np.random.default_rng(0).permutation(pairs), np.roll(pairs, 1, axis=0)):
+        (said,) = doubted(wrong)
+        assert "(chance finds 1)" in said and said.endswith("are rows in the same order?")
+
+
+def test_too_few_pairs_are_not_doubted():
+    few = world("apart", pairs=40)
+    given = few.arguments(pairs=(few.old[few.pairs], np.roll(few.new[few.pairs], 1, axis=0)))
+    assert not any("do not look like pairs" in one for one in audit(**given).warnings)
 
 
 def test_rows_of_zeros_are_told(apart):

@@ -31,7 +31,8 @@ class Curve:
         pairs: How many the method was fitted on.
         values: What it then reached; the mean over several draws of so many pairs.
         losses: What it lacks of what all pairs bring.
-        enough: The fewest pairs of the curve that lack no more than the margin; None if only all do.
+        enough: The fewest pairs of the curve that are shown to lack no more than the margin, which the interval of
+            their loss decides; None if no fewer than all are.
         rising: Whether the last step still brought more than the margin.
     """
 

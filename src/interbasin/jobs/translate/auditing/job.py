@@ -16,6 +16,7 @@ from interbasin.evaluate.retrieval import Interval, Ranking, reranked
 from interbasin.jobs.translate.auditing.curve import counts_of, learning_curve
 from interbasin.jobs.translate.auditing.figures import Choice, Numbers, Yardstick, chosen_elsewhere
 from interbasin.jobs.translate.auditing.material import Material, backward, forward, methods_of
+from interbasin.jobs.translate.auditing.pairing import doubt_of_pairs
 from interbasin.jobs.translate.auditing.pool import All, Embed, Pool, embedded_pool, given_pool
 from interbasin.jobs.translate.auditing.result import WAYS, Audit, Way
 from interbasin.jobs.translate.auditing.searches import Searched, searched
@@ -155,7 +156,12 @@ def audit(
         for (way, method), one in values.items()
     )
     groups = slices(yardstick, primary, draws, confidence, seed) if primary else ()
-    warnings = [*work.warnings, *_warnings(material, fitted, found, known, yardstick, rows)]
+    doubt = doubt_of_pairs(material, tried[best], fitted[best])
+    warnings = [
+        *([doubt] if doubt else []),
+        *work.warnings,
+        *_warnings(material, fitted, found, known, yardstick, rows),
+    ]
     if drawn is not None and drawn.rising:
         warnings.append("The learning curve still rises at its end: more pairs would make a better translation.")
     metrics = _metrics(table, primary, yardstick, verdict.differences, best)
@@ -305,8 +311,9 @@ def _warnings(
         )
     if known is None:
         said.append(
-            f"Nothing is known of the new model's vectors: embed the {counted(len(pool), 'document')} of the pool "
-            f"({len(pool) / documents:.1%} of the index) to have a bound of what re-embedding would bring."
+            "Nothing is known of the new model's vectors of documents beyond the pairs: embed the "
+            f"{counted(len(pool), 'document')} of the pool ({len(pool) / documents:.1%} of the index) to have a bound "
+            "of what re-embedding would bring."
         )
     return said
 

@@ -13,10 +13,19 @@ from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.retrieval import Nearest, Ranking, nearest
 from interbasin.evaluate.retrieval.search import blocks_of
 
-__all__ = ["All", "Pool", "embedded_pool", "given_pool"]
+__all__ = ["All", "IncompletePoolError", "Pool", "embedded_pool", "given_pool"]
 
 Embed = Callable[[NDArray[np.int64]], Any]
 AT_ONCE = 1024  # documents that are embedded together
+NAMED = 5  # documents that a message lists
+
+
+class IncompletePoolError(DataError):
+    """Documents are missing from a pool; ``missing`` holds their numbers."""
+
+    def __init__(self, message: str, missing: NDArray[np.int64]) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class All:
@@ -91,7 +100,7 @@ def given_pool(needed: NDArray[np.int64], given: tuple[Any, Any], width: int) ->
     """The pool that a user embedded.
 
     Raises:
-        DataError: if documents are missing from it.
+        IncompletePoolError: if documents are missing from it.
         ShapeError: if rows and vectors do not belong together.
     """
     rows, vectors = np.asarray(given[0], dtype=np.int64), np.asarray(given[1])
@@ -102,9 +111,12 @@ def given_pool(needed: NDArray[np.int64], given: tuple[Any, Any], width: int) ->
         )
     missing = np.setdiff1d(needed, rows)
     if len(missing):
-        raise DataError(
+        named = ", ".join(map(str, missing[:NAMED])) + (", ..." if len(missing) > NAMED else "")
+        raise IncompletePoolError(
             f"The pool lacks {counted(len(missing), 'document')} of the {len(needed):,} that these searches brought up "
-            f"(the first is {missing[0]}); embed all that pool_rows lists for the same pairs, queries and methods."
+            f"or labels name ({named}); embed them too, and give the same pairs, queries, labels and methods as when "
+            "the pool was listed.",
+            missing,
         )
     kept = np.isin(rows, needed)
     rows, first = np.unique(rows[kept], return_index=True)

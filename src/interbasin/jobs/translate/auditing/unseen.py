@@ -33,6 +33,10 @@ class Unseen:
         seed: Of how pairs are parted.
         whole: The method fitted on all pairs, where that was done already.
 
+    Attributes:
+        parts: Which part each pair is of.
+        others: For each part, what was fitted on the others; empty if no pair is a document.
+
     Raises:
         FitError: if pairs are too few.
     """
@@ -49,14 +53,14 @@ class Unseen:
         self.whole = clone(method).fit(x, y) if whole is None else whole
         self.rows = np.array(sorted(places), dtype=np.int64)
         self.others: list[Translator] = []
+        self.parts = np.random.default_rng(seed).permutation(len(x)) % FOLDS
         if not places:
             return
         if len(x) < 2 * FOLDS:
             raise FitError(f"{len(x)} pairs are too few to judge documents among them by other pairs.")
-        fold = np.random.default_rng(seed).permutation(len(x)) % FOLDS
-        self.fold = fold[[places[row] for row in self.rows.tolist()]]
+        self.fold = self.parts[[places[row] for row in self.rows.tolist()]]
         for one in range(FOLDS):
-            kept = fold != one
+            kept = self.parts != one
             self.others.append(clone(method).fit(x[kept], y[kept]))
 
     @property
