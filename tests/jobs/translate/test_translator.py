@@ -376,6 +376,12 @@ def test_tensors_that_cannot_be_are_damage(tmp_path: Any, tensors: dict[str, Any
         ib.Translator.load(tmp_path / "t")
 
 
+def test_ragged_rows_are_named() -> None:
+    translator = ib.Translator(method="ridge").fit(*pairs(60, 2, 9))
+    with pytest.raises(DataError, match="X has rows of different lengths"):
+        translator.transform([[1.0], [1.0, 2.0]])
+
+
 @pytest.mark.parametrize("card", [[1], "old", 5])
 def test_a_card_is_a_mapping(card: Any) -> None:
     with pytest.raises(DataError, match="A card is a mapping"):

@@ -60,7 +60,10 @@ def _numbers(given: Any, what: str) -> Any:
     """Arrays of Python numbers as numbers; complex ones are none."""
     if isinstance(given, Tensor):
         return given
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise DataError(f"{what} has rows of different lengths ({error}); stack embeddings of one width.") from error
     if array.dtype.kind == "c":
         raise DataError(f"{what}: Complex data not supported; embeddings are real, give .real or .imag.")
     if array.dtype.kind != "O":
