@@ -20,6 +20,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from interbasin.secrecy import hide_secrets
+
 __all__ = [
     "CheckpointError",
     "DataError",
@@ -39,7 +41,10 @@ ALL, NEAREST = 12, 5
 
 
 class InterbasinError(Exception):
-    """What every error of this package is."""
+    """What every error of this package is. No message repeats a password, whichever address it quotes."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(hide_secrets(one) if isinstance(one, str) else one for one in arguments))
 
 
 class ShapeError(InterbasinError, ValueError):

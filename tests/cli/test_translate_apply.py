@@ -84,6 +84,35 @@ def test_a_password_is_not_repeated():
     assert "hunter2" not in said and "could not be reached" in said
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://u:S3cr@h/db?table=t",
+        "postgresql:u:S3cr@h/db?table=t",
+        "postgresql:/u:S3cr@h/db?table=t",
+        "postgresql://u:S3cr@x@127.0.0.1:1/db?table=t",
+        "postgresql://u:x@S3cr@127.0.0.1:1/db?table=t",
+        "host=h password=S3cr dbname=x",
+    ],
+)
+def test_no_command_repeats_a_password(address):
+    for arguments in (
+        ["fit", address, "old.npy", "-o", "out"],
+        ["fit", "old.npy", address, "-o", "out"],
+        ["apply", address, "map", "-o", "new.npy"],
+        ["apply", "map", address, "-o", "new.npy"],
+        ["apply", "map", "old.npy", "-o", address],
+        ["evaluate", address, "old.npy", "old.npy", "-o", "out"],
+        ["evaluate", "map", address, "old.npy", "-o", "out"],
+        ["doctor", address, "-o", "out"],
+        ["audit", address, "old.npy", "-o", "out"],
+        ["fit", "old.npy", "old.npy", address, "-o", "out"],
+    ):
+        done = run("translate", *arguments)
+        assert done.exit_code in (1, 2), arguments
+        assert "S3cr" not in done.stdout + done.stderr, done.stderr
+
+
 def test_an_interrupt_says_what_is_kept(monkeypatch):
     import interbasin.data.vectors.stores as stores
 

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from interbasin.errors import InterbasinError
+from interbasin.secrecy import hide_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +84,11 @@ class Commands(TyperGroup):
             raise typer.Exit(ERROR) from error
         except Exception as error:
             # Typer's usage errors carry an exit code of their own and a message that names the option.
-            if wants(ctx, "debug") or hasattr(error, "exit_code"):
+            if hasattr(error, "exit_code"):
+                if isinstance(getattr(error, "message", None), str):
+                    error.message = hide_secrets(error.message)  # type: ignore[attr-defined]
+                raise
+            if wants(ctx, "debug"):
                 raise
             _complain(
                 ctx,
@@ -141,7 +146,7 @@ def _interrupted() -> typer.Exit:
 
 def _complain(ctx: Any, error: BaseException, message: str) -> None:
     """Say what went wrong, in one line; where JSON was asked for, there too."""
-    said = shortened(message)
+    said = shortened(hide_secrets(message))
     if wants(ctx, "json"):
         print(json.dumps({"error": type(error).__name__, "message": said}))
     print(f"Error: {said}", file=sys.stderr)

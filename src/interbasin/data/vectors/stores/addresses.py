@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from interbasin.errors import FileError
 
@@ -137,5 +137,12 @@ def _postgresql(text: str, column: str | None, table: str | None, key: str | Non
     plain = [(name, value) for name, value in (("table", table), ("column", column), ("key", key)) if value]
     shown = f"postgresql://{unquote(user) + '@' if user else ''}{host}{parts.path}?{urlencode(plain)}"
     query = f"?{urlencode(theirs)}" if theirs else ""
-    secret = f"postgresql://{parts.netloc}{parts.path}{query}"
+    # Encoded anew: of a bare @ in a password the driver would take the rest for a host, and tell it.
+    name, colon, password = parts.netloc.rpartition("@")[0].partition(":")
+    whole = f"{_encoded(name)}{colon}{_encoded(password)}@{host}" if "@" in parts.netloc else host
+    secret = f"postgresql://{whole}{parts.path}{query}"
     return Address("postgresql", shown, table=table, column=column, key=key, type=own.get("type"), secret=secret)
+
+
+def _encoded(text: str) -> str:
+    return quote(unquote(text), safe="")

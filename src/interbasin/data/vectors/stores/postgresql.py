@@ -28,6 +28,7 @@ from interbasin.data.vectors.stores.addresses import Address
 from interbasin.data.vectors.stores.unfinished import check_same_work
 from interbasin.errors import DataError, MissingExtraError, ShapeError, StoreError, UnknownNameError
 from interbasin.jobs.translate.applying import Piece
+from interbasin.secrecy import hide_secrets
 
 __all__ = ["PostgresqlRows", "PostgresqlSink", "open_postgresql"]
 
@@ -66,7 +67,7 @@ def reason_of(error: BaseException, address: Address) -> str:
     secrets |= {value for name, _, value in (pair.partition("=") for pair in parts.query.split("&")) if "pass" in name}
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         said = said.replace(secret, "***")
-    return said[:300].rstrip(".")
+    return hide_secrets(said)[:300].rstrip(".")
 
 
 def connected(address: Address) -> Any:
