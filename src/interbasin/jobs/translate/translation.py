@@ -16,7 +16,7 @@ from interbasin.maps.files import restore
 
 __all__ = ["Translation"]
 
-BLOCK = 1024  # rows that are translated together
+BLOCK = 512  # rows that are translated together
 ORDINARY = 1e-12, 1e12  # lengths of rows for which float32 suffices; others, and rows at the mean, go in float64
 
 
@@ -61,7 +61,8 @@ class Translation:
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows of the source in the target's space, in their own precision; ``(..., width)``."""
         moved = self._by_direction(rows) if self.source.unit else self._by_affine_map(rows)
-        if rows.ndim != 2 or len(rows) <= BLOCK or rows.requires_grad:
+        one_pass = not self.source.unit and self.target.length is None
+        if one_pass or rows.ndim != 2 or len(rows) <= BLOCK or rows.requires_grad:
             return moved(rows)
         # A block's intermediate results stay in the cache; those of all rows would go through memory several times.
         made = rows.new_empty(len(rows), self.target_width)
@@ -73,17 +74,12 @@ class Translation:
         matrix, offset = (one.to(like) for one in self._affine)
 
         def moved(rows: Tensor) -> Tensor:
-            flat = torch.addmm(offset, rows.reshape(-1, rows.shape[-1]), matrix.mT)
-            return self.target.in_length(flat.reshape(*rows.shape[:-1], len(offset)))
+            return self.target.in_length(_affine(rows, matrix, offset))
 
         return moved
 
     def _by_direction(self, like: Tensor) -> Callable[[Tensor], Tensor]:
-        """As `Side.entered`, the map and `Side.left` say, with as few passes over the rows as will do.
-
-        The factor of a row's own length goes behind the product, where it costs a pass over the result and none over
-        the rows.
-        """
+        """As `Side.entered`, the map and `Side.left` say, with as few passes over the rows as will do."""
         source, target = self.source, self.target
         start, turn, end = (one.to(like) for one in (source.mean, self._turn, target.mean))
         wide = like.dtype == torch.float64
@@ -94,9 +90,8 @@ class Translation:
             if not (wide or self._ordinary(lengths)):
                 return self._by_direction(rows.double())(rows.double()).to(rows.dtype)
             shares = torch.full_like(lengths, 1 / source.norm) if self.lengths else 1 / lengths.clamp(min=1e-30)
-            turned = centred @ turn.mT
-            turned = turned.mul_(torch.where(source.has_direction(lengths), shares, 0)).add_(end)
-            return target.in_length(turned)
+            directions = centred * torch.where(source.has_direction(lengths), shares, 0)
+            return target.in_length(_affine(directions, turn, end))
 
         return moved
 
@@ -163,3 +158,8 @@ class Translation:
                 f"{source.width} and {target.width}"
             )
         return cls(source, map, target, bool(document["lengths"]))
+
+
+def _affine(rows: Tensor, matrix: Tensor, offset: Tensor) -> Tensor:
+    flat = torch.addmm(offset, rows.reshape(-1, rows.shape[-1]), matrix.mT)
+    return flat.reshape(*rows.shape[:-1], len(offset))
