@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.cli.test_frame import failed, run
 from tests.jobs.translate.auditing.worlds import world
 
+from interbasin.cli.translate_audit import _show
 from interbasin.cli.translating import METHODS
 from interbasin.jobs.translate import Translator
+from interbasin.jobs.translate import audit as find_out
 from interbasin.jobs.translate.translator import ALL
 from interbasin.outcome import Outcome
 
@@ -115,14 +119,39 @@ def test_an_audit_is_shown_with_its_verdict():
     shown = done(*AUDIT, "--new-documents", "new.npy", "--labels", "qrels.tsv", "--curve", "50,100")
     text = shown.stdout
     assert "500 documents, 120 queries, 200 pairs" in text and "RE-EMBED: Do not translate" in text
-    for words in ("recall at 10", "overlap with the new model's 10", "less than re-embedding", "less than all"):
+    for words in ("recall at 10", "share of the new model's own first 10", "less than re-embedding", "less than all"):
         assert words in text
+    assert text.count("translate documents") == 1 and "--all or ways.csv show all methods" in text
+    assert text.strip().splitlines()[-1].startswith("RE-EMBED: ")  # the last that is read
+    assert "everything" not in Outcome.load("out").request
     # The interval of a loss decides, so it is shown.
     assert "ridge: no fewer pairs are shown to be within 0.02 of all" in text
     assert re.search(r"\n +100 +0\.\d+ \[0\.\d+, 0\.\d+\] +-?0\.\d+ \[-?0\.\d+, 0\.\d+\]\n", text)
     outcome = Outcome.load("out")
     assert outcome.table("curve")["pairs"] == [50, 100, 200]
     assert set(outcome.inputs) == {"old", "new", "documents", "old_queries", "new_queries", "labels", "new_documents"}
+
+
+def test_all_methods_and_measures_are_shown_where_they_are_asked_for():
+    text = done(*AUDIT, "--new-documents", "new.npy", "--labels", "qrels.tsv", "--all").stdout
+    assert text.count("translate documents") == 2 and "overlap with the new model's 10" in text and "nDCG" in text
+
+
+@pytest.mark.parametrize("method", ["ridge", "procrustes, standardised"])
+def test_an_audit_fits_a_screen_of_80_columns(files, method):
+    audited = find_out(**files.arguments(methods=[method], curve=[50, 100], query_texts=["a b"] * 60 + ["c"] * 60))
+    outcome = audited.save("shown")
+    console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO(), legacy_windows=False)
+    _show(console, audited, outcome, Path("shown"), everything=False)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for way in audited.best:
+        assert f" {way.figures['recall']} " in text and (not way.method or f" {method} " in text)
+    for one in audited.slices:
+        assert f" {one.loss}" in text
+    # The verdict is one paragraph, and the last.
+    assert " ".join(text.split("\n\n")[-1].split()) == f"RE-EMBED: {audited.verdict.text}"
 
 
 def test_an_audit_for_programs():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, print_table
+from interbasin.cli.output import Debug, Json, Output, Quiet, print_table, table
 from interbasin.cli.translating import Column, Force, Seed, matrix, request_of, rows_in, whole_numbers
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["audit"]
 
 SHORT = {"keep": "keep", "translate": "translate", "reembed": "re-embed"}
-SHOWN = 2  # measures, so that a screen holds the table
 
 
 def audit(
@@ -60,6 +59,9 @@ def audit(
     curve: Annotated[str | None, typer.Option(help="Numbers of pairs for the learning curve: 100,300,1000.")] = None,
     margin: Annotated[float, typer.Option(help="A difference that does not matter.")] = 0.02,
     confidence: Annotated[float, typer.Option(help="Of the intervals, which are over queries.")] = 0.95,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every method and measure, not only the best method of each way.")
+    ] = False,
     column: Column = None,
     seed: Seed = 0,
     force: Force = False,
@@ -127,7 +129,8 @@ def audit(
     inputs: dict[str, Any] = {"old": old, "new": new, "documents": documents}
     inputs |= {"old_queries": old_queries, "new_queries": new_queries}
     inputs |= {name: one for name, one in (("labels", labels), ("new_documents", new_documents)) if one is not None}
-    outcome = found.save(output, request=request_of(ctx), inputs=inputs, force=force)
+    request = {name: one for name, one in request_of(ctx).items() if name != "everything"}
+    outcome = found.save(output, request=request, inputs=inputs, force=force)
     summary = {
         **outcome.summary(),
         "advice": found.verdict.advice,
@@ -143,9 +146,9 @@ def audit(
         ],
         "output": str(output),
     }
-    words.result(summary, lambda console: _show(console, found, outcome, output))
-    for warning in outcome.warnings:
+    for warning in outcome.warnings:  # first, so that the verdict is what a screen ends with
         words.remark(warning)
+    words.result(summary, lambda console: _show(console, found, outcome, output, everything=everything))
 
 
 @contextmanager
@@ -157,7 +160,6 @@ def _missing_written(output: Path) -> Iterator[None]:
         yield
     except IncompletePoolError as error:
         numbers = "".join(f"{row}\n" for row in error.missing.tolist())
-        output.parent.mkdir(parents=True, exist_ok=True)
         for count in itertools.count(1):
             path = output.with_name(f"{output.name}-missing{'' if count == 1 else f'-{count}'}.txt")
             try:
@@ -165,31 +167,33 @@ def _missing_written(output: Path) -> Iterator[None]:
                     file.write(numbers)
             except FileExistsError:
                 continue
+            except OSError:  # no room, or no leave: what is missing is said all the same
+                raise error from None
             raise IncompletePoolError(f"{error} Their numbers are in {path}.", error.missing) from error
 
 
-def _show(console: Console, found: Audit, outcome: Outcome, output: Path) -> None:
+def _show(console: Console, found: Audit, outcome: Outcome, output: Path, *, everything: bool) -> None:
     metrics = found.metrics
     console.print(
         f"{metrics['documents']:,.0f} documents, {metrics['queries']:,.0f} queries, {metrics['pairs']:,.0f} pairs"
     )
-    shown = list(found.measures.values())[:SHOWN]  # all of them stand in ways.csv
-    if shown:
-        rows = [row[: 2 + len(shown)] for row in found.rows()]
-        print_table(console, ("way", "method", *shown), rows, words=(0, 1))
+    if everything:
+        print_table(console, ("way", "method", *found.measures.values()), found.rows(), words=(0, 1))
+    elif found.primary is not None:
+        _show_best(console, found, found.primary)
     if found.curve is not None:
         points = [
             (f"{pairs:,}", f"{one}", "-" if pairs == found.curve.pairs[-1] else f"{loss}")
             for pairs, one, loss in zip(found.curve.pairs, found.curve.values, found.curve.losses, strict=True)
         ]
-        print_table(console, ("pairs", found.measures[found.curve.measure], "less than all"), points, words=())
+        _print_whole(console, ("pairs", found.measures[found.curve.measure], "less than all"), points, words=())
         margin = found.request["margin"]
         enough = (
             f"{found.curve.enough:,} pairs are enough: shown to be within {margin} of all"
             if found.curve.enough
             else f"no fewer pairs are shown to be within {margin} of all"
         )
-        console.print(f"{found.curve.method}: {enough}\n", soft_wrap=not console.is_terminal)
+        console.print(f"{found.curve.method}: {enough}", soft_wrap=not console.is_terminal)
     if found.slices:
         ways = [way for way in ("keep", "translate", "reembed") if way in found.slices[0].figures]
         cells = [
@@ -197,6 +201,42 @@ def _show(console: Console, found: Audit, outcome: Outcome, output: Path) -> Non
             for one in found.slices
         ]
         heads = ("slice", "queries", *(SHORT[way] for way in ways), found.slices[0].less_than)
-        print_table(console, heads, cells, words=(0,))
-    console.print(f"{found.verdict.advice.upper()}: {found.verdict.text}", soft_wrap=not console.is_terminal)
-    console.print(f"written to {output}: {', '.join(outcome.written())}", soft_wrap=True)
+        _print_whole(console, heads, cells, words=(0,))
+    console.print(f"written to {output}:", soft_wrap=True)
+    console.print(", ".join(outcome.written()), soft_wrap=not console.is_terminal)
+    console.print(f"\n{found.verdict.advice.upper()}: {found.verdict.text}", soft_wrap=not console.is_terminal)
+
+
+def _show_best(console: Console, found: Audit, primary: str) -> None:
+    """For each way the best method, by the measure of the verdict, and how alike it is to re-embedding."""
+    alike = primary != "overlap" and "overlap" in found.measures
+    rows = [
+        (
+            way.title,
+            way.method or "-",
+            f"{way.figures[primary]}",
+            *((f"{way.figures['overlap'].value:.3f}",) if alike else ()),
+        )
+        for way in found.best
+    ]
+    title = found.measures[primary]
+    _print_whole(console, ("way", "method", title, *(("overlap",) if alike else ())), rows, words=(0, 1))
+    k = found.request["k"]
+    overlap = f" Overlap: the share of the new model's own first {k} that a way brings." if alike else ""
+    console.print(
+        f"The best method of each way; --all or ways.csv show all methods and measures.{overlap}",
+        soft_wrap=not console.is_terminal,
+    )
+
+
+def _print_whole(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]) -> None:
+    """Print a table in which no figure is broken, on a screen of 80 columns either: only the first column may be."""
+    from rich.measure import Measurement
+
+    made = table(columns, rows, words=words)
+    made.collapse_padding = True
+    for place, column in enumerate(made.columns):
+        column.no_wrap = place > 0 or 0 not in words
+    if not console.is_terminal:
+        made.width = Measurement.get(console, console.options.update(width=10_000), made).maximum
+    console.print(made, crop=False)

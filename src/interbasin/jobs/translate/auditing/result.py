@@ -85,6 +85,23 @@ class Audit(Measured):
         found = {measure for way in self.table for measure in way.figures}
         return {name: title.format(**self.request) for name, title in MEASURES.items() if name in found}
 
+    @property
+    def primary(self) -> str | None:
+        """The measure of the verdict: recall by labels, else overlap; None if there is nothing to measure by."""
+        return next((name for name in ("recall", "overlap") if name in self.measures), None)
+
+    @property
+    def best(self) -> tuple[Way, ...]:
+        """Of the table, the best method of each way by the measure of the verdict."""
+        measure = self.primary
+        if measure is None:
+            return ()
+        found: dict[str, Way] = {}
+        for one in self.table:
+            if one.way not in found or one.figures[measure].value > found[one.way].figures[measure].value:
+                found[one.way] = one
+        return tuple(found.values())
+
     def rows(self) -> list[list[str]]:
         """The table in words: way, method, and a figure a measure."""
         return [
