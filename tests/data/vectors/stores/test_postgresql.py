@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -143,14 +144,16 @@ def test_another_translator_does_not_go_on(server, output):
 
 def test_what_exists_is_not_overwritten_unasked(server):
     server.fill(X)
-    with pytest.raises(StoreError, match="The column 'note' exists already and nothing is overwritten unasked"):
-        translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=note")
+    server.connection.execute("ALTER TABLE docs ADD COLUMN there vector(2)")
+    there = "postgresql:?table=docs&column=there"
+    with pytest.raises(StoreError, match="The column 'there' exists already and nothing is overwritten unasked"):
+        translate_vectors(TRANSLATOR, server.address(column="old"), there)
     server.connection.execute("CREATE TABLE fresh (id integer)")
     with pytest.raises(StoreError, match="The table 'fresh' exists already and nothing is overwritten unasked"):
-        translate_vectors(TRANSLATOR, server.address(), NEW_TABLE)
-    translate_vectors(TRANSLATOR, server.address(), NEW_TABLE, force=True)
-    translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=note", force=True)
-    assert server.columns("fresh") == ["id", "v"] and server.columns() == ["id", "old", "note"]
+        translate_vectors(TRANSLATOR, server.address(column="old"), NEW_TABLE)
+    translate_vectors(TRANSLATOR, server.address(column="old"), NEW_TABLE, force=True)
+    translate_vectors(TRANSLATOR, server.address(column="old"), there, force=True)
+    assert server.columns("fresh") == ["id", "v"] and server.columns() == ["id", "old", "note", "there"]
     with pytest.raises(StoreError, match="is the source column itself, which is never written to"):
         translate_vectors(TRANSLATOR, server.address(column="old"), "postgresql:?table=docs&column=old", force=True)
 
@@ -202,7 +205,9 @@ def test_tables_columns_and_keys_that_do_not_fit_are_named(server):
     ):
         translate_vectors(TRANSLATOR, server.address("loose"), NEW_COLUMN)
     server.connection.execute("ALTER TABLE docs ADD COLUMN second vector(6)")
-    with pytest.raises(StoreError, match=r"has several columns of vectors \(old, second\); name one with &column="):
+    with pytest.raises(
+        StoreError, match=r"has several columns of vectors \(old, second\); name one with \?column=NAME in"
+    ):
         translate_vectors(TRANSLATOR, server.address(), NEW_COLUMN)
     server.connection.execute("CREATE TABLE plain (id integer PRIMARY KEY)")
     with pytest.raises(StoreError, match="has no column of vectors"):
@@ -247,7 +252,151 @@ def test_rows_that_come_behind_the_readers_back_are_counted(server):
             server.connection.execute("INSERT INTO docs (id, old) VALUES (-1000, '[1,2,3,4,5,6]')")
 
     done = translate_vectors(TRANSLATOR, server.address(), NEW_COLUMN, rows_per_batch=20, progress=insert)
-    assert done.remarks[-1].startswith("1 row came into the table behind the reader's back")
+    assert done.remarks[-1].startswith("1 row came into the table behind the reader's back and is not translated")
+
+
+def at_100(server: Server, statement: str) -> Any:
+    def progress(done: int, rows: int) -> None:
+        if done == 100:
+            server.connection.execute(statement)
+
+    return progress
+
+
+INSERT = "INSERT INTO docs (id, old) VALUES (-1000, '[1,2,3,4,5,6]')"
+DELETE, FORGET = "DELETE FROM docs WHERE id = -100", "UPDATE docs SET old = NULL WHERE id = -100"
+UPDATE = "UPDATE docs SET old = '[1,2,3,4,5,6]' WHERE id = -100"
+
+
+@pytest.mark.parametrize("output", [NEW_COLUMN, NEW_TABLE])
+@pytest.mark.parametrize(
+    "statement, words",
+    [
+        (INSERT, ["1 row came into the table"]),
+        (DELETE, ["1 row that had been read is gone from the source"]),
+        (FORGET, ["1 row that had been read is gone from the source; their translations are still there"]),
+        (f"{INSERT}; {DELETE}", ["1 row came into the table", "1 row that had been read is gone"]),
+        (UPDATE, ["Rows of the source were changed after they had been read"]),
+        ("UPDATE docs SET old = '[1,2,3,4,5,6]' WHERE id = 497", []),  # before it was read
+        ("UPDATE docs SET note = 'other'", []),
+    ],
+)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_changes_of_the_source_are_remarked(server, output, statement, words, stopped):
+    server.fill(X)
+    options = {"rows_per_batch": 20}
+    if stopped:
+        with pytest.raises(Stopped):
+            translate_vectors(TRANSLATOR, server.address(), output, progress=stop_at(100), **options)
+        server.connection.execute(statement)
+        done = translate_vectors(TRANSLATOR, server.address(), output, **options)
+        assert done.resumed_at >= 100
+    else:
+        done = translate_vectors(TRANSLATOR, server.address(), output, progress=at_100(server, statement), **options)
+    told = [one for one in done.remarks if "without a vector" not in one]
+    assert len(told) == len(words)
+    for remark, word in zip(told, words, strict=True):
+        assert remark.startswith(word) and "run again with --force when nothing is being written" in remark
+
+
+@pytest.mark.parametrize("kind", ["text", "uuid"])
+def test_the_server_sums_up_as_the_reader_does_whatever_the_key(server, kind):
+    server.fill(X, kind)
+    assert translate_vectors(TRANSLATOR, server.address(), NEW_COLUMN, rows_per_batch=30).remarks == ()
+    assert translate_vectors(TRANSLATOR, server.address(column="old"), NEW_TABLE, rows_per_batch=30).remarks == ()
+
+
+@pytest.mark.parametrize(
+    "output, statement, words",
+    [
+        (NEW_COLUMN, "ALTER TABLE docs ADD COLUMN new vector(2)", "The column 'new' exists already and nothing"),
+        (NEW_COLUMN, "ALTER TABLE docs ADD COLUMN new text", "The column 'new' exists already and holds text"),
+        (NEW_TABLE, "CREATE TABLE fresh (precious text)", "The table 'fresh' exists already and nothing"),
+        (NEW_TABLE, "CREATE VIEW fresh AS SELECT 1", "What is named 'fresh' exists already and is no table"),
+    ],
+)
+def test_what_appears_during_a_run_is_not_overwritten(server, output, statement, words):
+    server.fill(X)
+    with pytest.raises(StoreError, match=rf"{words}.*everything is kept: rename it and run the same command again"):
+        translate_vectors(
+            TRANSLATOR, server.address(column="old"), output, rows_per_batch=20, progress=at_100(server, statement)
+        )
+    assert (
+        "new" in server.columns() if output == NEW_COLUMN else server.columns("fresh") in (["precious"], ["?column?"])
+    )
+    server.connection.execute(
+        "ALTER TABLE docs DROP COLUMN new"
+        if output == NEW_COLUMN
+        else "DROP TABLE IF EXISTS fresh"
+        if "TABLE" in statement
+        else "DROP VIEW fresh"
+    )
+    assert translate_vectors(TRANSLATOR, server.address(), output).resumed_at == ROWS
+
+
+@pytest.mark.parametrize("output", [NEW_COLUMN, NEW_TABLE])
+def test_a_run_that_fails_at_once_leaves_nothing_behind(server, output):
+    x = X.copy()
+    x[0] = 0
+    server.fill(x)
+    with pytest.raises(DataError, match=r"row 0 .*--bad-rows keep\)\.$"):
+        translate_vectors(TRANSLATOR, server.address(), output, rows_per_batch=20)
+    assert server.columns() == ["id", "old", "note"]
+    tables = server.connection.execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'interbasin_%'")
+    assert tables.fetchone()[0] == 0
+
+
+def test_the_key_and_what_is_no_vector_are_never_replaced(server):
+    server.fill(X)
+    for table in ("docs", "fresh"):
+        with pytest.raises(StoreError, match="is the key column 'id', by which rows are told apart; name another"):
+            translate_vectors(TRANSLATOR, server.address(), f"postgresql:?table={table}&column=id", force=True)
+    with pytest.raises(StoreError, match="The column 'note' exists already and holds text; only columns of vectors"):
+        translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=note", force=True)
+    server.connection.execute("CREATE VIEW fresh AS SELECT 1 AS one")
+    seen: list[int] = []
+    with pytest.raises(StoreError, match="What is named 'fresh' exists already and is no table; only tables are ever"):
+        translate_vectors(
+            TRANSLATOR, server.address(), NEW_TABLE, force=True, progress=lambda done, rows: seen.append(done)
+        )
+    assert seen == [] and server.columns() == ["id", "old", "note"]
+    server.connection.execute("DROP VIEW fresh")
+
+
+def test_a_table_whose_name_has_a_dot(server):
+    server.fill(X, table='"a.b"')
+    translate_vectors(TRANSLATOR, server.address("a.b"), "postgresql:?table=a.b&column=new")
+    assert server.columns('"a.b"') == ["id", "old", "note", "new"]
+    server.fill(X)
+    with pytest.raises(StoreError, match=r"The table 'a\.b' exists already"):
+        translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=a.b&column=new")
+
+
+@pytest.mark.parametrize("output", [NEW_COLUMN, NEW_TABLE])
+@pytest.mark.parametrize("name", ["vector", "b", "t"])
+def test_a_key_of_any_name(server, output, name):
+    server.fill(X)
+    server.connection.execute(f"ALTER TABLE docs RENAME COLUMN id TO {name}")
+    assert translate_vectors(TRANSLATOR, server.address(), output, rows_per_batch=30).rows == ROWS
+
+
+@pytest.mark.parametrize("output", [NEW_COLUMN, NEW_TABLE])
+@pytest.mark.parametrize("comment", ["interbasin: unfinished {", "interbasin: unfinished {}", "mine"])
+def test_a_damaged_comment_is_told(server, output, comment):
+    server.fill(X)
+    with pytest.raises(Stopped):
+        translate_vectors(TRANSLATOR, server.address(), output, rows_per_batch=20, progress=stop_at(100))
+    query = "SELECT attname FROM pg_attribute WHERE attname LIKE 'interbasin_%' AND attrelid = 'docs'::regclass"
+    if output == NEW_TABLE:
+        query = "SELECT relname FROM pg_class WHERE relname LIKE 'interbasin_%' AND relkind = 'r'"
+    (growing,) = server.connection.execute(query).fetchone()
+    on = f"TABLE {growing}" if output == NEW_TABLE else f"COLUMN docs.{growing}"
+    server.connection.execute(f"COMMENT ON {on} IS '{comment}'")
+    with pytest.raises(
+        StoreError, match=rf"is damaged, so this run .*comment on {growing} .*; drop {growing} to start"
+    ):
+        translate_vectors(TRANSLATOR, server.address(), output)
+    assert translate_vectors(TRANSLATOR, server.address(), output, force=True).resumed_at == 0
 
 
 def test_two_processes_do_not_write_one_column(server):
@@ -285,6 +434,7 @@ def test_no_password_is_ever_told(server, capsys):
     ):
         with pytest.raises(StoreError) as caught:
             translate_vectors(TRANSLATOR, text, NEW_COLUMN)
+        assert "kept" not in str(caught.value)
         told = f"{caught.value} {caught.value!r} {caught.value.__cause__} {capsys.readouterr()}"
         assert "hunter2" not in told.replace('sslmode value: "***"', ""), told
     address = parse_address("postgresql://me:hun%20ter@host/db?table=docs")

@@ -38,6 +38,8 @@ NUMBERS: dict[str, np.dtype[Any]] = {"vector": np.dtype(">f4"), "halfvec": np.dt
 MOST_NUMBERS = 16_000  # of a vector of pgvector
 METRICS = {"cosine": "cosine", "l2": "l2", "ip": "inner product"}
 MARK = "interbasin: unfinished "
+CHECKED_BYTES = 7  # of a row's hash, so that the server can take it for a whole number
+KEPT_WHILE = ("reading vectors", "writing vectors", "putting the output in its place")
 GROWING = re.compile(r"interbasin_[0-9a-f]{16}")  # names under which outputs grow
 
 
@@ -49,9 +51,10 @@ def told(address: Address, doing: str) -> Iterator[None]:
     try:
         yield
     except psycopg.OperationalError as error:
+        kept = "what is done is kept: " if doing in KEPT_WHILE else ""
         raise StoreError(
             f"The server of {address.shown} could not be reached or went away while {doing} "
-            f"({reason_of(error, address)}); what is done is kept: run the same command again when it is back."
+            f"({reason_of(error, address)}); {kept}run the same command again when it is back."
         ) from None
     except psycopg.Error as error:
         raise StoreError(
@@ -169,7 +172,7 @@ class PostgresqlRows:
                     return
                 keys, vectors, texts = zip(*found, strict=True)
                 last = texts[-1].decode()
-                yield Piece(matrix_of(vectors, self, row, texts), (keys, last))
+                yield Piece(matrix_of(vectors, self, row, texts), (keys, last, checksum_of(vectors, texts)))
                 row += len(keys)
                 if len(keys) < rows_per_batch:
                     return
@@ -187,6 +190,14 @@ def parsed(content: bytes) -> list[tuple[bytes, ...]]:
             place += 4 + length
         rows.append(tuple(row))
     return rows
+
+
+def checksum_of(vectors: tuple[bytes, ...], keys: tuple[bytes, ...]) -> int:
+    """A sum over rows that tells whether any of them has changed since, as `PostgresqlSink.finish` asks the server."""
+    return sum(
+        int.from_bytes(hashlib.sha256(vector + key).digest()[:CHECKED_BYTES], "big")
+        for vector, key in zip(vectors, keys, strict=True)
+    )
 
 
 def matrix_of(vectors: tuple[bytes, ...], rows: PostgresqlRows, first: int, keys: tuple[bytes, ...]) -> NDArray[Any]:
@@ -295,7 +306,7 @@ def chosen_column(columns: dict[str, str], address: Address) -> str:
     of_vectors = [name for name in of_vectors if not GROWING.fullmatch(name)]
     if len(of_vectors) != 1:
         found = f"several columns of vectors ({', '.join(of_vectors)})" if of_vectors else "no column of vectors"
-        raise StoreError(f"{address.shown} has {found}; name one with &column= in the address (or --column).")
+        raise StoreError(f"{address.shown} has {found}; name one with ?column=NAME in the address (or --column).")
     return of_vectors[0]
 
 
@@ -315,7 +326,7 @@ def chosen_key(connection: Any, address: Address, schema: str, name: str, column
                 return str(column)
         raise StoreError(
             f"{address.shown} has no primary key of one column, and rows must be told apart; name a unique column with "
-            "&key= in the address (or --key)."
+            "?key=NAME in the address (or --key)."
         )
     if address.key not in columns:
         raise UnknownNameError.of(f"column in {address.shown}", address.key, columns)
@@ -366,22 +377,23 @@ class PostgresqlSink:
         self._rows, self._width, self._force = rows, width, force
         self._source = rows.table
         self.remarks: tuple[str, ...] = ()
-        schema, dot, name = (output.table or "").partition(".")
-        self._schema, self._name = (schema, name) if dot else (rows.table.schema, output.table or "")
-        self._in_table = (self._schema, self._name) == (rows.table.schema, rows.table.name)
         self._column = output.column or rows.table.column
         self.name = rows.address.shown.partition("?")[0] + f"?table={output.table}&column={self._column}"
         self._address = rows.address
         if width > MOST_NUMBERS:
             raise StoreError(f"pgvector holds at most {MOST_NUMBERS} numbers a vector, and {width} are asked for.")
-        digest = hashlib.sha256(json.dumps([self._schema, self._name, self._column]).encode()).hexdigest()[:16]
-        self._growing = f"interbasin_{digest}"
         self._kind, self._written = rows.table.kind, rows.table.written
         self.rows, self.mark = 0, None
         self.rows_per_batch: int | None = None
+        self._checksum: int | None = 0
+        self._made_here = False
         self._connection = connected(rows.address)
         try:
             with told(self._address, "preparing the output"):
+                self._schema, self._name = place_of(self._connection, output, rows)
+                self._in_table = (self._schema, self._name) == (rows.table.schema, rows.table.name)
+                place = json.dumps([self._schema, self._name, self._column])
+                self._growing = f"interbasin_{hashlib.sha256(place.encode()).hexdigest()[:16]}"
                 if output.type is not None:
                     self._kind, self._written = known_type(self._connection, output.type)
                 layout = {"kind": self._kind, "bad_rows": bad_rows}
@@ -397,16 +409,48 @@ class PostgresqlSink:
             raise StoreError(
                 f"The output {self.name} is the source column itself, which is never written to; name another column."
             )
-        if self._in_table:
-            there = self._has_column(self._column)
-        else:
-            there = self._regclass(self._schema, self._name) is not None
-        if there and not self._force:
-            what = f"column {self._column!r}" if self._in_table else f"table {self._name!r}"
+        if self._column == self._source.key:
+            raise StoreError(
+                f"The output {self.name} is the key column {self._column!r}, by which rows are told apart; name "
+                "another column."
+            )
+        kind = self._kind_of_column() if self._in_table else self._kind_of_table()
+        if kind is None:
+            return
+        what = f"column {self._column!r}" if self._in_table else f"table {self._name!r}"
+        if self._in_table and kind not in NUMBERS:
+            raise StoreError(
+                f"The {what} exists already and holds {kind}; only columns of vectors are ever replaced, so choose "
+                "another name."
+            )
+        if not self._in_table and kind not in "rp":
+            raise StoreError(
+                f"What is named {self._name!r} exists already and is no table; only tables are ever replaced, so "
+                "choose another name."
+            )
+        if not self._force:
             raise StoreError(
                 f"The {what} exists already and nothing is overwritten unasked; choose another name, or ask for it "
                 "with force=True (--force)."
             )
+
+    def _kind_of_column(self) -> str | None:
+        """The type of what stands where the new column will be, without its schema and size."""
+        found = self._connection.execute(
+            "SELECT t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
+            "WHERE a.attrelid = to_regclass(%s) AND a.attname = %s AND NOT a.attisdropped",
+            [self._source.quoted.as_string(self._connection), self._column],
+        ).fetchone()
+        return None if found is None else str(found[0])
+
+    def _kind_of_table(self) -> str | None:
+        """What stands where the new table will be, in the server's letters."""
+        found = self._connection.execute(
+            "SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s",
+            [self._schema, self._name],
+        ).fetchone()
+        return None if found is None else str(found[0])
 
     def _regclass(self, schema: str, name: str) -> Any:
         from psycopg import sql
@@ -440,8 +484,8 @@ class PostgresqlSink:
         comment = self._comment()
         if comment is None:
             return
-        state = json.loads(comment.removeprefix(MARK)) if comment.startswith(MARK) else {"work": {}}
         try:
+            state = self._state_in(comment)
             check_same_work(
                 state["work"],
                 json.loads(json.dumps(self._work)),
@@ -454,6 +498,28 @@ class PostgresqlSink:
             self._drop_growing()
             return
         self.rows, self.mark, self.rows_per_batch = state["rows"], state["last"], state["rows_per_batch"]
+        self._checksum = state.get("checksum")
+
+    def _state_in(self, comment: str) -> dict[str, Any]:
+        try:
+            state = json.loads(comment.removeprefix(MARK)) if comment.startswith(MARK) else None
+        except ValueError:
+            state = None
+        whole = (
+            isinstance(state, dict)
+            and isinstance(state.get("work"), dict)
+            and all(isinstance(state["work"].get(name), dict) for name in ("source", "layout", "translator"))
+            and all(type(state.get(name)) is int for name in ("rows", "rows_per_batch"))
+            and isinstance(state.get("last"), str | None)
+            and isinstance(state.get("checksum"), int | None)
+        )
+        if state is None or not whole:
+            raise StoreError(
+                f"The unfinished {self.name} is damaged, so this run cannot go on from it (the comment on "
+                f"{self._growing} does not tell how far it is); drop {self._growing} to start anew, or ask for that "
+                "with force=True (--force)."
+            )
+        return dict(state)
 
     def _comment(self) -> str | None:
         """What stands at the growing column or table; None if there is none."""
@@ -494,7 +560,7 @@ class PostgresqlSink:
         from psycopg import sql
 
         begun = self.rows_per_batch is not None
-        self.rows_per_batch = rows_per_batch
+        self.rows_per_batch, self._made_here = rows_per_batch, not begun
         source, connection = self._source, self._connection
         kind = sql.SQL("{}({})").format(sql.SQL(self._written), sql.Literal(self._width))
         key = sql.SQL("{} {}").format(sql.Identifier(source.key), sql.SQL(source.key_kind))
@@ -511,16 +577,22 @@ class PostgresqlSink:
                     self._note()
             if self._in_table:
                 connection.execute(
-                    sql.SQL(
-                        "CREATE TEMP TABLE interbasin_batch ({} PRIMARY KEY, vector {}) ON COMMIT DELETE ROWS"
-                    ).format(key, kind)
+                    sql.SQL("CREATE TEMP TABLE interbasin_batch ({} PRIMARY KEY, {} {}) ON COMMIT DELETE ROWS").format(
+                        key, self._vectors, kind
+                    )
                 )
 
     def _note(self) -> None:
         """Write how far it is to where the next run looks, in the transaction that is open."""
         from psycopg import sql
 
-        state = {"work": self._work, "rows": self.rows, "last": self.mark, "rows_per_batch": self.rows_per_batch}
+        state = {
+            "work": self._work,
+            "rows": self.rows,
+            "last": self.mark,
+            "rows_per_batch": self.rows_per_batch,
+            "checksum": self._checksum,
+        }
         where = sql.SQL("TABLE {}").format(self._table)
         if self._in_table:
             where = sql.SQL("COLUMN {}.{}").format(self._table, self._vectors)
@@ -530,10 +602,10 @@ class PostgresqlSink:
     def append(self, piece: Piece) -> None:
         from psycopg import sql
 
-        keys, last = piece.rest
+        keys, last, checksum = piece.rest
         key = sql.Identifier(self._source.key)
-        before = self.rows, self.mark
-        into = sql.SQL("interbasin_batch ({}, vector)").format(key)
+        before = self.rows, self.mark, self._checksum
+        into = sql.SQL("interbasin_batch ({}, {})").format(key, self._vectors)
         if not self._in_table:
             into = sql.SQL("{} ({}, {})").format(self._table, key, self._vectors)
         try:
@@ -546,14 +618,15 @@ class PostgresqlSink:
                 if self._in_table:
                     self._connection.execute(
                         sql.SQL(
-                            "UPDATE {table} AS t SET {column} = b.vector FROM interbasin_batch b "
+                            "UPDATE {table} AS t SET {column} = b.{column} FROM interbasin_batch b "
                             "WHERE t.{key} = b.{key}"
                         ).format(table=self._table, column=self._vectors, key=key)
                     )
                 self.rows, self.mark = self.rows + len(keys), last
+                self._checksum = None if self._checksum is None else self._checksum + checksum
                 self._note()
         except BaseException:
-            self.rows, self.mark = before
+            self.rows, self.mark, self._checksum = before
             raise
 
     def finish(self) -> None:
@@ -561,10 +634,18 @@ class PostgresqlSink:
 
         connection, ids = self._connection, sql.Identifier
         with told(self._address, "putting the output in its place"):
-            missed = self._missed()
+            self.remarks = self._changes()
             with connection.transaction():
+                try:
+                    # The work may have taken hours, in which someone else may have written there.
+                    self._refuse_what_is_in_the_way()
+                except StoreError as error:
+                    raise StoreError(
+                        f"{error} It came there while this run worked, of which everything is kept: rename it and run "
+                        "the same command again."
+                    ) from error
                 if self._in_table:
-                    if self._has_column(self._column):
+                    if self._kind_of_column() is not None:
                         connection.execute(
                             sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(self._table, ids(self._column))
                         )
@@ -576,28 +657,91 @@ class PostgresqlSink:
                     )
                 else:
                     connection.execute(sql.SQL("COMMENT ON TABLE {} IS NULL").format(self._table))
-                    connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(ids(self._schema, self._name)))
+                    if self._kind_of_table() is not None:
+                        connection.execute(sql.SQL("DROP TABLE {}").format(ids(self._schema, self._name)))
                     connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(self._table, ids(self._name)))
-        if missed:
-            self.remarks = (
-                f"{counted(missed, 'row')} came into the table behind the reader's back and are not translated; run "
-                "again with --force when nothing is being written.",
-            )
 
-    def _missed(self) -> int:
+    def _changes(self) -> tuple[str, ...]:
+        """What changed in the source after it was read, found by one look at all rows of both sides."""
         from psycopg import sql
 
-        source = sql.Identifier(self._source.column)
+        source, ids = self._source, sql.Identifier
         if self._in_table:
-            query = sql.SQL("SELECT count(*) FROM {} WHERE {} IS NOT NULL AND {} IS NULL").format(
-                self._table, source, self._vectors
+            both = sql.SQL("SELECT {key} AS k, {old} AS s, {new} IS NOT NULL AS done FROM {table}")
+        else:
+            both = sql.SQL(
+                "SELECT s.{key} AS k, s.{old} AS s, g.{key} IS NOT NULL AS done FROM {table} s FULL JOIN {made} g "
+                "ON s.{key} = g.{key}"
             )
-            return int(self._connection.execute(query).fetchone()[0])
-        query = sql.SQL("SELECT count({}) FROM {}").format(source, self._source.quoted)
-        return max(0, int(self._connection.execute(query).fetchone()[0]) - self.rows)
+        send = self._connection.execute(
+            "SELECT t.typsend::regproc::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
+            "WHERE a.attrelid = to_regclass(%s) AND a.attname = %s",
+            [source.quoted.as_string(self._connection), source.column],
+        ).fetchone()[0]
+        query = sql.SQL(
+            "SELECT count(*) FILTER (WHERE s IS NOT NULL AND NOT done), count(*) FILTER (WHERE s IS NULL AND done), "
+            "count(*) FILTER (WHERE s IS NOT NULL AND done), "
+            "sum(('x' || encode(substr(sha256({send}(s) || convert_to(k::text, 'UTF8')), 1, {count}), 'hex'))"
+            "::bit({bits})::bigint) FILTER (WHERE s IS NOT NULL AND done) FROM ({both}) AS found"
+        ).format(
+            send=sql.SQL(send),
+            count=sql.Literal(CHECKED_BYTES),
+            bits=sql.Literal(8 * CHECKED_BYTES),
+            both=both.format(
+                key=ids(source.key),
+                old=ids(source.column),
+                new=ids(self._growing),
+                table=source.quoted,
+                made=self._table,
+            ),
+        )
+        missed, stale, left, checksum = self._connection.execute(query).fetchone()
+        # Of a row that was removed from the table, its new column went along.
+        gone = max(int(stale), self.rows - int(left))
+        again = "run again with --force when nothing is being written"
+        remarks = []
+        if missed:
+            remarks.append(
+                f"{counted(missed, 'row')} came into the table behind the reader's back and "
+                f"{'is' if missed == 1 else 'are'} not translated; {again}."
+            )
+        if gone:
+            kept = "; their translations are still there" if stale else ""
+            remarks.append(
+                f"{counted(gone, 'row')} that had been read {'is' if gone == 1 else 'are'} gone from the source{kept}, "
+                f"and others may have changed; {again}."
+            )
+        elif self._checksum is not None and int(checksum or 0) != self._checksum:
+            remarks.append(
+                "Rows of the source were changed after they had been read, and what is written are translations of "
+                f"what they held before; {again}."
+            )
+        return tuple(remarks)
 
     def close(self) -> None:
+        import psycopg
+
+        # Where nothing was done, nothing is left behind, if the server still listens.
+        if self._made_here and not self.rows:
+            with contextlib.suppress(psycopg.Error):
+                self._drop_growing()
         self._connection.close()
+
+
+def place_of(connection: Any, output: Address, rows: PostgresqlRows) -> tuple[str, str]:
+    """Schema and name of the table to write: the source's own if it is named alike; a name may have a dot in it."""
+    assert output.table is not None
+    if output.table == rows.address.table:
+        return rows.table.schema, rows.table.name
+    schema, dot, name = output.table.partition(".")
+    if not dot:
+        return rows.table.schema, output.table
+    found = connection.execute(
+        "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.relname = %s AND (pg_table_is_visible(c.oid) OR n.nspname = %s)",
+        [output.table, rows.table.schema],
+    ).fetchone()
+    return (schema, name) if found is None else (str(found[0]), output.table)
 
 
 def known_type(connection: Any, asked: str) -> tuple[str, str]:
