@@ -129,10 +129,19 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
     monkeypatch.setattr(stores, "translate_vectors", interrupted)
     done = run("translate", "apply", "map", "old.npy", "-o", "new.npy", "--batch-rows", "10")
     assert done.exit_code == 130
-    assert "50 of 100 rows are kept; run the same command to go on." in done.stderr
+    assert done.stderr == "Interrupted; 50 of 100 rows are kept: run the same command to go on.\n"
     monkeypatch.undo()
 
 
 def test_the_help_names_every_store():
     for store in ("lance://", "faiss://", "postgresql://"):
         assert store in VECTORS
+
+
+def test_the_real_translator_does_not_write_infinity(fitted):
+    x = fitted[0].copy()
+    x[70] = 3e38
+    np.save("huge.npy", x)
+    assert "Translated, row 70 (counted from 0) of huge.npy would have numbers beyond 3.4e+38" in failed(
+        run("translate", "apply", "map", "huge.npy", "-o", "new.npy")
+    )

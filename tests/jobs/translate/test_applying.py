@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,6 +199,29 @@ def test_numbers_too_large_for_float16_are_refused_by_row():
     x[13] = 6e4
     with pytest.raises(DataError, match=r"Translated, row 13 \(counted from 0\) of memory would .* beyond 65,504"):
         apply(Plain(6, 9), Array(x), Kept(), rows_per_batch=3)
+
+
+@pytest.mark.parametrize("dtype, largest", [("float32", 3e38), ("float64", 1.7e308)])
+@pytest.mark.parametrize("bad_rows", ["refuse", "keep"])
+def test_rows_whose_translation_is_not_finite_are_refused_by_row(dtype, largest, bad_rows):
+    x = vectors(20, 6, dtype)
+    x[13] = largest
+    sink = Kept()
+    with pytest.raises(
+        DataError, match=rf"Translated, row 13 \(counted from 0\) of memory would .* the largest of {dtype}, or none"
+    ):
+        apply(Plain(6, 9), Array(x), sink, rows_per_batch=3, bad_rows=bad_rows)
+    assert sink.rows == 12
+
+
+@pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan, 0.0, -1.0, 1e300, 1e-300, 1e38])
+def test_what_is_no_scale_is_refused(scale):
+    x = np.ones((3, 6), dtype=np.int8)
+    with pytest.raises(
+        DataError, match=rf"A scale is a number above 0 by which every int8 .*, found {re.escape(str(scale))};"
+    ):
+        apply(Plain(6, 9), Array(x), Kept(), scale=scale)
+    apply(Plain(6, 9), Array(x), Kept(), scale=1e-9)
 
 
 def test_lost_lengths_are_told_where_they_count():

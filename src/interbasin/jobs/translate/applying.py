@@ -224,7 +224,8 @@ class Treatment:
         return Piece(vectors, piece.rest), bad
 
     def translated(self, piece: Piece, bad: Mapping[str, NDArray[np.intp]], first: int) -> Piece:
-        made = self.translator.transform(piece.vectors)
+        with np.errstate(over="ignore", invalid="ignore"):  # told below, by row
+            made = self.translator.transform(piece.vectors)
         expected = (len(piece.vectors), self.translator.target_width)
         if made.shape != expected:
             raise ShapeError(
@@ -233,14 +234,20 @@ class Treatment:
         dtype = output_dtype(self.dtype)
         if made.dtype != dtype:
             with np.errstate(over="ignore"):
-                rounded = made.astype(dtype)
-            if dtype == np.float16 and not np.isfinite(rounded).all():
-                which = np.flatnonzero(~np.isfinite(rounded).all(axis=1)) + first
+                made = made.astype(dtype)
+        finite = np.isfinite(made)
+        if not finite.all():
+            which = np.flatnonzero(~finite.all(axis=1)) + first
+            if dtype == np.float16:
                 raise DataError(
                     f"Translated, {listed(which)} of {self.name} would have numbers beyond 65,504, the largest of "
                     "float16 in which the vectors are stored; store them as float32 first."
                 )
-            made = rounded
+            raise DataError(
+                f"Translated, {listed(which)} of {self.name} would have numbers beyond {np.finfo(dtype).max:.2g}, the "
+                f"largest of {dtype}, or none at all; such rows are far from what the translator was fitted on, so "
+                "mend or drop them."
+            )
         for kind, value in (("not finite", np.nan), ("zero", 0)):
             if len(bad[kind]):
                 made[bad[kind]] = value
@@ -388,6 +395,11 @@ def check_fits(translator: FittedTranslator, rows: Rows, scale: float | None) ->
         )
     if rows.dtype.kind == "f" and scale is not None:
         raise DataError(f"A scale is for whole numbers, but {rows.name} holds {rows.dtype} vectors; leave it out.")
+    if scale is not None and not _is_a_scale(scale, rows.dtype):
+        raise DataError(
+            f"A scale is a number above 0 by which every {rows.dtype} becomes a float32, found {scale}; give what the "
+            "numbers were divided by when they were quantised."
+        )
     if rows.width == translator.source_width:
         return
     fault = (
@@ -403,6 +415,12 @@ def check_fits(translator: FittedTranslator, rows: Rows, scale: float | None) ->
             f"vectors that are cut to {rows.width} too."
         )
     raise ShapeError(f"{fault}; give vectors of the encoder that it was fitted on.")
+
+
+def _is_a_scale(scale: float, dtype: np.dtype[Any]) -> bool:
+    largest = 1 if dtype.kind == "b" else max(abs(int(np.iinfo(dtype).min)), int(np.iinfo(dtype).max))
+    limits = np.finfo(np.float32)
+    return bool(float(limits.tiny) <= scale <= float(limits.max) / largest)
 
 
 def norms_remark(translator: FittedTranslator, name: str, metric: str | None) -> list[str]:

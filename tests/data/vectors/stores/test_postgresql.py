@@ -12,6 +12,7 @@ from tests.data.vectors.stores.conftest import Server
 from tests.data.vectors.stores.test_files import Stopped, stop_at
 from tests.data.vectors.stores.translators import Plain, translated, vectors
 
+from interbasin.cli.output import in_options
 from interbasin.data.vectors.stores import parse_address, translate_vectors
 from interbasin.data.vectors.stores.postgresql import composed, matrix_of, parsed, reason_of
 from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, StoreError, UnknownNameError
@@ -207,8 +208,10 @@ def test_tables_columns_and_keys_that_do_not_fit_are_named(server):
     server.connection.execute("ALTER TABLE docs ADD COLUMN second vector(6)")
     with pytest.raises(
         StoreError, match=r"has several columns of vectors \(old, second\); name one with \?column=NAME in"
-    ):
+    ) as caught:
         translate_vectors(TRANSLATOR, server.address(), NEW_COLUMN)
+    # In the words of the command, too.
+    assert "with ?column=NAME in the address (or --column)" in in_options(str(caught.value), {"column": "--column"})
     server.connection.execute("CREATE TABLE plain (id integer PRIMARY KEY)")
     with pytest.raises(StoreError, match="has no column of vectors"):
         translate_vectors(TRANSLATOR, server.address("plain"), NEW_COLUMN)
