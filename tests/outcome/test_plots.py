@@ -15,7 +15,7 @@ from tests.test_storage import case, refused
 
 from interbasin.errors import DataError
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
-from interbasin.outcome.plots.drawing import COLOURS, shortened, width_of, without_common_start
+from interbasin.outcome.plots.drawing import COLOURS, in_two, shortened, width_of, without_common_start
 from interbasin.outcome.plots.scales import linear, logarithmic
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -117,6 +117,63 @@ def test_bars_may_be_negative_or_on_decades():
     assert "no finite values" in words(parsed(bar_chart({"a": math.nan})))
 
 
+def test_bars_have_whiskers_and_a_baseline():
+    bars, ends = {"keep": 0.4, "a": 0.6, "b": 0.2, "c": 0.5}, {"keep": (0.3, 0.5), "a": (0.5, 0.9), "b": (-0.1, 0.3)}
+    root = parsed(bar_chart(bars, whiskers={**ends, "c": (math.nan, 1.0)}, baseline="keep"))
+    drawn = [one for one in all_of(root, "line") if one.get("class") == "ib-whisker"]
+    across = [(float(one.get("x1", "")), float(one.get("x2", ""))) for one in drawn if one.get("y1") == one.get("y2")]
+    assert len(drawn) == 3 * len(across) == 9
+    assert across[1][1] - across[1][0] == pytest.approx(2 * (across[0][1] - across[0][0]), abs=0.05)
+    shown = [one for one in all_of(root, "rect") if one.find(SVG + "title") is not None]
+    assert shown[0].find(SVG + "title").text == "0.4 [0.3, 0.5]" and shown[3].find(SVG + "title").text == "0.5"
+    # The baseline is of another colour, and a dashed line goes down from its end.
+    assert shown[0].get("fill") != shown[1].get("fill") == shown[2].get("fill")
+    (line,) = [one for one in all_of(root, "line") if one.get("class") == "ib-baseline"]
+    assert line.get("stroke-dasharray") and line.get("x1") == line.get("x2")
+    assert float(line.get("x1", "")) == pytest.approx(
+        float(shown[0].get("x", "")) + float(shown[0].get("width", "")), abs=0.02
+    )
+    both = bar_chart({"m": bars, "n": {"a": 0.1}}, whiskers={"n": {"a": (0.0, 0.2)}}, baseline="keep", log=True)
+    assert both.count('class="ib-whisker"') == 3 and both.count('class="ib-baseline"') == 1
+
+
+def test_long_names_of_bars_take_two_lines_where_they_have_blanks():
+    name = "translate, re-embed the top 100, procrustes, standardised"
+    root = parsed(bar_chart({name: 0.5, "keep the old model": 0.4}))
+    shown = words(root)
+    (two,) = [shown[place : place + 2] for place in range(len(shown)) if shown[place].startswith("translate")]
+    assert " ".join(two) == name and not any("…" in one for one in shown)
+    rows = [one for one in all_of(root, "text") if one.text in (*two, "keep the old model")]
+    heights = [float(one.get("y", "")) for one in rows]
+    assert heights[1] - heights[0] >= 13 and heights[2] - heights[1] >= 20
+    assert in_two("a" * 200, 100) == ["a" * 200] and in_two("short one", 340) == ["short one"]
+
+
+def test_a_band_lies_around_its_curve():
+    ends = ([0.0, math.nan, 2.0, 3.0], [2.0, 3.0, 4.0, 5.0])
+    root = parsed(line_chart({"a": ([0, 1, 2, 3], [1, 2, 3, 4]), "b": ([0, 3], [1, 1])}, bands={"a": ends}))
+    shaded = [one for one in all_of(root, "polygon") if one.get("class") == "ib-band"]
+    assert [len(one.get("points", "").split()) for one in shaded] == [2, 4]  # broken where an end is not known
+    assert {one.get("fill") for one in shaded} == {COLOURS[0]} and words(root).count("a") == 1
+    (curve,) = [one for one in all_of(root, "polyline") if one.get("stroke") == COLOURS[0]]
+    upper, lower = (float(shaded[1].get("points", "").split()[place].split(",")[1]) for place in (0, 3))
+    assert upper < float(curve.get("points", "").split()[2].split(",")[1]) < lower
+    parsed(line_chart({"a": ([0, 1], [1, 2])}, bands={"a": ([-1.0, 0.5], [2.0, 3.0])}, log=True))
+
+
+def test_positions_may_be_on_decades_with_ticks_where_they_are_asked_for():
+    root = parsed(
+        line_chart({"a": ([0, 100, 1000, 10_000], [9, 1, 2, 3])}, log_x=True, x_ticks=[100, 1000, 1040, 10_000])
+    )
+    (curve,) = all_of(root, "polyline")
+    across = [float(pair.split(",")[0]) for pair in curve.get("points", "").split()]
+    assert len(across) == 3 and across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.02)
+    # Of labels that would overlap, the later stays.
+    shown = words(root)
+    assert {"100", "1,040", "10,000"} <= set(shown) and "1,000" not in shown
+    assert "0.5" in words(parsed(line_chart({"a": ([0, 1], [0, 1])}, x_ticks=[-1, 0, 0.5, 1, 2])))
+
+
 def test_a_scatter_chart_shows_all_groups_in_one_scale():
     points = np.random.default_rng(0).normal(size=(20, 2))
     root = parsed(scatter_chart({"A": points, "B": torch.tensor(points) + 5}, title="PCA", x_label="1", y_label="2"))
@@ -164,6 +221,21 @@ def test_long_names_of_a_heat_map_lose_what_they_all_begin_with():
         case("half a curve", lambda: line_chart({"a": ([1, 2], [1])}), DataError, "'a'", "2 positions and 1 heights"),
         case("no rows", lambda: bar_chart({}), DataError, "none was given"),
         case("mixed bars", lambda: bar_chart({"a": 1.0, "b": {"c": 1.0}}), DataError, "Some bars have methods"),
+        case("no baseline", lambda: bar_chart({"a": 1.0}, baseline="b"), DataError, "no row 'b'", "its rows are a"),
+        case(
+            "a band of nothing",
+            lambda: line_chart({"a": ([1], [1])}, bands={"b": ([1], [1])}),
+            DataError,
+            "a band for 'b'",
+            "its curves are a",
+        ),
+        case(
+            "half a band",
+            lambda: line_chart({"a": ([1], [1])}, bands={"a": ([1], [1, 2])}),
+            DataError,
+            "upper end of its band",
+            "1 positions and 2 heights",
+        ),
         case("no groups", lambda: scatter_chart({}), DataError, "none was given"),
         case("points in space", lambda: scatter_chart({"a": [[1, 2, 3]]}), DataError, "'a'", "3 numbers"),
         case("no matrix", lambda: heat_map([]), DataError, "no cells"),
@@ -185,11 +257,15 @@ numbers = st.floats() | st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1e-32
     st.booleans(),
 )
 def test_whatever_is_drawn_is_well_formed(groups, title, log):
-    parsed(line_chart({name: ([x for x, _ in one], [y for _, y in one]) for name, one in groups.items()}, log=log))
+    series = {name: ([x for x, _ in one], [y for _, y in one]) for name, one in groups.items()}
+    parsed(line_chart(series, log=log, log_x=log))
+    parsed(line_chart(series, log=log, bands={name: (y, x) for name, (x, y) in series.items()}, x_ticks=[0, 1, 5]))
     parsed(scatter_chart(groups, title=title, x_label=title, y_label=title, note=title))
     bars = {name: dict(zip(map(str, range(9)), (x for x, _ in one), strict=False)) for name, one in groups.items()}
     if any(bars.values()):
         parsed(bar_chart(bars, title=title, log=log))
+        whiskers = {name: dict(zip(map(str, range(9)), one, strict=False)) for name, one in groups.items()}
+        parsed(bar_chart(bars, log=log, whiskers=whiskers, baseline=next(row for one in bars.values() for row in one)))
     rows = [[x, y] for one in groups.values() for x, y in one]
     if rows:
         parsed(heat_map(rows, title=title))

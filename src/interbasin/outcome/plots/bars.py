@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from interbasin.errors import DataError
-from interbasin.outcome.plots.drawing import LEGEND_LINE, Box, Drawing, colour, width_of
+from interbasin.outcome.plots.drawing import LEGEND_LINE, Box, Drawing, colour, in_two, width_of
 from interbasin.outcome.plots.scales import Scale, drawable, linear, logarithmic
 
 __all__ = ["bar_chart"]
 
 WIDTH = 440.0  # of the bars and their numbers; names stand on both sides
 NAMES, LEGEND = 340.0, 340.0  # the most that names of rows and of methods may take
+TWO_LINES = 33.0  # the height of a row whose name takes two
+BASELINE = "#8c8c8c"
+
+Whisker = tuple[float, float]
+Whiskers = Mapping[str, Mapping[str, Whisker]] | Mapping[str, Whisker]
 
 
 def bar_chart(
@@ -21,6 +26,8 @@ def bar_chart(
     x_label: str = "",
     note: str = "",
     log: bool = False,
+    whiskers: Whiskers | None = None,
+    baseline: str | None = None,
 ) -> str:
     """A row for each name, with a bar for each method, as SVG.
 
@@ -30,9 +37,11 @@ def bar_chart(
         x_label: What the lengths measure.
         note: A line below the title.
         log: Whether equal distances are equal ratios; a bar then tells only where it ends.
+        whiskers: In the form of ``bars``, the two ends of an interval; a bar may lack one.
+        baseline: The row that the others are compared with: it is grey, and a dashed line goes on from its end.
 
     Raises:
-        DataError: if there is no row.
+        DataError: if there is no row, or none that is called like the baseline.
 
     Example:
         >>> "fc1" in bar_chart({"fc1": 0.02, "fc2": 0.1}, title="Alignment error")
@@ -42,14 +51,21 @@ def bar_chart(
     rows = list(dict.fromkeys(row for one in methods.values() for row in one))
     if not rows:
         raise DataError("A bar chart shows rows, and none was given; give name: length.")
-    names = min(NAMES, max(map(width_of, rows)) + 2)
+    if baseline is not None and baseline not in rows:
+        raise DataError(f"The bar chart has no row {baseline!r} to compare with; its rows are {', '.join(rows):.200}.")
+    ends = _ends(whiskers, methods)
+    lines = {row: in_two(row, NAMES) for row in rows}
+    names = min(NAMES, max(width_of(line) for one in lines.values() for line in one) + 2)
     methods_width = min(LEGEND, max(map(width_of, methods)) + 48) if len(methods) > 1 else 0.0
     left = 14 + names + 10
     drawing = Drawing(left + WIDTH + 10 + methods_width, 0, title)
     top = drawing.heading(note)
     thick = 14.0 if len(methods) == 1 else 11.0
     each = thick * len(methods) + (8 if len(methods) == 1 else 9)
+    if any(len(one) > 1 for one in lines.values()):
+        each = max(each, TWO_LINES)
     values = [value for one in methods.values() for value in one.values() if drawable(value)]
+    values += [value for one in ends.values() for pair in one.values() for value in pair]
     scale = logarithmic(values, below=3.0) if log else linear(values, zero=True, around=0.02)
     # Behind the longest bar there is room for its number.
     box = Box(left, top, WIDTH - 62, each * len(rows) + 6)
@@ -60,11 +76,16 @@ def bar_chart(
     start = box.left if log else box.x(scale, 0.0)
     for number, row in enumerate(rows):
         middle = box.top + 3 + each * (number + 0.5)
-        drawing.text(box.left - 10, middle + 4, row, names, text_anchor="end")
-        for place, lengths in enumerate(methods.values()):
+        for place, line in enumerate(lines[row]):
+            down = 14 * (place - (len(lines[row]) - 1) / 2)
+            drawing.text(box.left - 10, middle + 4 + down, line, names, text_anchor="end")
+        for place, (method, lengths) in enumerate(methods.items()):
             if row in lengths:
                 at = middle - thick * len(methods) / 2 + thick * place
-                _bar(drawing, box, start, at, thick, place, lengths[row], scale)
+                fill = BASELINE if row == baseline else colour(place)
+                _bar(drawing, box, start, at, thick, fill, lengths[row], ends[method].get(row), scale)
+    if baseline is not None:
+        _line(drawing, box, next(one[baseline] for one in methods.values() if baseline in one), scale)
     if methods_width:
         drawing.legend(box.right + 62, top - 4, methods_width, list(methods), _key)
     return drawing.svg()
@@ -81,25 +102,63 @@ def _methods(bars: Mapping[str, Mapping[str, float]] | Mapping[str, float]) -> d
     return {"": {str(row): float(length) for row, length in bars.items()}}  # type: ignore[arg-type]
 
 
+def _ends(whiskers: Whiskers | None, methods: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Whisker]]:
+    """For each method, the whiskers of the rows that can be drawn."""
+    found: dict[str, dict[str, Whisker]] = {method: {} for method in methods}
+    for name, given in (whiskers or {}).items():
+        for row, (low, high) in given.items() if isinstance(given, Mapping) else [(name, given)]:
+            method = name if isinstance(given, Mapping) else ""
+            if method in found and drawable(low) and drawable(high):
+                found[method][str(row)] = float(low), float(high)
+    return found
+
+
 def _bar(
-    drawing: Drawing, box: Box, start: float, top: float, thick: float, place: int, value: float, scale: Scale
+    drawing: Drawing,
+    box: Box,
+    start: float,
+    top: float,
+    thick: float,
+    fill: str,
+    value: float,
+    whisker: Whisker | None,
+    scale: Scale,
 ) -> None:
     size = 11 if thick > 12 else 10
-    middle = top + thick / 2 + size * 0.36
+    middle = top + thick / 2
     if not drawable(value) or (scale.log and value <= 0):
-        drawing.text(start + 5, middle, f"{value:.3g}", class_="ib-soft", font_size=size)
+        drawing.text(start + 5, middle + size * 0.36, f"{value:.3g}", class_="ib-soft", font_size=size)
         return
     end = box.x(scale, value)
+    told = f"{value!r}" if whisker is None else f"{value!r} [{whisker[0]!r}, {whisker[1]!r}]"
     drawing.add(
         "rect",
-        f"<title>{value!r}</title>",
+        f"<title>{told}</title>",
         x=min(start, end),
         y=top + 0.5,
         width=abs(end - start),
         height=thick - 1,
-        fill=colour(place),
+        fill=fill,
     )
-    drawing.text(max(start, end) + 5, middle, f"{value:.3g}".replace("-", "−"), class_="ib-soft", font_size=size)
+    last = max(start, end)
+    if whisker is not None:
+        low, high = (box.x(scale, one) for one in whisker)
+        cap = thick * 0.28
+        look: dict[str, float | str] = {"class_": "ib-whisker", "stroke": "#1f2328", "stroke_width": 1.2}
+        drawing.add("line", x1=low, x2=high, y1=middle, y2=middle, **look)
+        for at in (low, high):
+            drawing.add("line", x1=at, x2=at, y1=middle - cap, y2=middle + cap, **look)
+        last = max(last, high)
+    shown = f"{value:.3g}".replace("-", "−")
+    drawing.text(last + 5, middle + size * 0.36, shown, class_="ib-soft", font_size=size)
+
+
+def _line(drawing: Drawing, box: Box, value: float, scale: Scale) -> None:
+    """From the end of the baseline's bar through all rows."""
+    if drawable(value) and (value > 0 or not scale.log):
+        at = box.x(scale, value)
+        look = {"class_": "ib-baseline", "stroke": "#818b98", "stroke_dasharray": "5 4"}
+        drawing.add("line", x1=at, x2=at, y1=box.top, y2=box.bottom, **look)
 
 
 def _key(drawing: Drawing, place: int, left: float, middle: float) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "Drawing",
     "colour",
     "dash",
+    "in_two",
     "number",
     "shortened",
     "width_of",
@@ -33,9 +34,10 @@ LEGEND_LINE = 21
 STYLE = (
     ".ib-plot text{fill:#1f2328}.ib-plot .ib-soft{fill:#59636e}.ib-plot .ib-paper{fill:#fff}"
     ".ib-plot .ib-grid{stroke:#e1e5ea}.ib-plot .ib-axis{stroke:#818b98}.ib-plot .ib-none{fill:#d1d9e0}"
+    ".ib-plot .ib-whisker{stroke:#1f2328}.ib-plot .ib-baseline{stroke:#818b98}"
     "@media(prefers-color-scheme:dark){.ib-plot text{fill:#e6edf3}.ib-plot .ib-soft{fill:#9aa4af}"
     ".ib-plot .ib-paper{fill:#15191f}.ib-plot .ib-grid{stroke:#2b323b}.ib-plot .ib-axis{stroke:#6b7683}"
-    ".ib-plot .ib-none{fill:#3a424c}}"
+    ".ib-plot .ib-none{fill:#3a424c}.ib-plot .ib-whisker{stroke:#e6edf3}.ib-plot .ib-baseline{stroke:#9aa4af}}"
 )
 # Widths of letters in the widest of the common sans-serif fonts: what fits there fits everywhere.
 _NARROW, _WIDE = "iIjl.,:;|!'()[]{}ft r/", "mwMW@%—"
@@ -213,6 +215,21 @@ def shortened(words: str, most: float) -> str:
         if width_of(shorter) <= most:
             return shorter
     return "…"
+
+
+def in_two(words: str, most: float) -> list[str]:
+    """Words on one line, or on two where they are wider than ``most``: broken behind a comma, or else at a blank.
+
+    Example:
+        >>> in_two("translate, re-embed the top 100, procrustes, standardised", 340)
+        ['translate, re-embed the top 100,', 'procrustes, standardised']
+    """
+    if width_of(words) <= most:
+        return [words]
+    places = [place for place, letter in enumerate(words) if letter == " " and 0 < place < len(words) - 1]
+    halves = [[words[:place], words[place + 1 :]] for place in places]
+    fitting = [two for two in halves if two[0].endswith(",") and max(map(width_of, two)) <= most]
+    return min(fitting or halves, key=lambda two: max(map(width_of, two)), default=[words])
 
 
 def without_common_start(names: Sequence[str]) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["Scale", "drawable", "linear", "logarithmic"]
+__all__ = ["Scale", "drawable", "linear", "logarithmic", "marked"]
 
 LARGEST = 1e280  # beyond, an axis around a number, with room on both sides, may have infinite ends
 SMALLEST = 1e-290  # below, the steps between ticks vanish
@@ -73,10 +73,10 @@ def linear(values: Iterable[float], *, around: float = 0.05, zero: bool = False,
     return Scale(low, high, ticks, _labels(ticks, step))
 
 
-def logarithmic(values: Iterable[float], *, below: float = 1.2) -> Scale:
-    """An axis of equal ratios that holds the positive ones of ``values``, and free space by the factor ``below``."""
+def logarithmic(values: Iterable[float], *, below: float = 1.2, above: float = 1.2) -> Scale:
+    """An axis of equal ratios that holds the positive ones of ``values``; free space by the factors at its two ends."""
     finite = [value for value in values if 0 < value < LARGEST] or [1.0]
-    low, high = max(min(finite) / below, 1e-307), max(finite) * 1.2
+    low, high = max(min(finite) / below, 1e-307), max(finite) * above
     if high < 10 * low:  # less than a decade is told better by more of it
         middle = math.sqrt(low) * math.sqrt(high)
         low, high = middle / 3.3, middle * 3.3
@@ -87,6 +87,13 @@ def logarithmic(values: Iterable[float], *, below: float = 1.2) -> Scale:
     else:
         marks = [(1, power) for power in range(first, last + 1, math.ceil((last - first) / 8))]
     return Scale(low, high, tuple(factor * 10.0**power for factor, power in marks), _ratios(marks), log=True)
+
+
+def marked(scale: Scale, ticks: Iterable[float]) -> Scale:
+    """The same axis with ticks at given numbers, those of them that lie on it."""
+    inside = tuple(sorted({float(one) for one in ticks if scale.low <= one <= scale.high}))
+    labels = tuple(f"{one:,.0f}" if one == round(one) and one < 1e15 else f"{one:.4g}" for one in inside)
+    return replace(scale, ticks=inside, labels=tuple(_minus(one) for one in labels))
 
 
 def _ratios(marks: list[tuple[int, int]]) -> tuple[str, ...]:

@@ -347,6 +347,28 @@ def test_the_folder_holds_all_of_it(audited, tmp_path):
     assert any("125" in line for line in cells) and not any("125.0" in line for line in cells)
 
 
+def test_plots_show_intervals_the_old_model_and_the_best_methods(audited, tmp_path):
+    audited.save(tmp_path / "few")
+    drawn = (tmp_path / "few" / "recall.svg").read_text()
+    assert drawn.count('class="ib-whisker"') == 3 * 9 and drawn.count('class="ib-baseline"') == 1
+    assert "translate documents, procrustes" in drawn and "upper bound" not in drawn
+    pairs = (tmp_path / "few" / "pairs.svg").read_text()
+    assert pairs.count('class="ib-band"') == 1 and "lower end" not in pairs and ">100</text>" in pairs
+
+    one = world("between", queries=60)
+    methods = ["ridge", "procrustes", "procrustes, standardised", "affine"]
+    given = one.arguments(methods=methods, new_documents=None, embed=lambda rows: one.new[rows])
+    found = audit(**given)
+    found.save(tmp_path / "many")
+    assert [way.way for way in found.best] == ["keep", "translate", "adapt", "rerank", "keep_rerank", "reembed"]
+    assert found.best[1].figures["recall"].value == max(
+        way.figures["recall"].value for way in found.table if way.way == "translate"
+    )
+    drawn = (tmp_path / "many" / "overlap.svg").read_text()
+    assert drawn.count('class="ib-whisker"') == 3 * 6 and "best method of each way; upper bound<" in drawn
+    assert "re-embedding: upper bound<" in (tmp_path / "many" / "recall.svg").read_text() and "…" not in drawn
+
+
 def test_it_prints_as_a_table_with_its_verdict(audited):
     shown = str(audited).splitlines()
     assert shown[0].split("  ")[0] == "way" and "recall at 10" in shown[0]

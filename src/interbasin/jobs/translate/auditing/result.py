@@ -28,6 +28,7 @@ WAYS = {
     "keep_rerank": "keep old, re-embed the top {depth}",
     "reembed": "re-embed everything",
 }
+BARS = 12  # a plot of more is hard to read: it shows the best method of each way
 MEASURES = {
     "recall": "recall at {k}",
     "overlap": "overlap with the new model's {k}",
@@ -176,13 +177,27 @@ class Audit(Measured):
                 },
             )
         for name, title in self.measures.items():
-            bars = {
-                f"{way.title}{f', {way.method}' if way.method else ''}": way.figures[name].value for way in self.table
-            }
-            out.plot(
-                name.replace("_", "-"),
-                bar_chart(bars, title=f"{title[0].upper()}{title[1:]}", x_label=title, note="mean over queries"),
-            )
+            out.plot(name.replace("_", "-"), self._bars(name, title))
+
+    def _bars(self, measure: str, title: str) -> str:
+        """A measure of every way, with its intervals, the old model marked."""
+        many = len(self.table) > BARS
+        shown = {
+            f"{way.title}{f', {way.method}' if way.method else ''}": way for way in (self.best if many else self.table)
+        }
+        notes = [f"mean and {self.request['confidence']:.0%} interval over queries"]
+        if many:
+            notes.append("best method of each way")
+        if self.request["new_vectors"] == "pool":
+            notes.append("upper bound" if measure == "overlap" else "re-embedding: upper bound")
+        return bar_chart(
+            {name: way.figures[measure].value for name, way in shown.items()},
+            title=f"{title[0].upper()}{title[1:]}",
+            x_label=title,
+            note="; ".join(notes),
+            whiskers={name: (way.figures[measure].low, way.figures[measure].high) for name, way in shown.items()},
+            baseline=next(name for name, way in shown.items() if way.way == "keep"),
+        )
 
     def _slices(self, out: Draft) -> None:
         if not self.slices:
@@ -203,14 +218,13 @@ class Audit(Measured):
             return
         out.table("curve", self.curve.columns())
         pairs = [float(one) for one in self.curve.pairs]
-        lines = {
-            self.curve.method: (pairs, [one.value for one in self.curve.values]),
-            "lower end": (pairs, [one.low for one in self.curve.values]),
-            "upper end": (pairs, [one.high for one in self.curve.values]),
-        }
+        values = self.curve.values
+        lines = {f"translate, {self.curve.method}": (pairs, [one.value for one in values])}
+        bands = {name: ([one.low for one in values], [one.high for one in values]) for name in lines}
         for way in self.table:
             if way.way in ("keep", "reembed"):
                 lines[way.title] = ([pairs[0], pairs[-1]], [way.figures[self.curve.measure].value] * 2)
+        bound = "; re-embedding: upper bound" if self.request["new_vectors"] == "pool" else ""
         out.plot(
             "pairs",
             line_chart(
@@ -218,5 +232,9 @@ class Audit(Measured):
                 title="How many pairs are enough",
                 x_label="pairs that the translation was fitted on",
                 y_label=self.measures[self.curve.measure],
+                note=f"band: {self.request['confidence']:.0%} interval over queries{bound}",
+                log_x=True,
+                x_ticks=pairs,
+                bands=bands,
             ),
         )
