@@ -51,7 +51,9 @@ def test_of_several_arrays_the_one_named_x_is_read(tmp_path: Path) -> None:
 
 def test_several_arrays_without_x_are_listed(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", train=ONES, test=ONES)
-    with pytest.raises(DataError, match=r"rows\.npz holds 2 arrays .*not clear; name one with column: test, train\."):
+    with pytest.raises(
+        DataError, match=r"rows\.npz holds 2 arrays .*not clear; name one with column= \(--column\): test, train\."
+    ):
         open_vectors(tmp_path / "rows.npz")
 
 
@@ -171,3 +173,19 @@ def test_one_wrong_byte_ends_in_our_own_error_or_in_numbers(  # type: ignore[no-
             assert batch.ndim == 2
     except InterbasinError as error:
         assert "wrong-byte.npz" in str(error)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_uncompressed_member_is_compared_with_its_checksum(tmp_path, order):
+    x = np.asarray(np.random.default_rng(0).standard_normal((2000, 4)), order=order)
+    path = tmp_path / "x.npz"
+    np.savez(path, x=x)
+    for start in (0, 7, 2000):
+        found = list(open_vectors(path).batches(8, start))
+        np.testing.assert_array_equal(np.concatenate([np.empty((0, 4)), *found]), x[start:])
+    content = bytearray(path.read_bytes())
+    content[content.find(x[1000, 2].tobytes()) + 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=r"x.npz could not be read \(Bad CRC-32 for file 'x.npy'\)"):
+        list(open_vectors(path).batches(8))
+    assert len(next(open_vectors(path).batches(8, 16))) == 8  # what is read by parts cannot be compared

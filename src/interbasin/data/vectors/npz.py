@@ -19,7 +19,7 @@ from interbasin.data.vectors.faults import check_begins, cut_short, damaged
 from interbasin.data.vectors.npy import Header, MappedReader, read_header
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
 
-__all__ = ["StreamedReader", "open_npz"]
+__all__ = ["StoredReader", "StreamedReader", "open_npz"]
 
 PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
 LONGEST_HEADER = 2**14  # bytes; NumPy itself refuses headers of more than 10,000
@@ -37,6 +37,66 @@ def archive(path: Path) -> Iterator[zipfile.ZipFile]:
     # RuntimeError is what zipfile raises where a password is needed; UnicodeDecodeError, for damaged names.
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeDecodeError) as error:
         raise damaged(path, error) from error
+
+
+@dataclass(frozen=True)
+class StoredReader(MappedReader):
+    """Rows of an uncompressed member, compared with its checksum where they are read from the first to the last.
+
+    Attributes:
+        member: The file in the archive.
+        bytes: How many it has.
+        checksum: What the archive says of them.
+    """
+
+    member: str
+    bytes: int
+    checksum: int
+
+    def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
+        found = super().batches(rows_per_batch, start)
+        if start:
+            yield from found
+            return
+        if self.header.fortran:  # whose rows do not come in the order of the bytes
+            self.check_bytes()
+            yield from found
+            return
+        checksum, done = self._running_checksum(0, 0, self.header.size), self.header.size
+        for batch in found:
+            some = len(batch) * self.header.row_bytes
+            checksum, done = self._running_checksum(checksum, done, some), done + some
+            if done == self.header.size + self.header.data_bytes:
+                self._compare(self._running_checksum(checksum, done, self.bytes - done))
+            yield batch
+
+    def check_bytes(self) -> None:
+        """Nothing, if the member is as it was written, for which all of it is read.
+
+        Raises:
+            FileError: if it is not.
+        """
+        self._compare(self._running_checksum(0, 0, self.bytes))
+
+    def _compare(self, checksum: int) -> None:
+        if checksum != self.checksum:
+            raise damaged(self.path, f"Bad CRC-32 for file {self.member!r}")  # as zipfile says of compressed ones
+
+    def _running_checksum(self, checksum: int, first: int, count: int) -> int:
+        """The checksum with ``count`` more bytes of the member; those of a batch have just been read by the system."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(self.offset - self.header.size + first)
+                while count > 0:
+                    piece = file.read(min(PIECE, count))
+                    if not piece:
+                        raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
+                    checksum, count = zlib.crc32(piece, checksum), count - len(piece)
+        except FileError:
+            raise
+        except OSError as error:
+            raise damaged(self.path, error) from error
+        return checksum
 
 
 @dataclass(frozen=True)
@@ -118,7 +178,8 @@ def open_npz(path: Path, column: str | None) -> Vectors:
     dtype = batch_dtype(header.dtype, where)
     reader: Reader
     if member.compress_type == zipfile.ZIP_STORED:
-        reader = MappedReader(path, header, data_offset(path, member) + header.size, dtype)
+        offset = data_offset(path, member) + header.size
+        reader = StoredReader(path, header, offset, dtype, member.filename, member.file_size, member.CRC)
     elif header.fortran:
         raise DataError(
             f"{where} is compressed and in Fortran order, so no row is complete before all of it is unpacked; "
@@ -149,7 +210,7 @@ def choose(arrays: list[str], column: str | None, path: Path) -> str:
         return "x"
     raise DataError(
         f"{path} holds {len(arrays)} arrays and none is named 'x', so which one has the vectors is not clear; "
-        f"name one with column: {', '.join(sorted(arrays))}."
+        f"name one with column= (--column): {', '.join(sorted(arrays))}."
     )
 
 

@@ -419,6 +419,22 @@ def test_a_probe_that_is_damaged_is_of_another_translator():
         translate_vectors(TRANSLATOR, "old.npy", "new.npy")
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("place", [5, 60, 99])
+def test_a_damaged_archive_is_not_translated(save, place):
+    x = vectors(40 * ROWS, WIDTH)
+    save("old.npz", x=x)
+    content = bytearray(Path("old.npz").read_bytes())
+    at = content.find(x[40 * place].tobytes()) if save is np.savez else len(content) * place // 100
+    content[at + 1] ^= 1
+    Path("old.npz").write_bytes(content)
+    words = r"old.npz could not be read \((Bad CRC-32 for file 'x.npy'|Error -3)"
+    for _ in range(2):  # the second goes on where the first stopped
+        with pytest.raises(FileError, match=words):
+            translate_vectors(TRANSLATOR, "old.npz", "new.npy", rows_per_batch=280)
+    assert not Path("new.npy").exists()
+
+
 def appears(path: str) -> Any:
     def progress(done: int, all_rows: int) -> None:
         if done >= 50 and not Path(path).exists():

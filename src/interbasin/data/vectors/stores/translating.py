@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from interbasin.data.vectors.stores.addresses import parse_address
+from interbasin.data.vectors.stores.files import ArrayRows
 from interbasin.data.vectors.stores.opening import open_rows, open_sink
 from interbasin.errors import FileError, UnknownNameError
 from interbasin.jobs.translate.applying import Applied, FittedTranslator, apply, check_fits
@@ -94,6 +95,13 @@ def translate_vectors(
     sink = open_sink(
         destination, source, rows, translator, scale=scale, bad_rows=bad_rows, force=force, in_place=in_place
     )
+
+    if isinstance(rows, ArrayRows) and (sink.rows or engine == "ray"):
+        try:
+            rows.check_bytes()
+        except BaseException:
+            sink.close()
+            raise
 
     def note(done: int) -> None:
         if progress is not None:
