@@ -77,6 +77,57 @@ def test_settings_are_kept():
     assert done.remarks == ("The 8 cells were trained anew on 400 translated vectors; check nprobe.",)
 
 
+@pytest.mark.parametrize("kind", ["Flat", "HNSW16", "IVF8,Flat", "IDMap,Flat", "IDMap2,HNSW16"])
+def test_the_parameter_of_a_metric_is_kept(kind):
+    def parts(index: faiss.Index) -> list[faiss.Index]:
+        index = faiss.downcast_index(index)
+        inner = [getattr(index, name) for name in ("index", "storage", "quantizer") if hasattr(index, name)]
+        return [index, *(one for part in inner for one in parts(part))]
+
+    index = faiss.index_factory(6, kind, faiss.METRIC_Lp)
+    for part in parts(index):
+        part.metric_arg = 3.0
+    index.train(X)
+    index.add_with_ids(X, IDS) if kind.startswith("ID") else index.add(X)
+    faiss.write_index(index, "old.index")
+    old = faiss.read_index("old.index")
+    translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
+    new = faiss.read_index("new.index")
+    assert [part.metric_arg for part in parts(new)] == [part.metric_arg for part in parts(old)]
+    assert new.metric_type == faiss.METRIC_Lp
+    y = translated(TRANSLATOR, X)
+    expected = (np.abs(y[:1] - y) ** 3).sum(axis=1)
+    found, _ = new.search(y[:1], 3)
+    np.testing.assert_allclose(found[0], np.sort(expected)[:3], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", [faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT])
+def test_what_finds_the_cells_is_kept(metric):
+    old = written("IVF8_HNSW12,Flat", metric)
+    quantizer = faiss.downcast_index(old.quantizer)
+    quantizer.hnsw.efSearch = 33
+    faiss.write_index(old, "old.index")
+    done = translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
+    assert len(done.remarks) == 1
+    new = faiss.read_index("new.index")
+    found = faiss.downcast_index(new.quantizer)
+    assert isinstance(found, faiss.IndexHNSWFlat) and found.ntotal == 8
+    assert (found.hnsw.efSearch, found.hnsw.nb_neighbors(1)) == (33, 12)
+    new.nprobe = 8
+    y = translated(TRANSLATOR, X)
+    exact = faiss.IndexFlat(9, metric)
+    exact.add(y)
+    assert (new.search(y[:50], 1)[1] == exact.search(y[:50], 1)[1]).mean() > 0.9
+
+
+def test_another_way_of_finding_the_cells_is_remarked():
+    written("IVF8(SQ8),Flat")
+    done = translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
+    assert done.remarks[-1] == (
+        "The cells were found by an IndexScalarQuantizer and are now by an IndexFlat, which is exact and may be slower."
+    )
+
+
 @pytest.mark.parametrize(
     "kind, name",
     [

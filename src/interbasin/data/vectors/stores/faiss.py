@@ -203,22 +203,41 @@ class FaissSink:
         self.rows_per_batch = rows_per_batch
         faiss, old = self._faiss, self._inner
         if self._is_ivf:
-            quantizer = faiss.IndexFlat(self._width, old.metric_type)
+            old_quantizer = faiss.downcast_index(old.quantizer)
+            quantizer = self._plain_like(old_quantizer)
             new = faiss.IndexIVFFlat(quantizer, self._width, old.nlist, old.metric_type)
+            if isinstance(quantizer, faiss.IndexHNSWFlat):
+                new.quantizer_trains_alone = chr(2)  # by k-means over a flat index, as FAISS itself does it
             new.own_fields, new.nprobe = True, old.nprobe
             quantizer.this.disown()
             new.cp.seed, new.cp.min_points_per_centroid = 0, 1
             self.remarks = (
                 f"The {old.nlist} cells were trained anew on {self._train_rows} translated vectors; check nprobe.",
             )
-        elif isinstance(old, faiss.IndexHNSWFlat):
-            new = faiss.IndexHNSWFlat(self._width, old.hnsw.nb_neighbors(1), old.metric_type)
-            new.hnsw.efConstruction, new.hnsw.efSearch = old.hnsw.efConstruction, old.hnsw.efSearch
+            if not isinstance(old_quantizer, faiss.IndexFlat | faiss.IndexHNSWFlat):
+                self.remarks += (
+                    f"The cells were found by an {type(old_quantizer).__name__} and are now by an IndexFlat, which is "
+                    "exact and may be slower.",
+                )
         else:
-            new = faiss.IndexFlat(self._width, old.metric_type)
+            new = self._plain_like(old)
+        new.metric_arg = old.metric_arg
         if self._outer_ids is not None:
             new = (faiss.IndexIDMap2 if isinstance(self._old, faiss.IndexIDMap2) else faiss.IndexIDMap)(new)
+            new.metric_arg = self._old.metric_arg
         self._new = new
+
+    def _plain_like(self, old: Any) -> Any:
+        """An empty HNSW with the settings of the old one, or a flat index; of a metric with a parameter, with that."""
+        faiss = self._faiss
+        if isinstance(old, faiss.IndexHNSWFlat):
+            new = faiss.IndexHNSWFlat(self._width, old.hnsw.nb_neighbors(1), old.metric_type)
+            new.hnsw.efConstruction, new.hnsw.efSearch = old.hnsw.efConstruction, old.hnsw.efSearch
+            new.storage.metric_arg = old.storage.metric_arg
+        else:
+            new = faiss.IndexFlat(self._width, old.metric_type)
+        new.metric_arg = old.metric_arg
+        return new
 
     def append(self, piece: Piece) -> None:
         self.rows += len(piece.vectors)
