@@ -17,7 +17,7 @@ from interbasin.jobs.translate.translator import Translator
 __all__ = ["doubt_of_pairs"]
 
 FEWEST, MOST = 20, 1000  # pairs that are held out: of fewer nothing is told, and more tell nothing new
-DEVIATIONS = 4.0  # of the mean rank of random partners: what pairs have to be better by
+DEVIATIONS = 3.0  # of the mean rank of random partners: what pairs have to be better by
 
 
 def doubt_of_pairs(material: Material, method: Translator, fitted: Unseen) -> str | None:
