@@ -681,7 +681,7 @@ class PostgresqlSink:
         query = sql.SQL(
             "SELECT count(*) FILTER (WHERE s IS NOT NULL AND NOT done), count(*) FILTER (WHERE s IS NULL AND done), "
             "count(*) FILTER (WHERE s IS NOT NULL AND done), "
-            "sum(('x' || encode(substr(sha256({send}(s) || convert_to(k::text, 'UTF8')), 1, {count}), 'hex'))"
+            "sum(('x' || encode(substr(sha256({send}(s) || textsend(k::text)), 1, {count}), 'hex'))"
             "::bit({bits})::bigint) FILTER (WHERE s IS NOT NULL AND done) FROM ({both}) AS found"
         ).format(
             send=sql.SQL(send),
