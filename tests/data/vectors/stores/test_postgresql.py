@@ -347,7 +347,9 @@ def test_a_run_that_fails_at_once_leaves_nothing_behind(server, output):
     with pytest.raises(DataError, match=r"row 0 .*--bad-rows keep\)\.$"):
         translate_vectors(TRANSLATOR, server.address(), output, rows_per_batch=20)
     assert server.columns() == ["id", "old", "note"]
-    tables = server.connection.execute("SELECT count(*) FROM pg_class WHERE relname LIKE 'interbasin_%'")
+    tables = server.connection.execute(
+        "SELECT count(*) FROM pg_class WHERE relname LIKE 'interbasin_%' AND relpersistence = 'p'"
+    )
     assert tables.fetchone()[0] == 0
 
 
@@ -393,7 +395,9 @@ def test_a_damaged_comment_is_told(server, output, comment):
         translate_vectors(TRANSLATOR, server.address(), output, rows_per_batch=20, progress=stop_at(100))
     query = "SELECT attname FROM pg_attribute WHERE attname LIKE 'interbasin_%' AND attrelid = 'docs'::regclass"
     if output == NEW_TABLE:
-        query = "SELECT relname FROM pg_class WHERE relname LIKE 'interbasin_%' AND relkind = 'r'"
+        query = (
+            "SELECT relname FROM pg_class WHERE relname LIKE 'interbasin_%' AND relkind = 'r' AND relpersistence = 'p'"
+        )
     (growing,) = server.connection.execute(query).fetchone()
     on = f"TABLE {growing}" if output == NEW_TABLE else f"COLUMN docs.{growing}"
     server.connection.execute(f"COMMENT ON {on} IS '{comment}'")
