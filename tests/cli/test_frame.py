@@ -276,6 +276,29 @@ def test_an_interrupt_while_the_program_starts_is_said_in_one_line(awaited):
     assert done.stderr == "Interrupted; nothing half-written was left behind.\n"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("within", ["an import", "evaluated text", "an import that swallows it"])
+def test_a_signal_while_something_is_imported_waits_until_that_is_done(within, tmp_path):
+    send = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\n"
+    swallowing = f"try:\n    exec({send!r})\nexcept BaseException:\n    pass\n"
+    text = swallowing if within == "an import that swallows it" else send
+    (tmp_path / "slow.py").write_text(f"exec({text!r})\n" if within == "evaluated text" else text)
+    script = (
+        "import sys, interbasin.__main__ as program\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import interbasin.cli as cli\n"
+        "def slow():\n"
+        "    import slow\n"
+        "    print('imported')\n"
+        "    import time\n"
+        "    time.sleep(60)\n"
+        "cli.main = slow\n"
+        "program.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 130 and done.stderr == "Interrupted; nothing half-written was left behind.\n"
+
+
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])
 def test_a_reader_that_goes_away_gets_no_complaint(flags, files):
     reading, writing = os.pipe()

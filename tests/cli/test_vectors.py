@@ -49,6 +49,8 @@ def test_an_interrupted_run_goes_on_to_identical_numbers(command, batches, files
         patch.setattr(Moments, "update", tire)
         done = run(*command)
     assert done.exit_code == 130 and done.stdout == ""
+    assert f"rows are kept in {tmp_path / 'seen'}: run the same command to go on." in done.stderr
+    assert "nothing half-written" not in done.stderr
     assert PairedMoments.load(tmp_path / "seen").count == 30 * batches
     resumed = run(*command)
     assert json.loads(resumed.stdout) == json.loads(whole.stdout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Annotated
 
 import typer
@@ -85,6 +84,4 @@ app.add_typer(translate)
 
 def main() -> None:
     """The program."""
-    # Schedulers stop a job by SIGTERM: it should lose no more than Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()

@@ -47,7 +47,7 @@ class Commands(TyperGroup):
         try:
             return super().make_context(*arguments, **keywords)
         except KeyboardInterrupt as error:  # which typer would answer without a word
-            raise _interrupted() from error
+            raise _interrupted(error) from error
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -69,7 +69,7 @@ class Commands(TyperGroup):
             )
             raise typer.Exit(ERROR) from error
         except KeyboardInterrupt as error:
-            raise _interrupted() from error
+            raise _interrupted(error) from error
         except BrokenPipeError as error:
             # The reader of our output went away, as `head` does. Python would complain once more when it flushes.
             sys.stdout = None
@@ -139,8 +139,9 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
     return re.sub(pattern, written, text)
 
 
-def _interrupted() -> typer.Exit:
-    print("Interrupted; nothing half-written was left behind.", file=sys.stderr)
+def _interrupted(error: KeyboardInterrupt) -> typer.Exit:
+    """One line; a command that keeps what it did says so in the interrupt that it hands on."""
+    print(f"Interrupted; {str(error) or 'nothing half-written was left behind.'}", file=sys.stderr)
     return typer.Exit(INTERRUPTED)
 
 

@@ -137,9 +137,10 @@ def apply(
                 force=force,
                 progress=note,
             )
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             if kept[0] and not vectors.startswith("faiss:"):  # of an index nothing is kept
-                words.remark(f"{kept[0]:,} of {kept[1]:,} rows are kept; run the same command to go on.")
+                said = f"{kept[0]:,} of {kept[1]:,} rows are kept: run the same command to go on."
+                raise KeyboardInterrupt(said) from error
             raise
     words.result(made.summary(), lambda console: _show(console, made))
     for remark in made.remarks:

@@ -67,8 +67,9 @@ def collect(
     try:
         with output.progress("Reading rows", x.rows) as done:
             moments = moments_of_files(x, y, grams=wanted, rows_per_batch=rows_per_batch, keep=keep, progress=note)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if keep is not None:
-            output.remark(f"{rows_done:,} of {x.rows:,} rows are kept in {keep}; run the same command to go on.")
+            said = f"{rows_done:,} of {x.rows:,} rows are kept in {keep}: run the same command to go on."
+            raise KeyboardInterrupt(said) from error
         raise
     return x, y, moments

@@ -97,7 +97,7 @@ def without_a_name(schema: pa.Schema, where: str) -> list[pa.Field]:
         return fields
     raise DataError(
         f"{where} has no column of lists of numbers, and its columns are not all numbers that could stand side by "
-        f"side; name one with column, or store the vectors as lists. Its columns: {described(fields)}."
+        f"side; name one with column= (--column), or store the vectors as lists. Its columns: {described(fields)}."
     )
 
 

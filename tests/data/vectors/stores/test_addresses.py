@@ -87,3 +87,21 @@ def test_what_cannot_be_understood_is_refused_without_secrets(text, words):
     with pytest.raises(FileError, match=words) as caught:
         parse_address(text)
     assert "ter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("s/flat.index", "If it is a FAISS index, write faiss://s/flat.index."),
+        ("s/flat.FAISS", "If it is a FAISS index, write faiss://s/flat.FAISS."),
+        ("s/docs.lance/", "If it is a Lance table, write lance://s/docs.lance."),
+        ("folder", "If it is a folder of Lance tables, write lance://folder/TABLE."),
+        ("s/vectors.csv", "Convert or rename it."),
+    ],
+)
+def test_a_bare_path_of_a_store_is_told_how_to_be_written(given, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileError) as caught:
+        parse_address(given)
+    assert str(caught.value).endswith(said)

@@ -12,6 +12,7 @@ from interbasin.errors import FileError
 __all__ = ["Address", "parse_address"]
 
 FILES = ("npy", "npz", "parquet")
+INDEXES = (".index", ".faiss", ".ivf", ".hnsw", ".idx")  # as indexes of FAISS are often named
 OWN = ("table", "column", "key", "type")  # what of a PostgreSQL address is ours and not the server's
 
 
@@ -84,9 +85,20 @@ def _file(text: str, column: str | None) -> Address:
         found = f"the extension {path.suffix!r}" if path.suffix else "no extension"
         raise FileError(
             f"Vectors are in a .npy, .npz or .parquet file, or at lance://, faiss:// or postgresql://; {text} has "
-            f"{found}. Convert or rename it."
+            f"{found}. {_meant(text, path)}"
         )
     return Address(kind, text, path, column=column)
+
+
+def _meant(text: str, path: Path) -> str:
+    """What to write instead of a path that names a store without saying of which kind."""
+    if path.suffix.lower() in INDEXES:
+        return f"If it is a FAISS index, write faiss://{text}."
+    if path.suffix.lower() == ".lance":
+        return f"If it is a Lance table, write lance://{text.rstrip('/')}."
+    if path.is_dir():
+        return f"If it is a folder of Lance tables, write lance://{text.rstrip('/')}/TABLE."
+    return "Convert or rename it."
 
 
 def _lance(text: str, rest: str, column: str | None, table: str | None) -> Address:
