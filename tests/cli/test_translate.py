@@ -38,6 +38,9 @@ def files(tmp_path, monkeypatch):
     np.savez("pairs.npz", old=arrays["pairs-old"], new=arrays["pairs-new"])
     with open("qrels.tsv", "w") as file:
         file.writelines(f"{query}\t{document}\n" for query, document in enumerate(one.labels.tolist()))
+    Path("few.txt").write_text("0\n1\n")
+    Path("long.txt").write_text("1" * 40)
+    Path("nothing.txt").write_text("\n")
     return one
 
 
@@ -288,6 +291,8 @@ def test_a_doctor_sees_stores_and_quantised_vectors():
         (["fit", "pairs-old.npy", "pairs-new.npy", "--metric", "cos", "-o", "o"], "The metric of a card is one of"),
         (["fit", "none.npy", "pairs-new.npy", "-o", "o"], "there is no such file; check the path"),
         (["fit", "pairs.npz", "pairs.npz", "-o", "o"], "pairs.npz"),
+        ([*AUDIT, "--pair-rows", "long.txt"], "one a line, found '1111111111"),
+        ([*AUDIT, "--pair-rows", "nothing.txt"], "one a line, found nothing"),
         (["evaluate", "none", "old.npy", "new.npy"], "none"),
         ([*AUDIT, "--methods", "rigde"], "There is no method of translation for an audit named 'rigde'"),
         ([*AUDIT, "--labels", "none.tsv"], "none.tsv cannot be read"),
@@ -308,6 +313,7 @@ def test_errors_are_one_sentence(words, said):
     ("words", "said"),
     [
         ([*AUDIT, "--curve", "a,b"], "takes whole numbers with commas between them"),
+        ([*AUDIT, "--labels", "qrels.tsv", "--document-ids", "few.txt"], "names 2 items, and old.npy has 500 rows"),
         ([*AUDIT, "--query-ids", "qrels.tsv"], "says what --labels calls things; give --labels too"),
         (["bridge", "map", "--threshold", "1", "-o", "o"], "give --old-queries, --new-queries, --documents too"),
         (["bridge", "map", "--translates", "both", "-o", "o"], "is one of queries, documents, and got 'both'"),

@@ -54,6 +54,21 @@ def test_lines_that_are_none_are_named(tmp_path):
         read_labels(written(tmp_path, "0\t1\n"), query_ids=["a", "a"])
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("q0 dTYPO\nq1 d1\n", "Line 1 of .* names 'dTYPO'"),
+        ("qTYPO d0\nq1 d1\n", "Line 1 of .* names 'qTYPO'"),
+        ("qTYPO dTYPO 1\nq1 d1 1\n", "Line 1 of .* names 'qTYPO'"),
+        ("q0 d0 nan\nq1 d1 1\n", "Line 1 of .* has the relevance 'nan'; a relevance is a number"),
+        ("q0 d0 1\nq1 d1 much\n", "Line 2 of .* has the relevance 'much'"),
+    ],
+)
+def test_a_first_line_with_a_mistake_is_not_taken_for_titles(tmp_path, text, said):
+    with pytest.raises(DataError, match=said):
+        read_labels(written(tmp_path, text), query_ids=["q0", "q1"], document_ids=["d0", "d1"])
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(FileError, match=r"none\.tsv cannot be read: No such file or directory; check the path"):
         read_labels(tmp_path / "none.tsv")

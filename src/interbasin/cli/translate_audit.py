@@ -12,6 +12,7 @@ import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, print_table, table
 from interbasin.cli.translating import Column, Force, Seed, matrix, request_of, rows_in, whole_numbers
+from interbasin.counting import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,6 +97,12 @@ def audit(
     refuse_outcome_in_the_way(output, force=force)
     known = None
     if labels is not None:
+        for option, file, items in (
+            ("--query-ids", query_ids, old_queries),
+            ("--document-ids", document_ids, documents),
+        ):
+            if file is not None:
+                _refuse_other_count(option, len(read_lines(file)), items, column)
         known = read_labels(
             labels,
             query_ids=None if query_ids is None else read_lines(query_ids),
@@ -149,6 +156,15 @@ def audit(
     for warning in outcome.warnings:  # first, so that the verdict is what a screen ends with
         words.remark(warning)
     words.result(summary, lambda console: _show(console, found, outcome, output, everything=everything))
+
+
+def _refuse_other_count(option: str, named: int, items: Path, column: str | None) -> None:
+    from interbasin.data import open_vectors
+
+    rows = open_vectors(items, column=column if items.suffix.lower() != ".npy" else None).rows
+    if named != rows:
+        message = f"names {counted(named, 'item')}, and {items} has {counted(rows, 'row')}; give a line for each."
+        raise typer.BadParameter(message, param_hint=option)
 
 
 @contextmanager

@@ -59,6 +59,9 @@ def matrix(path: Path, column: str | None = None) -> NDArray[Any]:
     return np.concatenate(list(opened.batches(default_rows_per_batch(opened.width))))
 
 
+LONGEST = 18  # digits of a number of a row
+
+
 def rows_in(path: Path) -> NDArray[np.int64]:
     """Numbers of rows: a ``.npy`` file, or text with one a line."""
     import numpy as np
@@ -71,13 +74,14 @@ def rows_in(path: Path) -> NDArray[np.int64]:
             found = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise FileError(f"{path} cannot be read as numbers of rows ({error}).") from error
-        if found.ndim != 1 or found.dtype.kind not in "iu":
+        if found.ndim != 1 or found.dtype.kind not in "iu" or not len(found):
             raise DataError(f"{path} should hold numbers of rows, found shape {found.shape} of dtype {found.dtype}.")
         return np.asarray(found, dtype=np.int64)
     lines = [line.strip() for line in read_lines(path) if line.strip()]
-    wrong = next((line for line in lines if not line.isdecimal()), None)
-    if wrong is not None:
-        raise DataError(f"{path} should hold numbers of rows, one a line, found {wrong!r:.80}.")
+    wrong = next((line for line in lines if not line.isdecimal() or len(line) > LONGEST), None)
+    if wrong is not None or not lines:
+        found_instead = f"{wrong!r:.80}" if lines else "nothing"
+        raise DataError(f"{path} should hold numbers of rows, one a line, found {found_instead}.")
     return np.array(lines, dtype=np.int64)
 
 

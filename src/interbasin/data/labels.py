@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -52,18 +53,19 @@ def read_labels(
     queries, documents = _numbers(query_ids, "query_ids"), _numbers(document_ids, "document_ids")
     found: dict[int, list[int]] = {}
     for line, (query, document, relevance) in _entries(Path(path)):
-        try:
-            if relevance is not None and float(relevance) <= 0:
-                continue
-            key, row = _number(query, queries), _number(document, documents)
-        except (KeyError, ValueError) as error:
-            if line == 1 and relevance not in ("0", "1"):  # titles
-                continue
+        known = {name: _known(name, ids) for name, ids in ((query, queries), (document, documents))}
+        if line == 1 and not any(known.values()) and not _is_number(relevance):  # titles
+            continue
+        unknown = next((name for name, is_known in known.items() if not is_known), None)
+        if unknown is not None:
             raise DataError(
-                f"Line {line} of {path} names {error.args[0]!r:.80}, which is neither a number nor among the ids that "
+                f"Line {line} of {path} names {unknown!r:.80}, which is neither a number nor among the ids that "
                 "were given; give the ids that it uses."
-            ) from error
-        found.setdefault(key, []).append(row)
+            )
+        if relevance is not None and not _is_number(relevance):
+            raise DataError(f"Line {line} of {path} has the relevance {relevance!r:.80}; a relevance is a number.")
+        if relevance is None or float(relevance) > 0:
+            found.setdefault(_number(query, queries), []).append(_number(document, documents))
     if not found:
         raise DataError(f"{path} names no right document; a line is: query document [relevance].")
     return found
@@ -78,13 +80,19 @@ def _numbers(names: Sequence[str] | None, what: str) -> dict[str, int] | None:
     return found
 
 
-def _number(name: str, known: dict[str, int] | None) -> int:
-    if known is not None:
-        return known[name]
+def _known(name: str, ids: dict[str, int] | None) -> bool:
+    return name in ids if ids is not None else name.lstrip("-").isdecimal()
+
+
+def _number(name: str, ids: dict[str, int] | None) -> int:
+    return int(name) if ids is None else ids[name]
+
+
+def _is_number(text: str | None) -> bool:
     try:
-        return int(name)
+        return text is not None and math.isfinite(float(text))
     except ValueError:
-        raise KeyError(name) from None
+        return False
 
 
 def _entries(path: Path) -> Iterator[tuple[int, tuple[str, str, str | None]]]:

@@ -124,17 +124,17 @@ def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Transla
         if bool((rows == rows[0]).all()):
             raise DataError(f"All {len(rows)} rows of the {what} are the same, which shows nothing; give other items.")
     warnings: list[str] = []
-    metrics: dict[str, float] = {"pairs": float(len(source))}
+    metrics: dict[str, float] = {"pairs": len(source)}
     found = clone(translator).fit(source, target, card=card)
     chosen = found.translation_ if found.chosen_ != "relative" else None
     rank = found.details_.get("rank")
     if rank is not None:
-        metrics["rank"] = float(rank)
+        metrics["rank"] = int(rank)
     warnings += found.remarks
     if chosen is None:
         warnings.append(
-            f"What 'relative' gives are cosines with the {len(source):,} pairs as anchors, for a RelativeDecoder of the "
-            "target's side; it is no translation by itself, and nothing was measured."
+            f"What 'relative' gives are cosines with the {len(source):,} pairs as anchors, for a RelativeDecoder of "
+            "the target's side; it is no translation by itself, and nothing was measured."
         )
     elif len(source) < FEWEST:
         warnings.append(
@@ -157,8 +157,8 @@ def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Transla
         first.fit(source[seen], target[seen])
         metrics |= {
             **evaluate_translation(first, source[held], target[held], seed=translator.seed).metrics,
-            "pairs": float(len(source)),
-            "pairs_held_out": float(len(held)),
+            "pairs": len(source),
+            "pairs_held_out": len(held),
         }
         if metrics["recall_10_low"] <= 10 / len(held) and metrics["cosine"] < NO_PAIRS:
             warnings.append(

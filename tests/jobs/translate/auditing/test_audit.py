@@ -418,3 +418,26 @@ def test_what_does_not_fit_is_refused(apart):
         "5 pairs are too few to judge documents among them by other pairs",
         pairs=(apart.old[:5], apart.new[:5]),
     )
+
+
+def test_rows_of_pairs_that_cannot_be_are_named(apart):
+    pairs = len(apart.pairs)
+    for rows, said in (
+        ([], "found shape"),
+        (list(range(pairs - 1)), "found shape"),
+        ([0] * pairs, "found 0 more than once"),
+        ([*range(pairs - 1), 10**6], "numbers from 0 to 1000000"),
+    ):
+        with pytest.raises(DataError, match=said):
+            audit(**apart.arguments(pair_rows=rows))
+
+
+def test_a_pool_holds_a_document_once(apart):
+    rows = np.zeros(3, dtype=np.int64)
+    with pytest.raises(DataError, match="holds document 0 more than once"):
+        audit(**apart.arguments(new_documents=None, pool=(rows, apart.new[rows])))
+
+
+def test_methods_that_there_are_none_of_are_listed_with_semicolons(apart):
+    with pytest.raises(UnknownNameError, match="ridge; procrustes; procrustes, standardised;"):
+        audit(**apart.arguments(methods=["ridge,foo"]))

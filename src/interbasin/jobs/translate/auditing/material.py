@@ -100,11 +100,8 @@ class Material:
                     "in this order, of the same two models."
                 )
         rows = None if pair_rows is None else np.asarray(pair_rows, dtype=np.int64)
-        if rows is not None and (rows.shape != (len(old),) or rows.min() < 0 or rows.max() >= len(documents)):
-            raise DataError(
-                f"pair_rows is the number of each of the {len(old)} pairs among {len(documents)} documents, found "
-                f"{len(rows)} numbers from {rows.min()} to {rows.max()}."
-            )
+        if rows is not None:
+            _check_pair_rows(rows, len(old), len(documents))
         if texts is not None and len(texts) != len(old_queries):
             raise DataError(f"There are {len(old_queries)} queries and {len(texts)} texts of them; give one for each.")
         return cls(
@@ -148,6 +145,17 @@ def _two(given: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return old, new
 
 
+def _check_pair_rows(rows: NDArray[np.int64], pairs: int, documents: int) -> None:
+    asked = f"pair_rows is the number of each of the {pairs} pairs among {documents} documents"
+    if rows.shape != (pairs,):
+        raise DataError(f"{asked}, found shape {rows.shape}.")
+    if rows.min() < 0 or rows.max() >= documents:
+        raise DataError(f"{asked}, found {len(rows)} numbers from {rows.min()} to {rows.max()}.")
+    once, counts = np.unique(rows, return_counts=True)
+    if len(once) < len(rows):
+        raise DataError(f"{asked}, found {once[counts > 1][0]} more than once; a document is one pair.")
+
+
 def methods_of(given: Sequence[str] | Mapping[str, Translator] | None, seed: int) -> dict[str, Translator]:
     """The methods to try, by name.
 
@@ -158,11 +166,15 @@ def methods_of(given: Sequence[str] | Mapping[str, Translator] | None, seed: int
         return dict(given)
     names = list(CANDIDATES) if given is None else [given] if isinstance(given, str) else list(given)
     if not names:
-        raise DataError(f"No method was asked for; try one of: {', '.join(CANDIDATES)}.")
+        raise DataError(f"No method was asked for; try one of: {'; '.join(CANDIDATES)}.")
     found = {}
     for name in names:
         if name not in CANDIDATES:
-            raise UnknownNameError.of("method of translation for an audit", name, CANDIDATES)
+            # Names hold commas themselves.
+            raise UnknownNameError(
+                f"There is no method of translation for an audit named {name!r}; try one of: "
+                f"{'; '.join(CANDIDATES)} (with semicolons between several)."
+            )
         candidate = CANDIDATES[name]
         found[name] = Translator(method=candidate.method, seed=seed, **candidate.changes)  # type: ignore[arg-type]
     return found

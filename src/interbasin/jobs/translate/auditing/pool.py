@@ -101,6 +101,7 @@ def given_pool(needed: NDArray[np.int64], given: tuple[Any, Any], width: int) ->
 
     Raises:
         IncompletePoolError: if documents are missing from it.
+        DataError: if it holds a document twice.
         ShapeError: if rows and vectors do not belong together.
     """
     rows, vectors = np.asarray(given[0], dtype=np.int64), np.asarray(given[1])
@@ -108,6 +109,11 @@ def given_pool(needed: NDArray[np.int64], given: tuple[Any, Any], width: int) ->
         raise ShapeError(
             f"A pool is the numbers of documents, and a row of {width} numbers for each, found shapes {rows.shape} and "
             f"{vectors.shape}."
+        )
+    once, counts = np.unique(rows, return_counts=True)
+    if len(once) < len(rows):
+        raise DataError(
+            f"The pool holds document {once[counts > 1][0]} more than once; give every document one row of numbers."
         )
     missing = np.setdiff1d(needed, rows)
     if len(missing):
@@ -119,5 +125,4 @@ def given_pool(needed: NDArray[np.int64], given: tuple[Any, Any], width: int) ->
             missing,
         )
     kept = np.isin(rows, needed)
-    rows, first = np.unique(rows[kept], return_index=True)
-    return Pool(rows, vectors[kept][first])
+    return Pool(rows[kept], vectors[kept])
