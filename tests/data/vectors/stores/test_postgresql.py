@@ -29,6 +29,10 @@ def same(found: dict, expected: np.ndarray, kind: str = "integer") -> None:
         np.testing.assert_allclose(found[key], row, rtol=1e-6)
 
 
+def without_the_index(remarks: tuple[str, ...]) -> list[str]:
+    return [one for one in remarks if not one.startswith("No index over the new vectors was built")]
+
+
 @pytest.mark.parametrize("kind", ["integer", "text", "uuid"])
 def test_a_new_column_is_filled_and_the_old_one_untouched(server, kind):
     import uuid
@@ -56,6 +60,45 @@ def test_a_new_table_has_the_keys_and_the_vectors(server):
     assert server.columns("fresh") == ["id", "v"] and server.columns() == ["id", "old", "note"]
     same(server.column("v", "fresh"), translated(TRANSLATOR, X))
     assert done.output.endswith("?table=fresh&column=v")
+
+
+def indexes(server: Server) -> list[str]:
+    found = server.connection.execute("SELECT indexname FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1")
+    return [name for (name,) in found.fetchall()]
+
+
+def test_a_new_table_has_a_primary_key_of_its_own_name(server):
+    server.fill(X)
+    translate_vectors(TRANSLATOR, server.address(), NEW_TABLE)
+    assert indexes(server) == ["docs_pkey", "fresh_pkey"]
+    translate_vectors(TRANSLATOR, server.address(), NEW_TABLE, force=True)
+    assert indexes(server) == ["docs_pkey", "fresh_pkey"]
+    # As the server does where the name is taken, or too long.
+    server.connection.execute("CREATE TABLE other_pkey (id integer)")
+    translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=other&column=v")
+    long = "ü" * 31
+    translate_vectors(TRANSLATOR, server.address(), f"postgresql:?table={quote(long)}&column=v")
+    assert indexes(server) == ["docs_pkey", "fresh_pkey", "other_pkey1", f"{'ü' * 29}_pkey"]
+
+
+@pytest.mark.parametrize("output", [NEW_COLUMN, "postgresql:?table=a%22%20b&column=c%20%22d"])
+def test_the_index_to_build_is_told_as_a_statement_that_runs(server, output):
+    server.fill(X)
+    done = translate_vectors(TRANSLATOR, server.address(), output)
+    (told,) = done.remarks
+    said, statement = told.split(": ", 1)
+    assert said == "No index over the new vectors was built; do so with"
+    if output == NEW_COLUMN:
+        assert statement == 'CREATE INDEX ON "public"."docs" USING hnsw ("new" vector_cosine_ops);'
+    before = len(indexes(server))
+    server.connection.execute(statement)
+    assert len(indexes(server)) == before + 1
+
+
+def test_an_index_that_cannot_be_built_is_not_told_of(server):
+    server.fill(X)
+    (told,) = translate_vectors(Plain(6, 2001), server.address(), NEW_COLUMN).remarks
+    assert told.endswith("pgvector builds none over vector of more than 2,000 numbers: these have 2,001.")
 
 
 def test_rows_without_a_vector_stay_without_one(server):
@@ -244,7 +287,8 @@ def test_the_metric_of_an_index_is_found(server):
         server.connection.execute("DROP INDEX IF EXISTS fast")
         server.connection.execute(f"CREATE INDEX fast ON docs USING hnsw (old vector_{metric}_ops)")
         done = translate_vectors(lossy, server.address(column="old"), NEW_COLUMN, force=True)
-        assert [words in one for one in done.remarks] == ([True] if words else [])
+        assert [words in one for one in without_the_index(done.remarks)] == ([True] if words else [])
+        assert f'("new" vector_{metric}_ops);' in done.remarks[-1]
 
 
 def test_rows_that_come_behind_the_readers_back_are_counted(server):
@@ -296,7 +340,7 @@ def test_changes_of_the_source_are_remarked(server, output, statement, words, st
         assert done.resumed_at >= 100
     else:
         done = translate_vectors(TRANSLATOR, server.address(), output, progress=at_100(server, statement), **options)
-    told = [one for one in done.remarks if "without a vector" not in one]
+    told = [one for one in without_the_index(done.remarks) if "without a vector" not in one]
     assert len(told) == len(words)
     for remark, word in zip(told, words, strict=True):
         assert remark.startswith(word) and "run again with --force when nothing is being written" in remark
@@ -307,8 +351,9 @@ def test_the_server_sums_up_as_the_reader_does_whatever_the_key(server, kind):
     server.fill(X, kind)
     if kind == "text":
         server.connection.execute("UPDATE docs SET id = 'ключ ' || id")
-    assert translate_vectors(TRANSLATOR, server.address(), NEW_COLUMN, rows_per_batch=30).remarks == ()
-    assert translate_vectors(TRANSLATOR, server.address(column="old"), NEW_TABLE, rows_per_batch=30).remarks == ()
+    for address, output in ((server.address(), NEW_COLUMN), (server.address(column="old"), NEW_TABLE)):
+        done = translate_vectors(TRANSLATOR, address, output, rows_per_batch=30)
+        assert without_the_index(done.remarks) == []
 
 
 @pytest.mark.parametrize(

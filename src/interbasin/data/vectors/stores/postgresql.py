@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import re
 import struct
@@ -37,6 +38,8 @@ TRAILER = b"\xff\xff"
 NUMBERS: dict[str, np.dtype[Any]] = {"vector": np.dtype(">f4"), "halfvec": np.dtype(">f2")}
 MOST_NUMBERS = 16_000  # of a vector of pgvector
 METRICS = {"cosine": "cosine", "l2": "l2", "ip": "inner product"}
+MOST_INDEXED = {"vector": 2_000, "halfvec": 4_000}  # numbers of a vector that an index of pgvector is built over
+LONGEST_NAME = 63  # bytes that the server keeps of a name
 MARK = "interbasin: unfinished "
 CHECKED_BYTES = 7  # of a row's hash, so that the server can take it for a whole number
 KEPT_WHILE = ("reading vectors", "writing vectors", "putting the output in its place")
@@ -634,7 +637,7 @@ class PostgresqlSink:
 
         connection, ids = self._connection, sql.Identifier
         with told(self._address, "putting the output in its place"):
-            self.remarks = self._changes()
+            self.remarks = (self._index_to_build(), *self._changes())
             with connection.transaction():
                 try:
                     # The work may have taken hours, in which someone else may have written there.
@@ -660,6 +663,43 @@ class PostgresqlSink:
                     if self._kind_of_table() is not None:
                         connection.execute(sql.SQL("DROP TABLE {}").format(ids(self._schema, self._name)))
                     connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(self._table, ids(self._name)))
+                    self._rename_primary_key()
+
+    def _rename_primary_key(self) -> None:
+        """As the server would have named it, had the table had its name from the start."""
+        from psycopg import sql
+
+        table = sql.Identifier(self._schema, self._name)
+        (found,) = self._connection.execute(
+            "SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%s) AND contype = 'p'",
+            [table.as_string(self._connection)],
+        ).fetchone()
+        endings = itertools.chain(["_pkey"], (f"_pkey{number}" for number in itertools.count(1)))
+        names = (self._name.encode()[: LONGEST_NAME - len(end)].decode(errors="ignore") + end for end in endings)
+        name = next(one for one in names if self._regclass(self._schema, one) is None)
+        query = sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}")
+        self._connection.execute(query.format(table, sql.Identifier(found), sql.Identifier(name)))
+
+    def _index_to_build(self) -> str:
+        """What to say of an index over the new vectors, which is not made here."""
+        from psycopg import sql
+
+        most = MOST_INDEXED[self._kind]
+        if self._width > most:
+            return (
+                f"No index over the new vectors was built, and pgvector builds none over {self._kind} of more than "
+                f"{most:,} numbers: these have {self._width:,}."
+            )
+        graphs = self._connection.execute("SELECT 1 FROM pg_am WHERE amname = 'hnsw'").fetchone() is not None
+        how = next((name for name, metric in METRICS.items() if metric == self._rows.metric), "cosine")
+        schema, dot, _ = self._written.rpartition(".")
+        query = sql.SQL("CREATE INDEX ON {} USING {} ({} {})").format(
+            sql.Identifier(self._schema, self._name),
+            sql.SQL("hnsw" if graphs else "ivfflat"),
+            sql.Identifier(self._column),
+            sql.SQL(f"{schema}{dot}{self._kind}_{how}_ops"),
+        )
+        return f"No index over the new vectors was built; do so with: {query.as_string(self._connection)};"
 
     def _changes(self) -> tuple[str, ...]:
         """What changed in the source after it was read, found by one look at all rows of both sides."""
