@@ -36,6 +36,14 @@ def test_nothing_is_found_where_nothing_is_wrong():
         assert result.findings == () and result.healthy
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_rows_of_any_size_are_looked_at(scale):
+    rows = np.random.default_rng(0).normal(size=(3000, 24))
+    small, large = doctor(rows.astype(np.float32)), doctor((scale * rows).astype(np.float32))
+    assert large.findings == small.findings == ()
+    assert large.metrics["norm_mean"] == pytest.approx(scale * small.metrics["norm_mean"], rel=1e-5)
+
+
 def test_the_basics_are_said():
     rows = healthy()
     lengths = np.linalg.norm(rows, axis=1)

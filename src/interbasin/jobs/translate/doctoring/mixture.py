@@ -128,8 +128,9 @@ class Stretches:
 
     def update(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> None:
         """The rows that come next, finite and not zero, and where they stand in the table."""
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        units = rows / lengths
+        # In float64: squares of float32 vanish below 1e-19 and overflow from 1e19 on.
+        lengths = np.linalg.norm(rows.astype(np.float64, copy=False), axis=1, keepdims=True)
+        units = (rows / lengths).astype(rows.dtype, copy=False)
         if self._turn is not None:
             units = units @ self._turn
         units = units.astype(np.float64)
