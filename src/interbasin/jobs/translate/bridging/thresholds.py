@@ -82,7 +82,10 @@ def recalibrate(old: Any, new: Any) -> Recalibration:
     from scipy.stats import spearmanr
     from sklearn.isotonic import IsotonicRegression
 
-    x, y = (np.asarray(one, dtype=np.float64) for one in (old, new))
+    try:
+        x, y = (np.asarray(one, dtype=np.float64) for one in (old, new))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"Scores are numbers ({error}); give one for every pair.") from error
     if x.ndim != 1 or x.shape != y.shape:
         raise ShapeError(f"Scores are pairs of old and new, found shapes {x.shape} and {y.shape}; give one for one.")
     if len(x) < FEWEST:
