@@ -230,7 +230,7 @@ def test_scores_follow_from_vectors():
 def test_scores_that_say_nothing_are_refused():
     with pytest.raises(ShapeError, match=r"Scores are pairs of old and new, found shapes \(3,\) and \(2,\)"):
         recalibrate([1, 2, 3], [1, 2])
-    with pytest.raises(DataError, match="Scores are numbers .*; give one for every pair"):
+    with pytest.raises(DataError, match=r"Scores are numbers .*; give one for every pair"):
         recalibrate(["a"] * 30, np.arange(30.0))
     with pytest.raises(DataError, match="3 pairs of scores are too few to tell one scale from another; give"):
         recalibrate([1, 2, 3], [1, 2, 3])
