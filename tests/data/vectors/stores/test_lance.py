@@ -15,6 +15,8 @@ from tests.data.vectors.stores.test_files import Stopped, lists, stop_at
 from tests.data.vectors.stores.translators import Plain, translated, vectors
 
 from interbasin.data.vectors.stores import translate_vectors
+from interbasin.data.vectors.stores.lance import LanceSink
+from interbasin.data.vectors.stores.unfinished import Unfinished
 from interbasin.errors import DataError, FileError, MissingExtraError, StoreError, UnknownNameError
 
 ROWS, TRANSLATOR = 300, Plain(6, 9)
@@ -52,6 +54,25 @@ def test_order_ids_and_other_columns_are_kept(database, batch):
     np.testing.assert_array_equal(of(new), translated(TRANSLATOR, of(old)))
     assert database.open_table("old").to_arrow().equals(old)
     assert not list(Path("db").glob(".*"))
+
+
+def test_nothing_is_said_of_a_table_that_is_new(database, capfd):
+    translate_vectors(TRANSLATOR, "lance://db/old#v", "lance://db/new")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_run_that_was_killed_before_its_first_word_begins_anew(database, monkeypatch):
+    def killed(self: LanceSink) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanceSink, "_save", killed)
+        patch.setattr(Unfinished, "close", Unfinished._release)
+        with pytest.raises(Stopped):
+            translate_vectors(TRANSLATOR, "lance://db/old#v", "lance://db/new")
+    assert list(Path("db").glob(".interbasin*/table.lance"))
+    translate_vectors(TRANSLATOR, "lance://db/old#v", "lance://db/new")
+    assert database.open_table("new").count_rows() == ROWS - 1
 
 
 def test_half_precision_is_kept(database):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.data.vectors.stores.test_files import lists
 from tests.data.vectors.stores.translators import Plain, vectors
 
 from interbasin.data.vectors.stores import translate_vectors
+from interbasin.data.vectors.stores.on_ray import PROGRESS, worth_telling
 from interbasin.errors import DataError, FileError, MissingExtraError
 
 TRANSLATOR = Plain(6, 9)
@@ -24,7 +26,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_cluster_gives_the_same_bytes_and_the_same_errors():
+def test_a_cluster_gives_the_same_bytes_and_the_same_errors(capfd):
     x = vectors(100, 6)
     pq.write_table(pa.table({"id": range(100), "v": lists(x)}), "old.parquet")
     x[60] = np.nan
@@ -44,8 +46,17 @@ def test_a_cluster_gives_the_same_bytes_and_the_same_errors():
         kept = translate_vectors(TRANSLATOR, "bad.npy", "new.npy", engine="ray", rows_per_batch=30, bad_rows="keep")
         assert (kept.resumed_at, kept.bad_rows["not finite"]) == (60, 1)
         assert ray.is_initialized()  # it is not ours to end
+        assert "Progress bars" not in capfd.readouterr().err
     finally:
         ray.shutdown()
+
+
+def test_ray_is_not_heard_of_its_progress_bars_but_of_anything_else():
+    said = [
+        logging.LogRecord(PROGRESS, logging.WARNING, "f", 1, text, (), None)
+        for text in ("Progress bars disabled. To", "Oh")
+    ]
+    assert [worth_telling(one) for one in said] == [False, True]
 
 
 def path() -> str:

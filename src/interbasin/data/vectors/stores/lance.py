@@ -211,8 +211,12 @@ class LanceSink:
     def start(self, rows_per_batch: int) -> None:
         self.rows_per_batch = rows_per_batch
         if self._table is None:
+            # Left by a run that was killed before it could say so. Lance warns of replacing what is not there.
+            left = (self._unfinished.folder / f"{TABLE}.lance").exists()
             with told(self._address):
-                self._table = self._database.create_table(TABLE, schema=self._schema, mode="overwrite")
+                self._table = self._database.create_table(
+                    TABLE, schema=self._schema, mode="overwrite" if left else "create"
+                )
             self._save()
 
     def append(self, piece: Piece) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import pickle
 import sys
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,12 @@ from interbasin.jobs.translate.applying import Piece, Rows, Treatment
 __all__ = ["pieces_on_ray", "require_ray"]
 
 MOST_BLOCKS = 4096
+PROGRESS = "ray.data._internal.progress"  # what Ray says of its progress bars it says by this logger
+
+
+def worth_telling(record: logging.LogRecord) -> bool:
+    """Whether a message of Ray's is more than that it shows no progress bars, which is how it is wanted here."""
+    return not record.getMessage().startswith("Progress bars disabled")
 
 
 def require_ray(source: Address) -> None:
@@ -56,16 +63,20 @@ def pieces_on_ray(source: Address, rows: Rows) -> Callable[[Treatment, int, int]
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             # Workers start elsewhere, so what this process finds by a relative path they would not.
             found = os.pathsep.join(os.path.abspath(one) for one in sys.path if os.path.isdir(one or "."))
-            ray.init(
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"env_vars": {"PYTHONPATH": found}},
-            )
+            with warnings.catch_warnings():
+                # The children that Ray starts are other programs, to which nothing of lancedb comes.
+                warnings.filterwarnings("ignore", "lancedb fork support is experimental")
+                ray.init(
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    runtime_env={"env_vars": {"PYTHONPATH": found}},
+                )
         context = ray.data.DataContext.get_current()
         before = context.execution_options.preserve_order, context.enable_progress_bars
         context.execution_options.preserve_order, context.enable_progress_bars = True, False
         logging.getLogger("ray.data").setLevel(logging.WARNING)
+        logging.getLogger(PROGRESS).addFilter(worth_telling)  # once, however often it is added
         try:
             task = Task(replace(source, path=source.path.absolute()), ray.put(treatment), size)
             items = ray.data.from_items(firsts, override_num_blocks=min(len(firsts), MOST_BLOCKS))
