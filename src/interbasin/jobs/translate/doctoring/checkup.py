@@ -315,7 +315,7 @@ class _State:
         return float(2.0 ** BINS[min(max(place - 1, 0), len(BINS) - 1)]) if self.good else 0.0
 
     def metrics(self) -> dict[str, float]:
-        found = {
+        found: dict[str, float] = {
             "rows": self.rows,
             "width": self.width,
             "not_finite": self.not_finite.count,
