@@ -9,6 +9,7 @@ from pathlib import Path
 
 PACKAGE = "interbasin"
 ORDER = [
+    "secrecy",
     "errors",
     "_version",
     "_lazy",
