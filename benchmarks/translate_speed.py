@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import subprocess
 import sys
 import tempfile
@@ -106,33 +107,40 @@ def applied(folder: Path, rows: int, method: str, rounds: int) -> dict[str, Any]
 
 
 def memory(folder: Path, rows: int) -> dict[str, Any]:
-    translator = fitted("ridge")[0]
+    """Peaks for a quarter of the rows and for all, each in turn in a process that has done nothing else."""
     found: dict[str, Any] = {}
     for kind in ("npy", "parquet"):
-        peaks = {}
         for part in (rows // 4, rows):
-            source, target = folder / f"part.{kind}", folder / f"y.{kind}"
+            source = folder / f"part-{part}.{kind}"
             x = np.load(folder / "x.npy", mmap_mode="r")[:part]
             np.save(source, x) if kind == "npy" else write_parquet(source, x)
             del x
-            # Small enough for many batches also in the quarter: before the first few, memory still fills up.
-            options: dict[str, Any] = {"rows_per_batch": min(rows // 64, 7281)}
-            options |= {"column": "vector"} if kind == "parquet" else {}
-            call: Callable[[], object] = lambda: translate_vectors(translator, source, target, **options)  # noqa: B023,E731
-            # The least of some: how many batches are under way at once, and so the peak, is up to chance.
-            found_peaks = []
-            for _ in range(MEMORY_ROUNDS):
-                found_peaks.append(frame.peak_memory(call))
-                target.unlink()
-            known = [peak for peak in found_peaks if peak is not None]
-            peaks[part] = min(known) if known else None
-            source.unlink()
+        with multiprocessing.get_context("spawn").Pool(1) as apart:
+            peaks = apart.apply(peaks_of, (folder, kind, (rows // 4, rows)))
         few, many = peaks.values()
         found[kind] = {
             "bytes": {str(part): peak for part, peak in peaks.items()},
-            "growth": many / few if few else None,
+            "growth": many / few if few and many else None,
         }
     return found
+
+
+def peaks_of(folder: Path, kind: str, parts: tuple[int, int]) -> dict[int, int | None]:
+    torch.set_num_threads(1)
+    translator = fitted("ridge")[0]
+    target = folder / f"y.{kind}"
+    options: dict[str, Any] = {"column": "vector"} if kind == "parquet" else {}
+    found: dict[int, list[int]] = {part: [] for part in parts}
+    for turn in range(MEMORY_ROUNDS):
+        for part in parts:
+            source = folder / f"part-{part}.{kind}"
+            call: Callable[[], object] = lambda source=source: translate_vectors(translator, source, target, **options)  # type: ignore[misc]  # noqa: E731
+            peak = frame.peak_memory(call)
+            target.unlink()
+            if turn and peak is not None:  # at first the allocator does not know what will be asked of it
+                found[part].append(peak)
+    # The least: how many batches are under way at once is up to chance.
+    return {part: min(peaks) if peaks else None for part, peaks in found.items()}
 
 
 # ---------------------------------------------------------------------- beside the peer
