@@ -41,12 +41,16 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if _since is None:
         _since = now
     # Not by the module threading, whose locks the interrupted code may hold.
-    _thread.start_new_thread(_again, (number,))
+    _thread.start_new_thread(_again, (number, _thread.get_ident()))
 
 
-def _again(number: int) -> None:
+def _again(number: int, main_thread: int) -> None:
     time.sleep(0.02)
-    _thread.interrupt_main(signal.Signals(number))
+    if hasattr(signal, "pthread_kill"):
+        # A signal proper, and to that thread: it ends waiting too, which a note to the interpreter does not.
+        signal.pthread_kill(main_thread, number)
+    else:
+        _thread.interrupt_main(signal.Signals(number))
 
 
 def _untimely(frame: FrameType | None) -> bool:

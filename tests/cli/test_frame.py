@@ -291,7 +291,7 @@ def test_a_signal_while_something_is_imported_waits_until_that_is_done(within, t
         "    import slow\n"
         "    print('imported')\n"
         "    import time\n"
-        "    time.sleep(60)\n"
+        "    time.sleep(300)\n"  # which the signal must end
         "cli.main = slow\n"
         "program.main()\n"
     )
