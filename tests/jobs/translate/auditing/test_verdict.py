@@ -102,7 +102,7 @@ def test_behind_the_old_search_nothing_needs_translating_so_it_is_named_where_it
 def test_what_is_less_than_keeping_is_not_praised():
     said = verdict(keep=0.5, translate=0.3, reembed=0.35, rerank=0.34, keep_rerank=0.36)
     assert said.advice == "keep" and "as good as re-embedding everything" not in said.text
-    assert said.text.endswith(", which is less than keeping the old model.")
+    assert said.text.endswith(", which is no more than keeping the old model.")
     # No less than keeping, but what it is as good as is less.
     said = verdict(keep=0.5, translate=0.3, reembed=0.35, rerank=0.5).text
     assert "brings 0.500" in said and "as good as" not in said

@@ -148,7 +148,7 @@ class _Evidence:
             return []
         less = self.labelled and keep is not None and self.means[first].value < keep.value
         if less:
-            worth = ", which is less than keeping the old model"
+            worth = ", which is no more than keeping the old model"
         elif lacking.high <= self.margin and not self.bound and (gain is None or gain.value >= 0):
             worth = ", as good as re-embedding everything"
         else:
