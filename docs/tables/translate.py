@@ -60,10 +60,11 @@ def stitching(found: dict[str, Any]) -> str:
             )
             for name, figures in sorted(one["accuracy"].items(), key=lambda item: -item[1]["mean"])
         ]
+        own = ", ".join(f"{name} {figures['mean']:.3f}" for name, figures in one["native"].items())
         chosen = ", ".join(f"{name} {count}" for name, count in one["chosen_by_auto"].items())
         parts += [
             f"**{one['data']}**: {one['pairs']} ordered pairs, {one['seeds']} seeds, {one['anchors']} anchors; heads "
-            f"on their own encoder {native:.3f}. The paper's delta is {one['delta']}, the best one on validation data "
+            f"on their own encoder {native:.3f} ({own}). The paper's delta is {one['delta']}, the best one on validation data "
             f"{one['best_delta']}. Auto chose {chosen}.",
             table(("translation", "accuracy", "worst", "of native", "of the poorer native"), rows),
         ]

@@ -11,11 +11,9 @@ Parts are stretches of consecutive rows, as an index has them that was filled by
 clusters of a sample of rows, for rows that are mixed throughout. The latter is found only where both models hold about
 half and lie far apart, and is never more than possible: clusters are chosen to be unlike.
 
-How often that is wrong, `benchmarks/mixed_tables.py` counts. Of 200 pieces of a dictionary sorted by subject, each by
-one model, none was said to be two models, and 51 that they may be. Of 50 tables that change from one model to another
-at some row, 30 were said to be two models and 10 that they may be; the other 10 were of one family, or of two whose
-dimensions are both sorted by variance. The limits were chosen on other pieces of the same dictionary and on most of
-these models, so elsewhere both rates may be worse.
+How often that is wrong, `benchmarks/mixed_tables.py` counts. What it misses are models of one family, and two whose
+dimensions are both sorted by variance. The limits were chosen on other pieces of the same dictionary and on most of the
+same models, so elsewhere both rates may be worse.
 """
 
 from __future__ import annotations
