@@ -64,8 +64,8 @@ def stitching(found: dict[str, Any]) -> str:
         chosen = ", ".join(f"{name} {count}" for name, count in one["chosen_by_auto"].items())
         parts += [
             f"**{one['data']}**: {one['pairs']} ordered pairs, {one['seeds']} seeds, {one['anchors']} anchors; heads "
-            f"on their own encoder {native:.3f} ({own}). The paper's delta is {one['delta']}, the best one on validation data "
-            f"{one['best_delta']}. Auto chose {chosen}.",
+            f"on their own encoder {native:.3f} ({own}). The paper's delta is {one['delta']}, the best one on "
+            f"validation data {one['best_delta']}. Auto chose {chosen}.",
             table(("translation", "accuracy", "worst", "of native", "of the poorer native"), rows),
         ]
     return "\n\n".join([*parts, environment(found)])
