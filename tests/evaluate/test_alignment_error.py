@@ -13,7 +13,7 @@ from torch import nn
 import interbasin as ib
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.evaluate import alignment_error
-from interbasin.networks.wiring.wholes import whole_map
+from interbasin.networks.wiring.alignment import whole_map
 
 
 def aligned(seed, kind=ib.maps.Orthogonal, matrix=orthonormal):

@@ -16,7 +16,7 @@ from interbasin.networks.recording import record
 from interbasin.networks.recording.choosing import standing
 from interbasin.networks.recording.progress import Progress
 from interbasin.networks.wiring import Alignment, Wiring
-from interbasin.networks.wiring.wholes import whole_map
+from interbasin.networks.wiring.alignment import whole_map
 from interbasin.statistics import PairedMoments, mean_cosine, residual_energy
 
 __all__ = ["AlignmentError", "SpaceError", "alignment_error"]

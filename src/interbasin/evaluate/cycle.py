@@ -22,7 +22,7 @@ from interbasin.evaluate.performance import performance
 from interbasin.evaluate.scores import Loss
 from interbasin.networks.labelled import BATCH_SIZE, refuse_once_only
 from interbasin.networks.wiring import Alignment
-from interbasin.networks.wiring.wholes import whole_map
+from interbasin.networks.wiring.alignment import whole_map
 
 __all__ = ["Aligned", "cycle", "cycle_errors"]
 

@@ -21,9 +21,9 @@ from interbasin.jobs.rebasin.task import Matched, Task
 from interbasin.jobs.rebasin.weights import procrustes_weights
 from interbasin.networks.checkpoints.faults import listed
 from interbasin.networks.recording import record, standing
+from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.spaces import Role
-from interbasin.networks.wiring.wiring import Alignment
 from interbasin.statistics import PairedMoments
 
 __all__ = ["permutation_activations", "procrustes_activations", "weights_then_activations"]

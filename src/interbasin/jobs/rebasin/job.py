@@ -28,9 +28,9 @@ from interbasin.networks.labelled import InputsOnly, amount_of, parted, refuse_o
 from interbasin.networks.normalisation import has_batch_norm, reset_batch_norm
 from interbasin.networks.recording.batches import batches_of
 from interbasin.networks.recording.choosing import standing
+from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.checking import difference
-from interbasin.networks.wiring.wiring import Alignment
 
 __all__ = ["Rebasin", "rebasin"]
 

@@ -23,9 +23,10 @@ from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
 from interbasin.jobs.rebasin.problem import Unknown
 from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves, unknowns
 from interbasin.jobs.rebasin.task import Options, Task
+from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.copying import copied
-from interbasin.networks.wiring.wiring import Alignment, Wiring
+from interbasin.networks.wiring.wiring import Wiring
 from interbasin.randomness import generator_of
 
 __all__ = ["Together", "rebasin_many"]

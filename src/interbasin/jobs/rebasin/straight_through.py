@@ -25,8 +25,8 @@ from interbasin.maps import Map
 from interbasin.networks.labelled import parted
 from interbasin.networks.paths import interpolate
 from interbasin.networks.recording.batches import arguments, batches_of, device_of
+from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.wiring import Alignment
 from interbasin.randomness import generator_of
 
 __all__ = ["straight_through"]

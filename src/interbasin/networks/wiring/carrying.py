@@ -19,10 +19,11 @@ from interbasin.networks.wiring.adapter_names import (
     refuse_another_rank,
 )
 from interbasin.networks.wiring.admission import named_tensors, names_kept
+from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carry import Mover
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
 from interbasin.networks.wiring.spaces import BOUNDARY, Axis
-from interbasin.networks.wiring.wiring import Alignment, Wiring
+from interbasin.networks.wiring.wiring import Wiring
 
 __all__ = ["carry"]
 

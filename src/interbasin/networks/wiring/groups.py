@@ -23,7 +23,7 @@ from torch import Tensor
 
 from interbasin.maps import Blocks, Identity, Linear, Map, Orthogonal, Permutation, SignedPermutation
 
-__all__ = ["Group", "belongs", "contains", "meet", "sample"]
+__all__ = ["Group", "belongs", "contains", "is_blockwise", "is_plane", "meet", "sample"]
 
 # Random invertible maps have this condition at most: enough to tell a map from its dual, and few digits are lost.
 CONDITION = 10.0
@@ -65,6 +65,11 @@ def meet(one: Group, other: Group) -> Group:
 def contains(larger: Group, smaller: Group) -> bool:
     """Whether every element of ``smaller`` is one of ``larger``."""
     return meet(larger, smaller) is smaller
+
+
+def is_plane(group: Group) -> bool:
+    """Whether its elements act on the two channels that rotary positions turn."""
+    return group in _PLANE
 
 
 def sample(group: Group, size: int, blocks: int, generator: torch.Generator) -> Map:

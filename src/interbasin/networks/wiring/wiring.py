@@ -5,27 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
-from interbasin.errors import FileError, InterbasinError, MapError, ShapeError, UnknownNameError, WiringError
-from interbasin.maps import Affine, Identity, Map
-from interbasin.maps.base import require_map
-from interbasin.maps.files import restore
-from interbasin.networks.wiring.groups import belongs, is_blockwise, sample
+from interbasin.errors import FileError, InterbasinError, UnknownNameError, WiringError
+from interbasin.maps import Map
+from interbasin.networks.wiring.groups import Group, meet, sample
 from interbasin.networks.wiring.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
 from interbasin.networks.wiring.soundness import require_sound
 from interbasin.networks.wiring.spaces import BOUNDARY, Axis, Grid, In, Row, Space, Still
 from interbasin.networks.wiring.tracing import Inputs
 from interbasin.randomness import generator_of
-from interbasin.storage import as_path, new_folder, read_record, write_record
+from interbasin.storage import new_folder, read_record, write_record
 
-__all__ = ["Alignment", "TensorWiring", "Wiring"]
+if TYPE_CHECKING:
+    from interbasin.networks.wiring.alignment import Alignment
+
+__all__ = ["TensorWiring", "Wiring"]
 
 VERSION = 1
-Made = TypeVar("Made")
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,16 @@ class Wiring:
             sum(all_ * weight for (_, all_), weight in zip(shares, weights, strict=True)) / total,
         )
 
-    def sample(self, seed: int = 0, spaces: Sequence[str] | None = None) -> Alignment:
-        """Random exact maps, one a space that is not fixed (or one each of the named ``spaces``)."""
+    def sample(self, seed: int = 0, spaces: Sequence[str] | None = None, *, isometric: bool = False) -> Alignment:
+        """Random exact maps, one for each space that is not fixed (or each of the named ``spaces``).
+
+        Args:
+            seed: Of the maps.
+            spaces: Draw maps of these alone; each is the one that it has among all.
+            isometric: Draw orthogonal maps only: permutations and rotations, also where any invertible map is exact.
+        """
+        from interbasin.networks.wiring.alignment import Alignment  # a wiring's maps: alignment.py builds on this file
+
         if isinstance(spaces, str):
             raise WiringError(
                 f"The spaces to sample are a list of names, found the text {spaces!r}; give [{spaces!r}]."
@@ -105,7 +114,8 @@ class Wiring:
         maps = {}
         for name, space in self.spaces.items():
             if not space.is_fixed:
-                drawn = sample(space.group, space.size, space.blocks, generator)
+                group = meet(space.group, Group.ORTHOGONAL) if isometric else space.group
+                drawn = sample(group, space.size, space.blocks, generator)
                 if spaces is None or name in spaces:
                     maps[name] = drawn
         return Alignment(self, maps)
@@ -127,24 +137,26 @@ class Wiring:
             each: Give a mapping space -> change instead, each space moved alone.
             alignment: Maps of your own in place of random ones; the figure then tells how far they are from exact.
         """
+        from interbasin.networks.wiring.alignment import Alignment
         from interbasin.networks.wiring.checking import changes
 
-        given = alignment if alignment is None or isinstance(alignment, Alignment) else Alignment(self, alignment)
-        if given is not None and given.wiring != self:
+        if alignment is not None and not isinstance(alignment, Alignment):
+            alignment = Alignment(self, alignment)
+        if alignment is not None and alignment.wiring != self:
             raise WiringError(
                 "Asked to check an alignment of another wiring; call check of that one (alignment.wiring), or make the "
                 "alignment with this one."
             )
         if each:
             movable = [name for name, space in self.spaces.items() if not space.is_fixed]
-            names = movable if given is None else list(given.maps)
+            names = movable if alignment is None else list(alignment.maps)
             alone = (
-                self.sample(seed, [name]) if given is None else Alignment(self, {name: given.maps[name]})
+                self.sample(seed, [name]) if alignment is None else Alignment(self, {name: alignment.maps[name]})
                 for name in names
             )
             return dict(zip(names, changes(self, model, inputs, alone), strict=True))
-        # Drawn only after the network was found fit to be checked.
-        return changes(self, model, inputs, (self.sample(seed) if one is None else one for one in [given]))[0]
+        # A generator: maps are drawn only after the network was found fit to be checked.
+        return changes(self, model, inputs, (maps or self.sample(seed) for maps in [alignment]))[0]
 
     # ------------------------------------------------------------------ as text and as data
 
@@ -205,105 +217,7 @@ class Wiring:
     def load(cls, folder: str | os.PathLike[str]) -> Wiring:
         """The wiring that was saved to ``folder``."""
         document, _ = read_record(folder, "wiring", "wiring", VERSION)
-        return _restored(lambda: cls.from_json(document), "wiring", folder)
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """A map for each space that moves, and the wiring that says where they act. Spaces without a map stay."""
-
-    wiring: Wiring
-    maps: Mapping[str, Map]
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.wiring, Wiring):
-            raise WiringError(
-                f"An alignment belongs to a wiring, found {type(self.wiring).__name__}; make one with wire(model, "
-                "inputs)."
-            )
-        if not isinstance(self.maps, Mapping):
-            raise WiringError(
-                f"The maps of an alignment are a mapping of spaces to maps, found {type(self.maps).__name__}; name the "
-                "space of each."
-            )
-        for name, one in self.maps.items():
-            if name not in self.wiring.spaces:
-                raise UnknownNameError.of("space", name, self.wiring.spaces)
-            space = self.wiring.spaces[name]
-            require_map(one, f"The map of space {name!r}")
-            if isinstance(one, Affine):
-                raise MapError(
-                    f"The map of space {name!r} is affine, and tensors are carried by linear maps; give its linear "
-                    "part (map.linear), or fit without affine=True."
-                )
-            if one.source_width != space.width:
-                raise ShapeError(
-                    f"Space {name!r} is {space.width} wide and its map reads width {one.source_width}; fit the map on "
-                    "this network."
-                )
-            if space.within and not isinstance(one, Identity) and not is_blockwise(one, space.blocks):
-                heads = " and ".join(map(repr, space.within))
-                raise MapError(
-                    f"Space {name!r} has one map for each of its {space.blocks} blocks of {space.size}, found {one!r}; "
-                    f"fit one in each block and give Blocks([...]) of them, in the order of the source: the blocks "
-                    f"change places by the map of {heads}."
-                )
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every map is of a kind that its space's group holds, so that the function stays the same."""
-        spaces = self.wiring.spaces
-        return all(belongs(one, spaces[name].group, spaces[name].blocks) for name, one in self.maps.items())
-
-    def inverse(self) -> Alignment:
-        """The way back: the inverse of every map, block by block where blocks change places.
-
-        A map inside blocks stands in the order of its source, so on the way back it stands where its blocks went. A map
-        onto another width has its pseudo-inverse (for a semi-orthogonal one, the transpose), and the way back belongs
-        to the wiring of those widths: into a wider space and back nothing is lost, through a narrower one what it had
-        no room for is.
-        """
-        from interbasin.networks.wiring.resizing import behind
-        from interbasin.networks.wiring.returning import returned
-
-        return Alignment(behind(self.wiring, self.maps), returned(self.wiring, self.maps))
-
-    def __matmul__(self, first: Alignment) -> Alignment:
-        """``b @ a``: first ``a``, then ``b``, space by space by their names."""
-        from interbasin.networks.wiring.composing import composed
-
-        if not isinstance(first, Alignment):
-            return NotImplemented
-        return Alignment(first.wiring, composed(self, first))
-
-    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write ``alignment.json`` and ``alignment.safetensors``, exactly, whole or not at all."""
-        documents, tensors = {}, {}
-        for place, (name, one) in enumerate(self.maps.items()):
-            document, own = one._described()
-            documents[name] = {"place": place, **document}
-            tensors.update({f"{place}.{key}": tensor for key, tensor in own.items()})
-        with new_folder(folder, ("alignment",), force=force) as temporary:
-            content = {"maps": documents, "wiring": self.wiring.to_json()}
-            write_record(temporary, "alignment", "alignment", VERSION, content, tensors)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Alignment:
-        """The alignment that was saved to ``folder``, or that a job left in its outcome there."""
-        where = as_path(folder)
-        if not (where / "alignment.json").exists() and (where / "alignment" / "alignment.json").exists():
-            folder = where / "alignment"
-        document, tensors = read_record(folder, "alignment", "alignment", VERSION)
-
-        def restored() -> Alignment:
-            maps = {}
-            for name, one in document["maps"].items():
-                prefix = f"{one['place']}."
-                own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-                maps[name] = restore(one, own)
-            return cls(Wiring.from_json(document["wiring"]), maps)
-
-        return _restored(restored, "alignment", folder)
+        return read_back(lambda: cls.from_json(document), "wiring", folder)
 
 
 def _columns(rows: Mapping[str, str]) -> list[str]:
@@ -311,8 +225,9 @@ def _columns(rows: Mapping[str, str]) -> list[str]:
     return [f"{name:<{width}}  {told}" for name, told in rows.items()]
 
 
-def _restored(make: Callable[[], Made], what: str, folder: str | os.PathLike[str]) -> Made:
+def read_back(build: Callable[[], Content], what: str, folder: str | os.PathLike[str]) -> Content:
+    """What ``build`` makes of a record, or a `FileError` that calls the record damaged."""
     try:
-        return make()
+        return build()
     except (KeyError, TypeError, AttributeError, ValueError, InterbasinError) as error:
         raise FileError(f"The {what} in {folder} is damaged ({error}); copy it again or make it anew.") from error

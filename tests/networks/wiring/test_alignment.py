@@ -1,15 +1,17 @@
-"""Alignments back and after each other: by their laws on tensors, with blocks that change places and other widths."""
+"""Alignments back, after each other and on whole spaces: with blocks that change places, and with other widths."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tests.networks.wiring.known_networks import Written, attention, between, fused_attention, rows
+from tests.networks.recording.examples import by_hand, llama, mlp, numbers, rows_of, texts
+from tests.networks.wiring.known_networks import Written, attention, between, fused_attention, rotary_halves, rows
 from torch import Tensor, nn
 
 from interbasin.errors import MapError, ShapeError, UnknownNameError, WiringError
-from interbasin.maps import Blocks, Identity, Orthogonal, Permutation
+from interbasin.maps import Blocks, Identity, Linear, Orthogonal, Permutation
 from interbasin.networks.wiring import Alignment, carry, wire
+from interbasin.networks.wiring.alignment import whole_map
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 NETWORKS = {
@@ -110,9 +112,21 @@ def test_the_channels_of_heads_come_back_from_another_width_and_heads_stay_as_ma
     fewer = Alignment(wiring, {"q.heads": Permutation([0, 1], source_width=3)})
     with pytest.raises(MapError, match="changes the number of its blocks from 3 to 2"):
         fewer.inverse()
-    uneven = Alignment(wiring, {"v": Blocks([semi(6, 4), semi(6, 4), semi(5, 4)])})
-    with pytest.raises(MapError, match="do not share evenly"):
-        uneven.inverse()
+
+
+@pytest.mark.parametrize("widths", [(6, 6, 5), (5, 6, 7)])
+def test_blocks_that_end_in_several_widths_are_refused_before_anything_is_carried(widths: tuple[int, ...]) -> None:
+    network, inputs = NETWORKS["attention"]
+    with pytest.raises(MapError, match=r"blocks of space 'v' end in widths 5 and 6.* to the same width"):
+        Alignment(wire(network, inputs), {"v": Blocks([semi(width, 4) for width in widths])})
+
+
+def test_pairs_that_rotary_positions_turn_stay_pairs() -> None:
+    wiring = wire(attention(turn=rotary_halves), rows(5, 12))
+    assert (wiring.spaces["q"].size, wiring.spaces["q"].blocks) == (2, 6)
+    with pytest.raises(MapError, match=r"'q' changes its width from 12 to 18.*rotary.*wiring\.flattened"):
+        Alignment(wiring, {"q": Blocks([semi(3, 2)] * 6)})
+    assert not Alignment(wiring, {"q": Blocks([Linear([[1, 2], [3, 4]])] * 6)}).is_exact
 
 
 def test_stretches_beside_different_spaces_need_one_width() -> None:
@@ -143,3 +157,30 @@ def test_maps_of_ones_own_can_be_checked() -> None:
     other = wire(attention(), rows(5, 12))
     with pytest.raises(WiringError, match="an alignment of another wiring"):
         wiring.check(network, inputs, alignment=other.sample())
+
+
+# ---------------------------------------------------------------------- the map of a whole space
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_heads_that_change_places_take_their_maps_along(seed: int) -> None:
+    model, batch = llama(), texts()[0]
+    wiring = wire(model, batch)
+    alignment = wiring.sample(seed)
+    carried = carry(model, alignment)
+    name = "model.layers.0.self_attn.v_proj"
+    assert wiring.spaces[name].within
+    before, after = (rows_of(by_hand(one, [batch], name)) for one in (model, carried))
+    torch.testing.assert_close(whole_map(alignment, name)(before), after)
+    only_heads = Alignment(wiring, {n: m for n, m in alignment.maps.items() if n in wiring.spaces[name].within})
+    after = rows_of(by_hand(carry(model, only_heads), [batch], name))
+    torch.testing.assert_close(whole_map(only_heads, name)(before), after)
+
+
+def test_a_space_without_blocks_has_its_map_and_one_without_a_map_stays() -> None:
+    model = mlp()
+    alignment = wire(model, numbers(4, 5)).sample(0)
+    assert whole_map(alignment, "0") is alignment.maps["0"]
+    assert whole_map(Alignment(alignment.wiring, {}), "0") == Identity(8)
+    with pytest.raises(UnknownNameError, match="no space named 'fc'"):
+        whole_map(alignment, "fc")
