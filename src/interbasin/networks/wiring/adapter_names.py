@@ -17,7 +17,17 @@ from torch import Tensor
 from interbasin.errors import InterbasinError, ShapeError, WiringError
 from interbasin.networks.wiring.spaces import Axis, In, Reason, Role, Still, leaves
 
-__all__ = ["Factor", "Ranks", "factor_axes", "factor_of", "plain_name", "refusal", "refuse_another_rank"]
+__all__ = [
+    "Factor",
+    "Ranks",
+    "factor_axes",
+    "factor_of",
+    "factor_shape",
+    "plain_name",
+    "refusal",
+    "refuse_another_rank",
+    "updated_axis",
+]
 
 PREFIX = "base_model.model."
 _WRAPPED = re.compile(r"\.(?:base_layer|original_module|modules_to_save\.[^.]+)(?=\.)")
@@ -84,25 +94,42 @@ def factor_axes(factor: Factor, tensor: Tensor, axes: tuple[Axis, ...]) -> tuple
     Raises:
         ShapeError: if it is no factor of such a tensor.
     """
-    name = factor.name
-    if len(axes) < 2 or tensor.ndim < (1 if factor.is_bias else 2):
-        raise ShapeError(f"{name} is a factor of a low-rank update of a tensor with {len(axes)} axes; two are needed.")
-    first, second, *rest = axes
-    if factor.of_table or _stands_upside_down(first, second, factor, tensor):
-        # The weight is (in, out), as a table is (rows, width): its update is (B A)^T, A (rank, in) and B (out, rank).
-        first, second = second, first
-    own = first if factor.letter == "B" else second
+    own = axes[updated_axis(factor, tensor, axes)]
     if tensor.shape[1 if factor.letter == "A" else 0] != own.size:
         raise ShapeError(
-            f"{name} has shape {tuple(tensor.shape)}, but the layer it updates is {own.size} wide there; is it the "
-            "adapter of this network?"
+            f"{factor.name} has shape {tuple(tensor.shape)}, but the layer it updates is {own.size} wide there; is it "
+            "the adapter of this network?"
         )
     if factor.is_bias:
         return (own,)
     still = Still(factor.rank(tensor), _RANK)
     laid = (still, own) if factor.letter == "A" else (own, still)
-    kernel = rest if factor.letter == "A" else [Still(1, _RANK)] * (tensor.ndim - 2)
+    kernel = axes[2:] if factor.letter == "A" else (Still(1, _RANK),) * (tensor.ndim - 2)
     return (*laid, *kernel)[: tensor.ndim]
+
+
+def updated_axis(factor: Factor, tensor: Tensor, axes: tuple[Axis, ...]) -> int:
+    """Along which axis of the tensor that it updates a factor lies: 0 or 1.
+
+    Raises:
+        ShapeError: if it is no factor of such a tensor.
+    """
+    if len(axes) < 2 or tensor.ndim < (1 if factor.is_bias else 2):
+        raise ShapeError(
+            f"{factor.name} is a factor of a low-rank update of a tensor with {len(axes)} axes; two are needed."
+        )
+    # A weight of (in, out), as a table of (rows, width) is: its update is (B A)^T, A (rank, in) and B (out, rank).
+    turned = factor.of_table or _stands_upside_down(axes[0], axes[1], factor, tensor)
+    return int((factor.letter == "A") is not turned)
+
+
+def factor_shape(factor: Factor, tensor: Tensor, axis: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that a factor of this rank has if it lies along ``axis`` of an updated tensor of ``shape``."""
+    if factor.is_bias:
+        return (shape[axis],)
+    if factor.letter == "A":
+        return (factor.rank(tensor), shape[axis], *shape[2:])[: tensor.ndim]
+    return (shape[axis], factor.rank(tensor), *([1] * (tensor.ndim - 2)))
 
 
 def refuse_another_rank(factor: Factor, tensor: Tensor, ranks: Ranks) -> None:

@@ -308,7 +308,7 @@ def _resize_axis(axis: Axis, sizes: Mapping[str, int], where: str) -> Axis:
         return Row(parts, axis.key)
     if len({part.size for part in parts}) > 1:
         raise ShapeError(
-            f"{where} has segments beside which different spaces stand, and their maps end in different widths; give "
-            "them maps to the same width."
+            f"Different spaces stand beside the segments of {where}, and their maps end in different widths; give them "
+            "maps to the same width."
         )
     return Each(axis.key, parts)

@@ -1,7 +1,7 @@
 """The one function that moves tensors: written axes by the map, read axes by its dual, gains by its size.
 
 For a weight that is ``W' = M_out W M_in^-1``, the change of basis of re-basin and the rule of transport alike. An axis
-that is a row of stretches is cut, moved stretch by stretch and joined; one that is a grid is unfolded, moved factor by
+that is a row of segments is cut, moved segment by segment and joined; one that is a grid is unfolded, moved factor by
 factor and folded. Where a map differs from block to block, the blocks stand in the source's order: what is inside them
 moves first, then they change places.
 """
@@ -18,7 +18,7 @@ from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
 from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, leaves
 
-__all__ = ["Mover", "narrowed"]
+__all__ = ["Mover", "narrowed", "require_numbers"]
 
 _STAYS = Permutation([0])
 
@@ -34,25 +34,24 @@ class Mover:
 
     def move(self, tensor: Tensor, axes: Sequence[Axis], name: str = "A tensor") -> Tensor:
         """The tensor in the new coordinates, in its own dtype; ``name`` is what messages call it."""
-        if not self._touched(axes):
+        if not self.touches(axes):
             return tensor.detach().clone()
         self._refuse_what_cannot_be_mixed(tensor, axes, name)
         given = tensor.detach()
         if any(one.dtype is not None for one in self.maps.values()):
             given = given.to(working_dtype(tensor.dtype, torch.float64))  # entries that only move need no digits
-        return self._move(given, list(enumerate(axes))).to(tensor.dtype).contiguous()
+        try:
+            moved = self._move(given, list(enumerate(axes)))
+        except (ShapeError, WiringError) as error:
+            raise type(error)(f"{name} cannot be carried: {error}") from None
+        return moved.to(tensor.dtype).contiguous()
 
-    def _touched(self, axes: Sequence[Axis]) -> bool:
+    def touches(self, axes: Sequence[Axis]) -> bool:
+        """Whether any of the axes has a map to go through."""
         return any(self._touches(axis) for axis in axes)
 
     def _refuse_what_cannot_be_mixed(self, tensor: Tensor, axes: Sequence[Axis], name: str) -> None:
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise DataError(
-                f"{name} is quantised or sparse ({tensor.dtype}, {tensor.layout}), and only dense tensors are carried; "
-                "call .dequantize() or .to_dense() first."
-            )
-        if tensor.device.type == "meta":
-            raise DataError(f"{name} has a shape but no numbers (device meta); load its numbers first.")
+        require_numbers(tensor, name)
         if not has_arithmetic(tensor):
             raise DataError(
                 f"{name} is of {tensor.dtype}, which is for storage and not to calculate with; convert it first, to "
@@ -76,7 +75,7 @@ class Mover:
 
     def _move(self, tensor: Tensor, axes: list[tuple[int, Axis]]) -> Tensor:
         """The tensor moved; its axes come with the number of the original axis they are a part of."""
-        if not self._touched([axis for _, axis in axes]):
+        if not self.touches([axis for _, axis in axes]):
             return tensor
         for place, (home, axis) in enumerate(axes):
             if isinstance(axis, Grid):
@@ -102,9 +101,8 @@ class Mover:
             home, axis = axes[place]
             if isinstance(axis, Each) and self._touches(axis):
                 raise WiringError(
-                    "A tensor moves differently from stretch to stretch of an axis that it does not have: the factor "
-                    "of a low-rank update of a fused layer whose stretches read different spaces. Carry the whole "
-                    "update."
+                    "it moves differently from segment to segment of an axis that it does not have, as the factor of "
+                    "a low-rank update of a fused layer whose segments read different spaces. Carry the whole update."
                 )
             if not isinstance(axis, In) or axis.space not in self.maps:
                 continue
@@ -122,7 +120,7 @@ class Mover:
         one = self._side(axis.space, axis.role)
         if one.source_width != tensor.shape[place]:
             raise ShapeError(
-                f"The map of space {axis.space!r} reads width {one.source_width}, but a tensor has "
+                f"the map of space {axis.space!r} reads width {one.source_width}, and the tensor has "
                 f"{tensor.shape[place]} units there; fit the map on this network."
             )
         return one(tensor.movedim(place, -1)).movedim(-1, place)
@@ -134,8 +132,8 @@ class Mover:
         blocks = front.flatten(0, len(beside) - 1)
         if stack.shape[0] != blocks.shape[0] or stack.shape[2] != blocks.shape[1]:
             raise ShapeError(
-                f"The map of space {axis.space!r} has {stack.shape[0]} blocks of width {stack.shape[2]}, but a tensor "
-                f"has {blocks.shape[0]} of width {blocks.shape[1]} there; fit the map on this network."
+                f"the map of space {axis.space!r} has {stack.shape[0]} blocks of width {stack.shape[2]}, and the "
+                f"tensor has {blocks.shape[0]} of width {blocks.shape[1]} there; fit the map on this network."
             )
         moved = torch.bmm(stack.to(blocks), blocks.reshape(*blocks.shape[:2], -1))
         back = moved.reshape(*front.shape[: len(beside)], stack.shape[1], *blocks.shape[2:])
@@ -160,12 +158,23 @@ class Mover:
         return self._sided[space, role]
 
 
+def require_numbers(tensor: Tensor, name: str) -> None:
+    """Refuse a tensor whose entries are not numbers in memory."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise DataError(
+            f"{name} is quantised or sparse ({tensor.dtype}, {tensor.layout}), and only dense tensors are carried; "
+            "call .dequantize() or .to_dense() first."
+        )
+    if tensor.device.type == "meta":
+        raise DataError(f"{name} has a shape but no numbers (device meta); load its numbers first.")
+
+
 def _refuse_different_widths(pieces: Sequence[Tensor], place: int) -> None:
     beside = [[size for axis, size in enumerate(piece.shape) if axis != place] for piece in pieces]
     if any(one != beside[0] for one in beside):
         raise ShapeError(
-            f"A tensor has stretches beside which different spaces stand, and their maps end in different widths "
-            f"({beside}); give them maps to the same width."
+            f"different spaces stand beside its segments, and their maps end in different widths ({beside}); give them "
+            "maps to the same width."
         )
 
 
@@ -174,8 +183,8 @@ def _beside(axes: list[tuple[int, Axis]], home: int, space: str) -> int:
     places = [place for place, (_, axis) in enumerate(axes) if isinstance(axis, In) and axis.space == space]
     if not places:
         raise WiringError(
-            f"A tensor moves differently from block to block of {space!r}, but does not have these blocks: the factor "
-            "of a low-rank update of a grouped layer. Carry the whole update."
+            f"it moves differently from block to block of {space!r}, and does not have these blocks, as the factor of "
+            "a low-rank update of a grouped layer. Carry the whole update."
         )
     return next((place for place in places if axes[place][0] == home), places[0])
 

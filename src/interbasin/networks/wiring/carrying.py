@@ -1,8 +1,12 @@
-"""``carry``: a network, or any mapping of tensors named like its own, in the coordinates of an alignment."""
+"""``carry``: a network, or any mapping of tensors named like its own, in the coordinates of an alignment.
+
+`carry_with_account` also says what became of each tensor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 import torch
@@ -10,33 +14,46 @@ from torch import Tensor, nn
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity, Map
+from interbasin.networks.wiring.account import Carried, SquaredNorms, Status, TensorAccount
 from interbasin.networks.wiring.adapter_names import (
+    Factor,
     Ranks,
     factor_axes,
     factor_of,
+    factor_shape,
     plain_name,
     refusal,
     refuse_another_rank,
+    updated_axis,
 )
 from interbasin.networks.wiring.admission import named_tensors, names_kept
 from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carry import Mover
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
-from interbasin.networks.wiring.spaces import BOUNDARY, Axis
+from interbasin.networks.wiring.spaces import BOUNDARY, Axis, Space
+from interbasin.networks.wiring.target import Misfit, Shape, TargetShapes, names_in, quote_names, shape_misfit
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["carry"]
+__all__ = ["carry", "carry_with_account"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
 @overload
-def carry(subject: Model, alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None) -> Model: ...
+def carry(
+    subject: Model, alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None, *, target: Any = None
+) -> Model: ...
 @overload
 def carry(
-    subject: Mapping[str, Tensor], alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None
+    subject: Mapping[str, Tensor],
+    alignment: Alignment | Wiring,
+    maps: Mapping[str, Map] | None = None,
+    *,
+    target: Any = None,
 ) -> dict[str, Tensor]: ...
-def carry(subject: Any, alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None) -> Any:
+def carry(
+    subject: Any, alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None, *, target: Any = None
+) -> Any:
     """``subject`` in the coordinates of ``alignment``; what was given stays as it is.
 
     Written axes move by the map of their space, read axes by its dual, gains by its size: ``W' = M_out W M_in^-1``.
@@ -50,9 +67,12 @@ def carry(subject: Any, alignment: Alignment | Wiring, maps: Mapping[str, Map] |
             the LoRA alone: its names are understood.
         alignment: Maps and the wiring they belong to; or the wiring alone, with ``maps`` beside it.
         maps: Space -> map. Spaces without one stay as they are.
+        target: What the result is for, if that is known: a network, its wiring, or a mapping of names to tensors or
+            shapes. Every tensor must then come out in the shape that the target has under the same name.
 
     Raises:
-        UnknownNameError, ShapeError: for a tensor or a space that the wiring does not know, or of another size.
+        UnknownNameError, ShapeError: for a tensor or a space that the wiring does not know, or of another size; and
+            for a tensor that the target does not have, or has in another shape.
         WiringError: for a network whose tensors are shared otherwise than in the one that was wired, a map of its
             inputs or outputs, or an adapter that is no LoRA.
         DataError: for values that are no tensors, or that hold no numbers that the maps could mix.
@@ -67,37 +87,115 @@ def carry(subject: Any, alignment: Alignment | Wiring, maps: Mapping[str, Map] |
         >>> torch.allclose(other(x), net(x), atol=1e-6)
         True
     """
-    if isinstance(alignment, Wiring):
-        if maps is not None and not isinstance(maps, Mapping):
-            raise WiringError(
-                f"The maps beside a wiring are a mapping of spaces to maps, found {type(maps).__name__}; name the "
-                "space of each."
-            )
-        alignment = Alignment(alignment, dict(maps or {}))
-    elif not isinstance(alignment, Alignment):
-        raise WiringError(
-            f"carry takes an alignment, or a wiring with maps beside it, found {type(alignment).__name__}; make one "
-            "with wiring.sample(), or Alignment(wiring, maps)."
-        )
-    elif maps is not None:
-        raise WiringError(
-            "carry was given an alignment, which has its maps, and maps beside it; give the alignment alone, or its "
-            "wiring with the other maps."
-        )
+    job = _Carrier(_aligned(alignment, maps), target)
     if isinstance(subject, nn.Module):
-        return _carried_network(subject, alignment)
+        return _carry_network(subject, job)
     if isinstance(subject, Mapping):
-        return _carried_tensors(subject, alignment)
+        return {name: _require(job.carry(name, tensor)) for name, tensor in _tensors(subject)}
     raise WiringError(
         f"carry moves networks and mappings of tensors, found {type(subject).__name__}; give a torch.nn.Module or a "
         "state dict, read from its file first where it lies in one."
     )
 
 
-def _carried_network(model: nn.Module, alignment: Alignment) -> nn.Module:
-    _refuse_moved_ends(alignment)
-    wiring = alignment.wiring
-    mover = Mover(wiring.spaces, alignment.maps)
+def carry_with_account(
+    tensors: Mapping[str, Tensor],
+    alignment: Alignment | Wiring,
+    maps: Mapping[str, Map] | None = None,
+    *,
+    target: Any = None,
+    skip_misfits: bool = False,
+) -> Carried:
+    """What `carry` gives for a mapping of tensors, and an account: what became of each, why, its share of the norm.
+
+    Args:
+        tensors: Weights or an update, named as in the state dict of the network that was wired.
+        alignment: As for `carry`.
+        maps: As for `carry`.
+        target: As for `carry`.
+        skip_misfits: Leave out what the target does not have, or has in another shape, and say so in the account,
+            where `carry` raises.
+
+    Raises:
+        UnknownNameError, ShapeError, WiringError, DataError: as `carry` does; also for tensors that hold NaN.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from interbasin.networks.wiring.finding import wire
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> result = carry_with_account(net.state_dict(), wire(net, torch.randn(3, 4)).sample())
+        >>> [(entry.name, entry.status, entry.reason) for entry in result.account][2:]
+        [('2.weight', 'moved', "through the map of '0'"), ('2.bias', 'kept', "no map of 'output'")]
+        >>> round(result.share("moved") + result.share("kept"), 6)
+        1.0
+    """
+    if not isinstance(tensors, Mapping):
+        raise WiringError(
+            f"An account is given of a mapping of tensors, found {type(tensors).__name__}; give model.state_dict() for "
+            "a network."
+        )
+    job = _Carrier(_aligned(alignment, maps), target)
+    carried: dict[str, Tensor] = {}
+    rows: list[tuple[str, Status, str]] = []
+    norms = SquaredNorms()
+    first_names: dict[str, str] = {}
+    for name, tensor in _tensors(tensors):
+        place = job.place(name, tensor)
+        status, reason = job.describe(place)
+        first = name if place.factor is not None else first_names.setdefault(place.home, name)
+        if first == name:
+            norms.add(name, tensor, place.factor)
+        else:
+            reason += f"; tied to {first}, which has its share"
+        result = job.carry(name, tensor, place)
+        if skip_misfits and isinstance(result, Misfit):
+            status, reason = "skipped", result.reason
+        else:
+            carried[name] = _require(result)
+        rows.append((name, status, reason))
+    shares = norms.shares()
+    return Carried(carried, tuple(TensorAccount(*row, shares.get(row[0], 0.0)) for row in rows))
+
+
+def _aligned(alignment: Any, maps: Any) -> Alignment:
+    if isinstance(alignment, Wiring):
+        if maps is not None and not isinstance(maps, Mapping):
+            raise WiringError(
+                f"The maps beside a wiring are a mapping of spaces to maps, found {type(maps).__name__}; name the "
+                "space of each."
+            )
+        return Alignment(alignment, dict(maps or {}))
+    if not isinstance(alignment, Alignment):
+        raise WiringError(
+            f"carry takes an alignment, or a wiring with maps beside it, found {type(alignment).__name__}; make one "
+            "with wiring.sample(), or Alignment(wiring, maps)."
+        )
+    if maps is not None:
+        raise WiringError(
+            "carry was given an alignment, which has its maps, and maps beside it; give the alignment alone, or its "
+            "wiring with the other maps."
+        )
+    return alignment
+
+
+def _tensors(subject: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors, one after the other, so that those that lie in files are read one by one."""
+    for name in subject:
+        if not isinstance(name, str):
+            raise DataError(
+                f"Tensors are carried by their names, found the key {name!r}; name them as the network does."
+            )
+        tensor = subject[name]
+        if not isinstance(tensor, Tensor):
+            hint = "give torch.from_numpy(...) of it" if type(tensor).__module__ == "numpy" else "leave it out"
+            raise DataError(f"carry moves tensors, but {name} is a {type(tensor).__name__}; {hint}.")
+        yield name, tensor
+
+
+def _carry_network(model: nn.Module, job: _Carrier) -> nn.Module:
+    _refuse_moved_ends(job.alignment)
+    wiring = job.alignment.wiring
     moved = copied(model)
     forget_what_was_derived(moved)
     named = named_tensors(moved)
@@ -105,7 +203,6 @@ def _carried_network(model: nn.Module, alignment: Alignment) -> nn.Module:
     _refuse_absent(wiring, named)
     # Of the network itself: parameters that are views of the same memory part when they are copied.
     _refuse_other_ties(wiring, named_tensors(model))
-    ranks: Ranks = {}
     done: set[object] = set()
     with torch.no_grad():
         for name, tensor in named.items():
@@ -113,10 +210,10 @@ def _carried_network(model: nn.Module, alignment: Alignment) -> nn.Module:
             if _memory(tensor) in done or (name not in stored and _listed(name, wiring) is None):
                 continue
             done.add(_memory(tensor))
-            axes = _axes_of(name, tensor, wiring, ranks)
-            if axes is None:
+            place = job.place(name, tensor)
+            if place.axes is None and job.target is None:
                 continue
-            new = mover.move(tensor, axes, name)
+            new = _require(job.carry(name, tensor, place))
             if new.shape != tensor.shape:
                 raise ShapeError(
                     f"{name} would change from {tuple(tensor.shape)} to {tuple(new.shape)}, and a network keeps its "
@@ -126,39 +223,101 @@ def _carried_network(model: nn.Module, alignment: Alignment) -> nn.Module:
     return moved
 
 
-def _carried_tensors(tensors: Mapping[Any, Any], alignment: Alignment) -> dict[str, Tensor]:
-    mover = Mover(alignment.wiring.spaces, alignment.maps)
-    ranks: Ranks = {}
-    moved = {}
-    for name in tensors:
-        if not isinstance(name, str):
-            raise DataError(
-                f"Tensors are carried by their names, found the key {name!r}; name them as the network does."
-            )
-        tensor = tensors[name]
-        if not isinstance(tensor, Tensor):
-            hint = "give torch.from_numpy(...) of it" if type(tensor).__module__ == "numpy" else "leave it out"
-            raise DataError(f"carry moves tensors, but {name} is a {type(tensor).__name__}; {hint}.")
-        axes = _axes_of(name, tensor, alignment.wiring, ranks)
-        moved[name] = tensor.detach().clone() if axes is None else mover.move(tensor, axes, name)
-    return moved
+# ---------------------------------------------------------------------- one tensor
 
 
-def _axes_of(name: str, tensor: Tensor, wiring: Wiring, ranks: Ranks) -> tuple[Axis, ...] | None:
-    """What the axes of a tensor are made of, or nothing for one that does not move at all."""
-    listed = _listed(name, wiring)
-    if listed is not None:
-        if listed not in wiring.tensors:
-            return None
-        _require_shape(name, wiring.tensors[listed].shape, tensor)
-        return wiring.tensors[listed].axes
-    factor = factor_of(name)
-    updated = None if factor is None else _listed(factor.weight, wiring)
-    if factor is None or updated is None:
-        known = [*wiring.tensors, *wiring.tied, *wiring.unused, *wiring.constants]
-        raise refusal(name) or UnknownNameError.of("tensor in the wiring", name, known)
-    refuse_another_rank(factor, tensor, ranks)
-    return factor_axes(factor, tensor, wiring.tensors[updated].axes) if updated in wiring.tensors else None
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor stands in a wiring.
+
+    Attributes:
+        home: The name that the wiring lists it under; of a factor, the tensor that it updates.
+        axes: What its axes are made of; None for what does not move at all.
+        factor: What its name says, if it is a factor of a low-rank update.
+        updated: Along which axis of the updated tensor the factor lies.
+    """
+
+    home: str
+    axes: tuple[Axis, ...] | None
+    factor: Factor | None = None
+    updated: int = 0
+
+
+class _Carrier:
+    """An alignment at work: where each tensor stands, what becomes of it, and whether the target can take it."""
+
+    def __init__(self, alignment: Alignment, target: Any) -> None:
+        self.alignment = alignment
+        self.target = None if target is None else TargetShapes(target)
+        self.mover = Mover(alignment.wiring.spaces, alignment.maps)
+        self.ranks: Ranks = {}
+
+    def place(self, name: str, tensor: Tensor) -> _Place:
+        wiring = self.alignment.wiring
+        listed = _listed(name, wiring)
+        if listed is not None:
+            if listed not in wiring.tensors:
+                return _Place(listed, None)
+            _require_shape(name, wiring.tensors[listed].shape, tensor)
+            return _Place(listed, wiring.tensors[listed].axes)
+        factor = factor_of(name)
+        updated = None if factor is None else _listed(factor.weight, wiring)
+        if factor is None or updated is None:
+            known = [*wiring.tensors, *wiring.tied, *wiring.unused, *wiring.constants]
+            raise refusal(name) or UnknownNameError.of("tensor in the wiring", name, known)
+        refuse_another_rank(factor, tensor, self.ranks)
+        if updated not in wiring.tensors:
+            return _Place(updated, None, factor, int((factor.letter == "A") is not factor.of_table))
+        axes = wiring.tensors[updated].axes
+        return _Place(updated, factor_axes(factor, tensor, axes), factor, updated_axis(factor, tensor, axes))
+
+    def carry(self, name: str, tensor: Tensor, place: _Place | None = None) -> Tensor | Misfit:
+        """The tensor in the new coordinates, or why the target cannot take it."""
+        place = place or self.place(name, tensor)
+        expected = None
+        if self.target is not None:
+            expected = self._expected(name, tensor, place, self.target)
+            if expected is None:
+                return self.target.absent(name)
+        new = tensor.detach().clone() if place.axes is None else self.mover.move(tensor, place.axes, name)
+        if expected is not None and tuple(new.shape) != expected:
+            return shape_misfit(name, place.axes or (), tuple(new.shape), expected, self.alignment)
+        return new
+
+    @staticmethod
+    def _expected(name: str, tensor: Tensor, place: _Place, target: TargetShapes) -> Shape | None:
+        own = target.get(name)
+        if own is not None or place.factor is None:
+            return own
+        updated = target.get(place.factor.weight)
+        return None if updated is None else factor_shape(place.factor, tensor, place.updated, updated)
+
+    def describe(self, place: _Place) -> tuple[Status, str]:
+        """What becomes of a tensor if nothing stands against it, and why."""
+        wiring = self.alignment.wiring
+        if place.axes is None:
+            return "kept", "it is a constant" if place.home in wiring.constants else "the traced call does not use it"
+        spaces = names_in(place.axes)
+        if not spaces:
+            return "kept", "it lies in no space"
+        mapped = [name for name in spaces if name in self.mover.maps]
+        without = [name for name in spaces if name not in mapped]
+        if not mapped:
+            return "kept", f"no map of {quote_names(without)}"
+        through = f"through the map{'s' if len(mapped) > 1 else ''} of {quote_names(mapped)}"
+        inside = [name for name in without if not _is_end(wiring.spaces[name])]
+        return "moved", through + (f"; no map of {quote_names(inside)}" if inside else "")
+
+
+def _require(result: Tensor | Misfit) -> Tensor:
+    if isinstance(result, Misfit):
+        raise result.error
+    return result
+
+
+def _is_end(space: Space) -> bool:
+    """Whether the network's inputs or outputs lie in a space."""
+    return space.is_fixed and space.because is not None and space.because.kind in BOUNDARY
 
 
 def _listed(name: str, wiring: Wiring) -> str | None:
@@ -180,8 +339,7 @@ def _own_name(name: str, wiring: Wiring) -> str | None:
 def _refuse_moved_ends(alignment: Alignment) -> None:
     for name, one in alignment.maps.items():
         space = alignment.wiring.spaces[name]
-        at_an_end = space.is_fixed and space.because is not None and space.because.kind in BOUNDARY
-        if at_an_end and not isinstance(one, Identity):
+        if _is_end(space) and not isinstance(one, Identity):
             raise WiringError(
                 f"Space {name!r} is fixed ({space.because}), and a network that is carried keeps what it takes in and "
                 f"puts out; leave its map out. If other coordinates are meant there too, as for another network, carry "

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from interbasin.networks.wiring.groups import Group
 
-__all__ = ["BOUNDARY", "PLACES", "Axis", "Each", "Grid", "In", "Reason", "Role", "Row", "Space", "Still"]
+__all__ = ["BOUNDARY", "FLATTENED", "PLACES", "Axis", "Each", "Grid", "In", "Reason", "Role", "Row", "Space", "Still"]
 
 
 class Role(StrEnum):
@@ -41,6 +41,7 @@ class Reason:
 BOUNDARY = frozenset({"input", "output", "kernel", "lookup", "position", "unread"})
 # Of these, the ones that are not even spaces: nothing is written or read there.
 PLACES = frozenset({"constant", "kernel", "lookup", "position", "unread"})
+FLATTENED = Reason("flattened", "blocks are read as one flat space, where every map but the identity is approximate")
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,15 @@ class Space:
     def is_fixed(self) -> bool:
         return self.group is Group.FIXED
 
+    @property
+    def is_flattened(self) -> bool:
+        """Whether it comes from `Wiring.flattened`: it is fixed, and yet meant to be mapped, approximately."""
+        return self.because is not None and self.because.kind == FLATTENED.kind
+
     def describe(self) -> str:
-        """Its group in words, for example ``"permutation of 64"`` or ``"4 x invertible of 16"``."""
+        """Its group in words: ``"permutation of 64"``, ``"4 x invertible of 16"``, ``"flat of 64, approximate"``."""
+        if self.is_flattened:
+            return f"flat of {self.size}, approximate"
         of = f"{self.group} of {self.size}" if not self.is_fixed else "fixed"
         return f"{self.blocks} x {of}" if self.blocks > 1 and not self.is_fixed else of
 

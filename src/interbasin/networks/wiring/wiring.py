@@ -12,6 +12,7 @@ from torch import nn
 
 from interbasin.errors import FileError, InterbasinError, UnknownNameError, WiringError
 from interbasin.maps import Map
+from interbasin.networks.wiring.flatten import flatten
 from interbasin.networks.wiring.groups import Group, meet, sample
 from interbasin.networks.wiring.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
 from interbasin.networks.wiring.soundness import require_sound
@@ -157,6 +158,16 @@ class Wiring:
             return dict(zip(names, changes(self, model, inputs, alone), strict=True))
         # A generator: maps are drawn only after the network was found fit to be checked.
         return changes(self, model, inputs, (maps or self.sample(seed) for maps in [alignment]))[0]
+
+    def flattened(self) -> Wiring:
+        """The same tensors with heads, and other blocks inside an axis, read as one flat space.
+
+        Maps of a flat space need not keep to heads: queries, keys and values can each have a map of their own, and 4
+        heads can become 6. Every map of it but the identity is approximate, so `sample` draws none, `coverage` counts
+        none and `Alignment.is_exact` is False with one. All other spaces, and a wiring without blocks, stay as they
+        are; so do groups that a weight reads block by block, such as those of a convolution.
+        """
+        return flatten(self)
 
     # ------------------------------------------------------------------ as text and as data
 
