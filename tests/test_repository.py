@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from interbasin._version import __version__
+from interbasin.extras import IMPORT_TORCHVISION
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -45,6 +46,24 @@ def calls() -> Iterator[tuple[str, ast.Call]]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+def imports(folder: str) -> Iterator[tuple[str, str]]:
+    """Every package that a statement or a call with its name imports in ``folder``, with where it stands."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names: list[object] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
+                "import_module",
+                "importorskip",
+            ):
+                names = [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
+            for name in names:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", str(name).partition(".")[0]
 
 
 def test_no_file_names_a_folder_of_someones_machine():
@@ -91,13 +110,21 @@ def test_extras_name_extras_that_exist():
     assert everything.extras == set(EXTRAS) - {"all", "test", "dev"}
 
 
-def test_errors_about_missing_extras_name_extras_that_exist():
+def test_optional_packages_are_imported_with_an_extra_that_exists():
+    checked = 0
     for where, call in calls():
-        if not ast.unparse(call.func).endswith("MissingExtraError.of"):
-            continue
-        extra = next((word.value for word in call.keywords if word.arg == "extra"), call.args[-1])
-        if isinstance(extra, ast.Constant):
-            assert extra.value in EXTRAS, f"{where} names the extra {extra.value!r}, which pyproject.toml does not have"
+        if ast.unparse(call.func).endswith(("import_extra", "MissingExtraError.of")):
+            extra = next((word.value for word in call.keywords if word.arg == "extra"), call.args[-1])
+            if isinstance(extra, ast.Constant):
+                checked += 1
+                assert extra.value in EXTRAS, f"{where} names the extra {extra.value!r}, which pyproject.toml lacks"
+    assert checked
+
+
+def test_what_imports_torchvision_is_imported_in_one_place():
+    for where, name in imports("src"):
+        allowed = where.startswith("src/interbasin/extras.py")
+        assert allowed or name not in IMPORT_TORCHVISION, f"{where} imports {name}; use import_extra"
 
 
 def test_references_of_solvers_are_in_the_bibliography():
