@@ -25,7 +25,7 @@ T = TypeVar("T")
 IMPORT_TORCHVISION = ("peft", "timm", "torchvision", "transformers")
 UNDECLARED = re.compile(r"operator torchvision::\w+ does not exist")
 
-# The operators that torchvision describes while it is imported, loaded or not, with the signatures of its C++ sources.
+# The operators that torchvision describes while it is imported, whether they loaded or not, with their signatures.
 OPERATORS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
