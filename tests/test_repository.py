@@ -98,6 +98,11 @@ def test_a_folder_of_someones_machine_is_recognised():
         assert not SOMEONES_PATH.search(f"https://example.org/{name}/page and ../{name}/file and a/{name}/file")
 
 
+@pytest.mark.parametrize("name", [".ci/run", "Makefile"])
+def test_processes_are_ended_by_their_id_and_not_by_their_name(name):
+    assert not re.search(r"\b(pkill|killall)\b", (ROOT / name).read_text("utf-8"))
+
+
 def test_torch_is_pinned_to_the_version_the_tests_use():
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
 
