@@ -63,7 +63,7 @@ $(VENV)/.torch: constraints.txt
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
-	$(PIP) install -c constraints.txt --no-build-isolation -e ".[adapt]"
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[ot]"
 	touch $@
 
 # dev holds all that demo needs, so one installation serves both.

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from tests import torchvision_operators  # noqa: F401  (before anything imports torchvision)
 
 # The first torch call takes most of a second, which breaks hypothesis's deadline; drawing tensors counts as slow.
 SLOW_TO_DRAW = (HealthCheck.too_slow, HealthCheck.data_too_large)

@@ -11,6 +11,7 @@ PACKAGE = "interbasin"
 ORDER = [
     "secrecy",
     "errors",
+    "extras",
     "_version",
     "_lazy",
     "counting",

@@ -10,7 +10,7 @@ InterbasinError
 ├── FileError          (OSError)      a file that is missing, in the way, truncated or not what its name says
 │   ├── CheckpointError               the same of a network's weights; names the file and the tensor
 │   └── StoreError                    the same of a table in a vector store, or its server; never with a password
-└── MissingExtraError  (ImportError)  an optional dependency that is not installed; names the extra
+└── MissingExtraError  (ImportError)  an optional dependency that is not there or does not import; names the extra
 
 The command line prints the message alone and exits with code 1; anything outside this tree is a bug.
 """
@@ -99,7 +99,7 @@ class StoreError(FileError):
 
 
 class MissingExtraError(InterbasinError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed, or cannot be imported. Raised by `interbasin.extras.import_extra`."""
 
     @classmethod
     def of(cls, what: str, extra: str) -> MissingExtraError:

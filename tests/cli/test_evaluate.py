@@ -13,6 +13,7 @@ from tests.cli.test_frame import failed, run
 from tests.test_storage import left_in
 
 import interbasin as ib
+from interbasin.extras import import_extra
 from interbasin.networks import load_model
 from interbasin.outcome import Outcome, new_outcome
 
@@ -174,7 +175,7 @@ def test_options_that_make_no_sense_are_usage_errors(arguments, words):
 
 
 def test_a_language_model_is_measured_on_text(tmp_path):
-    transformers = pytest.importorskip("transformers")
+    transformers = import_extra("transformers", "A language model", "hf")
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0, "<unk>": 1, "a": 2, "b": 3, "c": 4}, "<unk>"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

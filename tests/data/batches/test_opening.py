@@ -25,6 +25,7 @@ from interbasin.data.batches.shaping import shaping_like
 from interbasin.data.batches.texts import longest
 from interbasin.data.idx import read_idx
 from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, UnknownNameError
+from interbasin.extras import import_extra
 
 
 @pytest.fixture(autouse=True)
@@ -251,7 +252,7 @@ def test_jsonl_has_texts_and_labels():
 
 
 def test_a_tokenizer_of_transformers_is_loaded_from_a_folder(tmp_path):
-    transformers = pytest.importorskip("transformers")
+    transformers = import_extra("transformers", "A tokenizer", "hf")
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "<end>": 1, "a": 2, "b": 3}, "<unk>"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tests.torchvision_operators  # noqa: F401  (before timm and transformers)
 import torch
 from tests.architectures.randomise import randomise
 from tests.architectures.zoo import ARCHITECTURES
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 import interbasin
 from interbasin.errors import CheckpointError, FileError, WiringError
+from interbasin.extras import import_extra
 from interbasin.networks import carry, fold_norms, folding_of, load_model, save_folded, wire, write_checkpoint
 from interbasin.networks.folding.folding import Folding, grouped
 from interbasin.networks.folding.marks import FOLDING
@@ -79,7 +79,7 @@ def test_bfloat16_stays_bfloat16(tmp_path: Path) -> None:
 
 
 def test_a_folded_network_of_timm_comes_back_as_weights_of_its_architecture(tmp_path: Path) -> None:
-    timm: Any = pytest.importorskip("timm")
+    timm = import_extra("timm", "A network of timm", "timm")
     network = randomise(timm.create_model("vit_tiny_patch16_224", num_classes=7), 0).eval()
     inputs = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     folded = fold_norms(network, inputs)

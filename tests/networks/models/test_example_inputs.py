@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests import torchvision_operators  # noqa: F401 - before transformers imports torchvision
 from tests.test_storage import refused
 
 from interbasin.errors import DataError
+from interbasin.extras import import_extra
 from interbasin.networks.models.example_inputs import example_inputs, token_ids
 
 TOKENS = {"vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
@@ -77,7 +77,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = {
 
 @pytest.fixture(scope="module")
 def transformers():
-    return pytest.importorskip("transformers")
+    return import_extra("transformers", "A network of transformers", "hf")
 
 
 def made(transformers, name: str, settings: dict[str, Any]) -> Any:

@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests import torchvision_operators  # noqa: F401 - before transformers imports torchvision
 from tests.networks.models.test_from_transformers import small
 from tests.test_storage import refused
 
 from interbasin.errors import CheckpointError, MissingExtraError
+from interbasin.extras import import_extra
 from interbasin.networks.checkpoints import open_checkpoint, write_checkpoint
 from interbasin.networks.models import load_model
 
 
 @pytest.fixture(scope="module")
 def transformers():
-    return pytest.importorskip("transformers")
+    return import_extra("transformers", "A network of transformers", "hf")
 
 
 @pytest.fixture(scope="module")
 def saved(transformers, tmp_path_factory) -> tuple[Path, torch.Tensor]:
     """A base and its adapter, side by side, and what they answer together."""
-    peft = pytest.importorskip("peft")
+    peft = import_extra("peft", "An adapter", "hf")
     folder = tmp_path_factory.mktemp("peft")
     small(transformers, "llama").save_pretrained(folder / "base")
     base = transformers.LlamaForCausalLM.from_pretrained(folder / "base")

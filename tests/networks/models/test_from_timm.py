@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests import torchvision_operators  # noqa: F401 - before timm imports torchvision
 from tests.networks.checkpoints.strategies import same
 from tests.test_storage import refused
 
 from interbasin.errors import CheckpointError, DataError, MissingExtraError, UnknownNameError
+from interbasin.extras import import_extra
 from interbasin.networks.models import load_model
 
 NAME = "test_vit"
@@ -19,7 +19,7 @@ NAME = "test_vit"
 
 @pytest.fixture(scope="module")
 def timm():
-    return pytest.importorskip("timm")
+    return import_extra("timm", "A network of timm", "timm")
 
 
 def test_a_name_alone_is_a_random_network_with_inputs_of_its_size(timm):
@@ -72,10 +72,10 @@ def test_without_timm_the_extra_is_named(monkeypatch):
     refused(lambda: load_model(f"timm:{NAME}"), MissingExtraError, (f"timm:{NAME}", "interbasin[timm]'"))
 
 
-def test_a_torchvision_for_another_torch_is_told_from_a_missing_timm(monkeypatch):
+def test_a_torchvision_that_cannot_be_mended_is_told_from_a_missing_timm(monkeypatch):
     def import_module(name, *rest):
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr("interbasin.networks.models.from_timm.importlib.import_module", import_module)
-    with pytest.raises(CheckpointError, match=r"not be imported \(operator torchvision::nms.*install the torchvision"):
-        load_model(f"timm:{NAME}")
+    monkeypatch.setattr("interbasin.extras.importlib.import_module", import_module)
+    words = (f"timm:{NAME}", "cannot be imported (RuntimeError: operator torchvision::nms", "install the torchvision")
+    refused(lambda: load_model(f"timm:{NAME}"), MissingExtraError, words)

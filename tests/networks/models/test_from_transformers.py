@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests import torchvision_operators  # noqa: F401 - before transformers imports torchvision
 from tests.networks.checkpoints.strategies import same
 from tests.test_storage import refused
 
 from interbasin.errors import CheckpointError, MissingExtraError
+from interbasin.extras import import_extra
 from interbasin.networks.checkpoints import open_checkpoint, write_checkpoint
 from interbasin.networks.models import load_model, stored_tensors
 
@@ -25,7 +25,7 @@ GPT2 = {**TOKENS, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
 
 @pytest.fixture(scope="module")
 def transformers():
-    return pytest.importorskip("transformers")
+    return import_extra("transformers", "A network of transformers", "hf")
 
 
 def small(transformers, name: str):
@@ -96,7 +96,7 @@ def test_other_networks_are_stored_by_the_names_they_have(transformers, monkeypa
     model = small(transformers, "gpt2")
     monkeypatch.setitem(sys.modules, "transformers.core_model_loading", None)  # as before version 5
     assert set(stored_tensors(model)) == set(model.state_dict())
-    monkeypatch.delitem(sys.modules, "transformers")
+    monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
     assert set(stored_tensors(layer)) == {"weight", "bias"}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interbasin.extras import import_extra
 from interbasin.statistics import PairedMoments
 
 # Sums of a few hundred float64 products of ordinary size.
@@ -40,8 +41,7 @@ def cnn(seed: int = 0, channels: int = 8) -> nn.Module:
 
 
 def vit(seed: int = 0, width: int = 24, patch: int = 8, image: int = 32, heads: int = 3, **extra: Any) -> nn.Module:
-    import timm
-
+    timm = import_extra("timm", "This network", "timm")
     torch.manual_seed(seed)
     return (
         timm.create_model(
@@ -60,10 +60,9 @@ def vit(seed: int = 0, width: int = 24, patch: int = 8, image: int = 32, heads: 
 
 
 def llama(seed: int = 0, width: int = 16) -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
+    transformers = import_extra("transformers", "This network", "hf")
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=40,
         hidden_size=width,
         intermediate_size=24,
@@ -72,7 +71,7 @@ def llama(seed: int = 0, width: int = 16) -> nn.Module:
         num_key_value_heads=2,
         attn_implementation="eager",
     )
-    return LlamaForCausalLM(config).double().eval()
+    return transformers.LlamaForCausalLM(config).double().eval()
 
 
 def texts(batches: int = 3, size: int = 4, length: int = 7, seed: int = 0) -> list[dict[str, Tensor]]:

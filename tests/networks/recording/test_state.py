@@ -71,7 +71,6 @@ def test_batches_that_are_done_are_not_run_again(tmp_path):
 
 KILLED = """
 import sys, time, torch
-from tests import torchvision_operators
 from tests.networks.recording.examples import numbers, vit
 from interbasin.networks.recording import record
 
@@ -248,7 +247,6 @@ def test_a_state_with_other_sums_is_refused(tmp_path, sums):
 
 TOGETHER = """
 import sys
-from tests import torchvision_operators
 from tests.networks.recording.examples import mlp, numbers
 from interbasin.networks.recording import record
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.errors import ShapeError, WiringError
+from interbasin.extras import import_extra
 from interbasin.networks.wiring import Alignment, carry, wire
 from interbasin.networks.wiring.adapter_names import factor_of, plain_name
 
-peft: Any = pytest.importorskip("peft")
+peft = import_extra("peft", "Wiring a network with a LoRA on it", "hf")
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 

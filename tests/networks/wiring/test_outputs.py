@@ -14,6 +14,7 @@ from tests.networks.wiring.known_networks import Written, rows
 from torch import Tensor, nn
 
 from interbasin.errors import WiringError
+from interbasin.extras import import_extra
 from interbasin.networks.wiring import wire
 from interbasin.networks.wiring.outputs import returned_tensors
 
@@ -95,10 +96,9 @@ def test_a_sparse_output_is_refused() -> None:
 
 
 def test_caches_of_transformers_are_not_outputs() -> None:
-    modeling_outputs = pytest.importorskip("transformers.modeling_outputs")
-    from transformers import DynamicCache
-
-    made = modeling_outputs.BaseModelOutputWithPast(torch.ones(2), past_key_values=DynamicCache())
+    transformers = import_extra("transformers", "A cache of its own", "hf")
+    modeling_outputs = import_extra("transformers.modeling_outputs", "An output of its own", "hf")
+    made = modeling_outputs.BaseModelOutputWithPast(torch.ones(2), past_key_values=transformers.DynamicCache())
     assert len(returned_tensors(nn.Identity(), made)) == 1
     made = modeling_outputs.BaseModelOutputWithPast(torch.ones(2), past_key_values=((torch.ones(1), torch.ones(1)),))
     assert len(returned_tensors(nn.Identity(), made)) == 1

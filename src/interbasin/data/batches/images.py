@@ -1,4 +1,4 @@
-"""A folder of images, a subfolder for each class. Needs Pillow, which comes with the ``timm`` and ``plots`` extras."""
+"""A folder of images, a subfolder for each class. Needs Pillow, which comes with the ``timm`` extra."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from interbasin.data.batches.base import class_numbers
-from interbasin.errors import DataError, FileError, MissingExtraError
+from interbasin.errors import DataError, FileError
+from interbasin.extras import import_extra
 
 __all__ = ["TextSamples", "read_jsonl", "read_lines", "tokenizer_of"]
 
@@ -118,10 +118,7 @@ def tokenizer_of(given: Any, name: str) -> Any:
         if callable(given):
             return _with_padding(given)
         raise DataError(f"A tokenizer is one of transformers or its folder, found a {type(given).__name__}; give one.")
-    try:
-        transformers: Any = importlib.import_module("transformers")
-    except ImportError as error:
-        raise MissingExtraError.of("Tokenizing text", "hf") from error
+    transformers = import_extra("transformers", "Tokenizing text", "hf")
     try:
         # Its own code is never run: what needs trust_remote_code fails here.
         found = transformers.AutoTokenizer.from_pretrained(fspath(given), local_files_only=True)

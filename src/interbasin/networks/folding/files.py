@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from interbasin.errors import FileError, WiringError
+from interbasin.extras import is_transformers_model
 from interbasin.networks.checkpoints import write_checkpoint
 from interbasin.networks.checkpoints.companions import companions, copy_companions
 from interbasin.networks.folding.folding import folding_of
@@ -47,8 +48,7 @@ def save_folded(
     folding = folding_of(model)
     if as_path(path).suffix == ".safetensors":
         raise FileError(f"A folded network is saved as a folder, found {path}; give a name without .safetensors.")
-    transformers: Any = sys.modules.get("transformers")
-    library = transformers if transformers and isinstance(model, transformers.PreTrainedModel) else None
+    library = sys.modules["transformers"] if is_transformers_model(model) else None
     _refuse_what_cannot_be_built(model, library)
     with tempfile.TemporaryDirectory() as made:
         beside = Path(made)

@@ -6,7 +6,6 @@ configuration say what a network takes. Where they do not say enough, there are 
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.errors import DataError
+from interbasin.extras import import_extra
 from interbasin.networks.models.base import working_dtype_of
 
 __all__ = ["example_inputs", "token_ids"]
@@ -204,7 +204,7 @@ def _field(config: Any, *names: str) -> Any:
 
 def _configurations(config: Any) -> Iterator[Any]:
     """A configuration and those inside it, outer ones first."""
-    kind: Any = importlib.import_module("transformers").PretrainedConfig
+    kind = import_extra("transformers", "Reading the configuration of a network", "hf").PretrainedConfig
     waiting = [config]
     while waiting:
         one = waiting.pop(0)

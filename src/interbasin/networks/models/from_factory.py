@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from interbasin.errors import DataError, InterbasinError, UnknownNameError
+from interbasin.extras import retry_with_torchvision
 from interbasin.networks.checkpoints import open_checkpoint
 from interbasin.networks.checkpoints.faults import one_line
 from interbasin.networks.models.base import LoadedModel, load_weights
@@ -31,7 +32,7 @@ def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = T
     """
     checkpoint = None if weights is None else open_checkpoint(weights)
     with _current_folder_importable():
-        made = _call(name)
+        made = retry_with_torchvision(lambda: _call(name))
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
         raise DataError(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from pathlib import Path
-from typing import Any
 
-from interbasin.errors import CheckpointError, MissingExtraError
+from interbasin.errors import CheckpointError
+from interbasin.extras import import_extra
 from interbasin.networks.checkpoints import Checkpoint, open_checkpoint
 from interbasin.networks.checkpoints.adapters import read_adapter
 from interbasin.networks.checkpoints.faults import one_line
@@ -49,10 +48,7 @@ def load_adapter(text: str, folder: Path, base: LoadedModel) -> LoadedModel:
         CheckpointError: If the adapter is damaged or does not fit.
     """
     checkpoint = open_checkpoint(folder)
-    try:
-        peft: Any = importlib.import_module("peft")
-    except ImportError as error:
-        raise MissingExtraError.of(f"Loading the adapter in {folder}", "hf") from error
+    peft = import_extra("peft", f"Loading the adapter in {folder}", "hf")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about names that do not fit, of which we tell below

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from interbasin.errors import CheckpointError, DataError, MissingExtraError, UnknownNameError
+from interbasin.errors import DataError, UnknownNameError
+from interbasin.extras import import_extra
 from interbasin.networks.checkpoints import Checkpoint, open_checkpoint
 from interbasin.networks.checkpoints.faults import one_line
 from interbasin.networks.models.base import LoadedModel, load_weights, working_dtype_of
@@ -24,19 +24,11 @@ def load_timm(text: str, name: str, weights: Path | None, *, strict: bool = True
     """A network of timm with as many classes and input channels as its weights have.
 
     Raises:
-        MissingExtraError: If timm is not installed.
+        MissingExtraError: If timm is not installed, or cannot be imported.
         UnknownNameError: If it has no such architecture; lists the nearest.
         CheckpointError: If the weights do not fit.
     """
-    try:
-        timm: Any = importlib.import_module("timm")
-    except ImportError as error:
-        raise MissingExtraError.of(f"Loading {text}", "timm") from error
-    except RuntimeError as error:  # how a torchvision that was built for another torch shows itself
-        raise CheckpointError(
-            f"Loading {text} needs timm, which could not be imported ({error}); install the torchvision that belongs "
-            "to this torch."
-        ) from error
+    timm = import_extra("timm", f"Loading {text}", "timm")
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), 5, cutoff=0.0)
         raise UnknownNameError.of("architecture of timm", name, near)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections import Counter
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interbasin.errors import CheckpointError, MissingExtraError
+from interbasin.errors import CheckpointError
+from interbasin.extras import import_extra, is_transformers_model
 from interbasin.networks.checkpoints import Checkpoint, open_checkpoint
 from interbasin.networks.checkpoints.faults import one_line, read_json
 from interbasin.networks.models.base import LoadedModel, load_weights, refuse_mismatch
@@ -35,10 +35,7 @@ def snapshot(name: str) -> Path:
         MissingExtraError: If the library of the hub is not installed.
         CheckpointError: If it is not there, or cannot be had.
     """
-    try:
-        hub: Any = importlib.import_module("huggingface_hub")
-    except ImportError as error:
-        raise MissingExtraError.of(f"Loading {name} from the hub", "hf") from error
+    hub = import_extra("huggingface_hub", f"Loading {name} from the hub", "hf")
     allowed = os.environ.get(DOWNLOADS) == "1"
     try:
         return Path(hub.snapshot_download(name, local_files_only=not allowed))
@@ -66,20 +63,21 @@ def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: boo
         )
     settings = read_json(folder / CONFIGURATION)
     checkpoint = open_checkpoint(folder)
-    kind, name, remote = _class_of(folder, settings, trust_remote_code)
+    transformers = import_extra("transformers", f"Loading {folder}", "hf")
+    kind, name, remote = _class_of(transformers, folder, settings, trust_remote_code)
     options: dict[str, Any] = {"trust_remote_code": True} if remote else {}
     if is_folded(checkpoint):
-        model, unused = _folded(kind, name, checkpoint, folder, strict)
+        model, unused = _folded(transformers, kind, name, checkpoint, folder, strict)
         inputs = example_inputs(model, generator_of(seed), _preprocessor(folder))
         return LoadedModel(model.eval(), inputs, checkpoint, text, str(model.config.model_type), unused)
     try:
-        with _quiet():
+        with _quiet(transformers.utils.logging):
             model, report = kind.from_pretrained(
                 folder,
                 local_files_only=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # so that the report tells of them
-                **_dtype_option(checkpoint),
+                **_dtype_option(transformers.__version__, checkpoint),
                 **options,
             )
     # Each of a thousand architectures may object in its own way.
@@ -94,11 +92,12 @@ def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: boo
     return LoadedModel(model.eval(), inputs, checkpoint, text, str(model.config.model_type), unused)
 
 
-def _folded(kind: Any, name: str, checkpoint: Checkpoint, folder: Path, strict: bool) -> tuple[Any, tuple[str, ...]]:
+def _folded(
+    transformers: Any, kind: Any, name: str, checkpoint: Checkpoint, folder: Path, strict: bool
+) -> tuple[Any, tuple[str, ...]]:
     """A network that was folded: transformers makes the one it was folded from, and the weights go into that."""
-    transformers: Any = importlib.import_module("transformers")
     try:
-        with _quiet():
+        with _quiet(transformers.utils.logging):
             model = kind(transformers.AutoConfig.from_pretrained(folder, local_files_only=True))
     except Exception as error:
         raise CheckpointError(
@@ -128,23 +127,15 @@ def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
     the names in memory, only the same version reads. For any other network this is its ``state_dict()``.
     """
     own: dict[str, Tensor] = model.state_dict()
-    transformers: Any = sys.modules.get("transformers")  # a network of transformers has imported it
-    if transformers is None or not isinstance(model, transformers.PreTrainedModel):
-        return own
-    try:
-        loading: Any = importlib.import_module("transformers.core_model_loading")
-    except ImportError:  # an earlier version, which renames nothing
+    loading: Any = sys.modules.get("transformers.core_model_loading")  # earlier versions have none and rename nothing
+    if loading is None or not is_transformers_model(model):
         return own
     stored: dict[str, Tensor] = loading.revert_weight_conversion(model, own)
     return stored
 
 
-def _class_of(folder: Path, settings: dict[str, Any], trust: bool) -> tuple[Any, str, bool]:
+def _class_of(transformers: Any, folder: Path, settings: dict[str, Any], trust: bool) -> tuple[Any, str, bool]:
     """The class to load, what to call it, and whether its code comes with the folder."""
-    try:
-        transformers: Any = importlib.import_module("transformers")
-    except ImportError as error:
-        raise MissingExtraError.of(f"Loading {folder}", "hf") from error
     named = settings.get("architectures")
     name = str(named[0]) if isinstance(named, list) and named else None
     brought = settings.get("auto_map")
@@ -190,7 +181,7 @@ def _refuse_report(checkpoint: Checkpoint, name: str, report: dict[str, Any], st
     refuse_mismatch(checkpoint, f"its {name}", sorted(report["missing_keys"]), unexpected)
 
 
-def _dtype_option(checkpoint: Checkpoint) -> dict[str, Any]:
+def _dtype_option(version: str, checkpoint: Checkpoint) -> dict[str, Any]:
     """The option of from_pretrained, by the name it has, that keeps the dtype in which most numbers are stored."""
     counts: Counter[torch.dtype] = Counter()
     for name in checkpoint.sources:
@@ -198,15 +189,13 @@ def _dtype_option(checkpoint: Checkpoint) -> dict[str, Any]:
         if entry.dtype.is_floating_point and entry.dtype.itemsize > 1:
             counts[entry.dtype] += entry.numel
     dtype: Any = counts.most_common(1)[0][0] if counts else "auto"
-    version = importlib.import_module("transformers").__version__
     major, minor = (int(part) for part in version.split(".")[:2])
     return {"dtype" if (major, minor) >= (4, 56) else "torch_dtype": dtype}
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet(logging: Any) -> Iterator[None]:
     """Neither bars nor tables from transformers: what they would tell, our errors tell."""
-    logging: Any = importlib.import_module("transformers.utils.logging")
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()

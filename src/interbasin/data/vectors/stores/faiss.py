@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from interbasin.data.vectors.fingerprints import file_fingerprint
 from interbasin.data.vectors.stores.addresses import Address
 from interbasin.data.vectors.stores.files import refuse_unless_free
-from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, StoreError
+from interbasin.errors import DataError, FileError, ShapeError, StoreError
+from interbasin.extras import import_extra
 from interbasin.jobs.translate.applying import Applied, FittedTranslator, Piece, Rows
 from interbasin.storage import new_file
 
@@ -31,19 +32,6 @@ ROWS_PER_CELL = 256  # as many as FAISS itself trains a cell of an IVF index on
 REBUILT = "IndexFlat, IndexIVFFlat and IndexHNSWFlat, also inside an IndexIDMap"
 AFFINE_TOLERANCE = 1e-4
 UNIT = 1e-3  # how far from 1 the length of vectors may be that were normalised
-
-
-def library(what: str) -> Any:
-    """FAISS.
-
-    Raises:
-        MissingExtraError: if it is not installed.
-    """
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingExtraError.of(what, "vectors") from error
-    return faiss
 
 
 @dataclass(frozen=True)
@@ -72,14 +60,14 @@ class FaissRows:
 
     @property
     def metric(self) -> str | None:
-        faiss = library(f"Reading {self.name}")
+        faiss = import_extra("faiss", f"Reading {self.name}", "vectors")
         return {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "l2"}.get(self.index.metric_type)
 
     def fingerprint(self) -> dict[str, Any]:
         return file_fingerprint(self.path)
 
     def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
-        faiss = library(f"Reading {self.name}")
+        faiss = import_extra("faiss", f"Reading {self.name}", "vectors")
         inner, outer_ids = unwrapped(self.index, faiss)
         if isinstance(inner, faiss.IndexIVFFlat):
             yield from _of_cells(inner, outer_ids, rows_per_batch, faiss)
@@ -121,7 +109,7 @@ def open_faiss(address: Address) -> FaissRows:
         FileError: if there is none, or it is no index.
         DataError: if it is empty.
     """
-    faiss = library(f"Reading {address.shown}")
+    faiss = import_extra("faiss", f"Reading {address.shown}", "vectors")
     if not address.path.is_file():
         found = "that is a folder" if address.path.is_dir() else "there is no such file"
         raise FileError(f"Vectors were to be read from {address.shown}, but {found}; check the path.")
@@ -182,7 +170,7 @@ class FaissSink:
         self, destination: Path, rows: FaissRows, width: int, refuse_what_is_in_the_way: Callable[[], object]
     ) -> None:
         self._refuse_what_is_in_the_way = refuse_what_is_in_the_way
-        self._faiss = library(f"Writing {destination}")
+        self._faiss = import_extra("faiss", f"Writing {destination}", "vectors")
         refuse_what_cannot_be_rebuilt(rows.index, rows.name, self._faiss)
         self._destination, self._old, self._width = destination, rows.index, width
         self._inner, self._outer_ids = unwrapped(rows.index, self._faiss)
@@ -285,7 +273,7 @@ def wrapped(
         DataError: if it is more than that, which is all that FAISS can do to a query.
     """
     assert isinstance(rows, FaissRows)
-    faiss = library(f"Writing {destination}")
+    faiss = import_extra("faiss", f"Writing {destination}", "vectors")
     started = time.perf_counter()
     if translator.target_width != rows.width:
         swapped = " It seems to go the other way." if translator.source_width == rows.width else ""

@@ -20,7 +20,8 @@ from interbasin.data.vectors.stores.addresses import Address
 from interbasin.data.vectors.stores.columns import list_array, pieces_of_table
 from interbasin.data.vectors.stores.unfinished import Unfinished
 from interbasin.data.vectors.tables import Selection, first_width, select
-from interbasin.errors import DataError, FileError, MissingExtraError, StoreError, UnknownNameError
+from interbasin.errors import DataError, FileError, StoreError, UnknownNameError
+from interbasin.extras import import_extra
 from interbasin.jobs.translate.applying import Piece
 
 __all__ = ["COUNTS", "LanceRows", "LanceSink", "open_lance", "refuse_table_in_the_way"]
@@ -28,19 +29,6 @@ __all__ = ["COUNTS", "LanceRows", "LanceSink", "open_lance", "refuse_table_in_th
 TABLE = "table"  # the name of a table that grows
 COUNTS = ("rows", "rows_per_batch", "version")  # that are saved
 METRICS = {"l2": "l2", "cosine": "cosine", "dot": "inner product"}
-
-
-def lancedb_for(what: str) -> Any:
-    """The library.
-
-    Raises:
-        MissingExtraError: if it is not installed.
-    """
-    try:
-        import lancedb
-    except ImportError as error:
-        raise MissingExtraError.of(what, "vectors") from error
-    return lancedb
 
 
 @dataclass(frozen=True)
@@ -138,7 +126,7 @@ def _metric(opened: Any, selection: Selection) -> str | None:
 
 
 def _opened(address: Address) -> Any:
-    lancedb = lancedb_for(f"Reading {address.shown}")
+    lancedb = import_extra("lancedb", f"Reading {address.shown}", "vectors")
     folder = address.path / f"{address.table}.lance"
     if not folder.is_dir():
         if not address.path.is_dir():
@@ -199,7 +187,7 @@ class LanceSink:
         self.rows = 0
         self._table: Any = None
         with told(self._address):
-            database = lancedb_for(f"Writing {name}").connect(str(unfinished.folder))
+            database = import_extra("lancedb", f"Writing {name}", "vectors").connect(str(unfinished.folder))
             if unfinished.done:
                 self._table, self.rows = database.open_table(TABLE), int(unfinished.done["rows"])
                 # The last batch may have been written without the word that it was; then it is written again.

@@ -17,7 +17,8 @@ from typing import Any
 
 from interbasin.data.vectors.stores.addresses import Address
 from interbasin.data.vectors.stores.opening import open_rows
-from interbasin.errors import FileError, InterbasinError, MissingExtraError
+from interbasin.errors import FileError, InterbasinError
+from interbasin.extras import import_extra
 from interbasin.jobs.translate.applying import Piece, Rows, Treatment
 
 __all__ = ["pieces_on_ray", "require_ray"]
@@ -43,10 +44,7 @@ def require_ray(source: Address) -> None:
             f"Ray reads files and Lance tables, whose rows are reached by their number, and not {source.shown}; leave "
             "engine='ray' out."
         )
-    try:
-        import ray.data  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError.of("The engine 'ray'", "ray") from error
+    import_extra("ray.data", "The engine 'ray'", "ray")
 
 
 def pieces_on_ray(source: Address, rows: Rows) -> Callable[[Treatment, int, int], Generator[Piece, None, None]]:

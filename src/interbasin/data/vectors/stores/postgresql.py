@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from interbasin.counting import counted
 from interbasin.data.vectors.stores.addresses import Address
 from interbasin.data.vectors.stores.unfinished import check_same_work
-from interbasin.errors import DataError, MissingExtraError, ShapeError, StoreError, UnknownNameError
+from interbasin.errors import DataError, ShapeError, StoreError, UnknownNameError
+from interbasin.extras import import_extra
 from interbasin.jobs.translate.applying import Piece
 from interbasin.secrecy import hide_secrets
 
@@ -83,10 +84,7 @@ def connected(address: Address) -> Any:
         MissingExtraError: if the driver is not installed.
         StoreError: if the server cannot be reached.
     """
-    try:
-        import psycopg
-    except ImportError as error:
-        raise MissingExtraError.of(f"Reading {address.shown}", "vectors") from error
+    psycopg = import_extra("psycopg", f"Reading {address.shown}", "vectors")
     with told(address, "connecting"):
         return psycopg.connect(address.secret, autocommit=True, application_name="interbasin")
 
@@ -226,7 +224,7 @@ def open_postgresql(address: Address) -> PostgresqlRows:
         UnknownNameError: if the table has no such column.
         DataError: if no row has a vector.
     """
-    from_psycopg(address)
+    import_extra("psycopg", f"Reading {address.shown}", "vectors")
     from psycopg import sql
 
     remarks: tuple[str, ...] = ()
@@ -260,18 +258,6 @@ def open_postgresql(address: Address) -> PostgresqlRows:
         remarks = (f"{counted(without, 'row')} of {address.shown} without a vector stayed without one.",)
     width = (len(first) - 4) // NUMBERS[table.kind].itemsize
     return PostgresqlRows(address, table, int(rows), width, int(without), metric, remarks)
-
-
-def from_psycopg(address: Address) -> None:
-    """Nothing, if the driver is there.
-
-    Raises:
-        MissingExtraError: if it is not.
-    """
-    try:
-        import psycopg  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError.of(f"Reading {address.shown}", "vectors") from error
 
 
 def located(connection: Any, address: Address) -> tuple[str, str]:

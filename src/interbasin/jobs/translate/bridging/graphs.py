@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interbasin.errors import FitError, MissingExtraError
+from interbasin.errors import FitError
+from interbasin.extras import import_extra
 from interbasin.jobs.translate.bridging.steps import LEAST, Steps
 
 __all__ = ["check_graph", "write_graph"]
@@ -23,7 +24,7 @@ def write_graph(path: Path, steps: Steps, notes: dict[str, str]) -> None:
     Raises:
         MissingExtraError: without the extra ``vectors``.
     """
-    onnx = _onnx()
+    onnx = import_extra("onnx", "Writing an ONNX graph", "vectors")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     nodes: list[Any] = []
     constants: list[Any] = []
@@ -77,10 +78,7 @@ def check_graph(path: Path, steps: Steps, rows: NDArray[Any]) -> float:
         FitError: if it is more than float32 explains.
         MissingExtraError: without the extra ``vectors``.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingExtraError.of("Checking an ONNX graph", "vectors") from error
+    onnxruntime = import_extra("onnxruntime", "Checking an ONNX graph", "vectors")
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     single = np.ascontiguousarray(rows, dtype=np.float32)
     (found,) = session.run(["y"], {"x": single})
@@ -93,14 +91,3 @@ def check_graph(path: Path, steps: Steps, rows: NDArray[Any]) -> float:
             "are too large or too small for float32. Scale the vectors before fitting, or use the numpy form."
         )
     return difference
-
-
-def _onnx() -> Any:
-    try:
-        import onnx
-        import onnx.checker
-        import onnx.helper
-        import onnx.numpy_helper
-    except ImportError as error:
-        raise MissingExtraError.of("Writing an ONNX graph", "vectors") from error
-    return onnx
