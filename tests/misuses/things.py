@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,6 +63,191 @@ def layers() -> ib.LayerwiseMoments:
     return made
 
 
+# Networks
+
+
+class Net(nn.Module):
+    """A network whose forward is a function of itself and its inputs."""
+
+    def __init__(self, run: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self.run = run
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.run(self, *inputs)
+
+
+def make_mlp(hidden: int = 8, layers: int = 1, *, bias: bool = True) -> nn.Sequential:
+    widths = [4, *[hidden] * layers, 3]
+    linear = [nn.Linear(a, b, bias=bias) for a, b in itertools.pairwise(widths)]
+    return nn.Sequential(*(part for one in linear for part in (one, nn.ReLU())))[:-1].eval()
+
+
+@the.keeps
+def batch() -> Tensor:
+    return torch.randn(6, 4)
+
+
+@the.keeps
+def labels() -> Tensor:
+    return torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+@the.keeps
+def labelled() -> list[tuple[Tensor, Tensor]]:
+    return [(the.batch, the.labels), (the.batch + 1, the.labels)]
+
+
+@the.keeps
+def mlp() -> nn.Sequential:
+    return make_mlp()
+
+
+@the.keeps
+def other_mlp() -> nn.Sequential:
+    return make_mlp()
+
+
+@the.keeps
+def wider_mlp() -> nn.Sequential:
+    return make_mlp(hidden=9)
+
+
+@the.keeps
+def deeper_mlp() -> nn.Sequential:
+    return make_mlp(layers=2)
+
+
+@the.keeps
+def broken_mlp() -> nn.Sequential:
+    network = make_mlp()
+    with torch.no_grad():
+        network[2].weight[1, 2] = math.nan
+    return network
+
+
+@the.keeps
+def mlp_without_biases() -> nn.Sequential:
+    return make_mlp(bias=False)
+
+
+@the.keeps
+def normed() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+
+@the.keeps
+def attention() -> Net:
+    def run(self: Net, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        return self.head(self.heads(x, x, x, need_weights=False)[0])
+
+    heads = nn.MultiheadAttention(8, 2, batch_first=True)
+    return Net(run, embed=nn.Linear(4, 8), heads=heads, head=nn.Linear(8, 2)).eval()
+
+
+@the.keeps
+def tokens() -> Tensor:
+    return torch.randn(2, 3, 4)
+
+
+@the.keeps
+def halves() -> Net:
+    """A layer whose two halves read different spaces."""
+
+    def run(self: Net, x: Tensor) -> Tensor:
+        first, second = self.fused.weight.chunk(2)
+        return self.c(torch.tanh(self.a(x) @ first.t()) + torch.tanh(self.b(x) @ second.t()))
+
+    fused = nn.Linear(6, 10, bias=False)
+    return Net(run, a=nn.Linear(4, 6), b=nn.Linear(4, 6), fused=fused, c=nn.Linear(5, 2)).eval()
+
+
+@the.keeps
+def grouped() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 6, 1), nn.Conv2d(6, 4, 3, groups=2), nn.Conv2d(4, 2, 1)).eval()
+
+
+@the.keeps
+def images() -> Tensor:
+    return torch.randn(2, 3, 4, 4)
+
+
+@the.keeps
+def prenorm() -> Net:
+    def run(self: Net, x: Tensor) -> Tensor:
+        stream = self.embed(x)
+        return self.head(self.last(stream + self.down(torch.relu(self.up(self.norm(stream))))))
+
+    return Net(run, **_prenorm_parts()).eval()
+
+
+def _prenorm_parts() -> dict[str, nn.Module]:
+    parts = {"embed": nn.Linear(4, 8), "norm": nn.LayerNorm(8), "up": nn.Linear(8, 6), "down": nn.Linear(6, 8)}
+    parts |= {"last": nn.LayerNorm(8), "head": nn.Linear(8, 3)}
+    for norm in (parts["norm"], parts["last"]):
+        nn.init.normal_(norm.weight, 1.0, 0.1)
+        nn.init.normal_(norm.bias)
+    return parts
+
+
+@the.keeps
+def bare() -> Net:
+    """A stream that is read through a norm and also without one."""
+
+    def run(self: Net, x: Tensor) -> Tensor:
+        stream = self.embed(x)
+        return self.head(stream + self.down(torch.relu(self.up(self.norm(stream)))))
+
+    return Net(run, **_prenorm_parts()).eval()
+
+
+@the.keeps
+def reading() -> Net:
+    """A network that reads the gain of a norm outside of that norm."""
+
+    def run(self: Net, x: Tensor) -> Tensor:
+        stream = self.embed(x)
+        stream = stream + self.down(torch.relu(self.up(self.norm(stream))))
+        return self.head(self.last(stream)) * self.norm.weight.square().mean()
+
+    return Net(run, **_prenorm_parts()).eval()
+
+
+@the.keeps
+def bypassing() -> Net:
+    """A layer whose weight is used without calling the layer."""
+
+    def run(self: Net, x: Tensor) -> Tensor:
+        stream = self.embed(x)
+        hidden = nn.functional.linear(self.norm(stream), self.up.weight)
+        return self.head(self.last(stream + self.down(torch.relu(hidden))))
+
+    return Net(run, **_prenorm_parts()).eval()
+
+
+@the.keeps
+def folded() -> nn.Module:
+    return ib.fold_norms(the.prenorm, the.batch)
+
+
+@the.keeps
+def wiring() -> ib.Wiring:
+    return ib.wire(the.mlp, the.batch)
+
+
+@the.keeps
+def alignment() -> ib.Alignment:
+    return the.wiring.sample()
+
+
+@the.keeps
+def attention_wiring() -> ib.Wiring:
+    return ib.wire(the.attention, the.tokens)
+
+
 # Files
 
 
@@ -97,3 +284,15 @@ def saved_moments() -> Path:
 def saved_layers() -> Path:
     the.layers.save(the.folder / "saved_layers")
     return the.folder / "saved_layers"
+
+
+@the.keeps
+def saved_wiring() -> Path:
+    the.wiring.save(the.folder / "saved_wiring")
+    return the.folder / "saved_wiring"
+
+
+@the.keeps
+def saved_alignment() -> Path:
+    the.alignment.save(the.folder / "saved_alignment")
+    return the.folder / "saved_alignment"
