@@ -1,4 +1,4 @@
-"""Misuses of the statistics: batches that cannot be added, sums that do not go together, questions without an answer."""
+"""Misuses of the statistics: batches that cannot be added, sums that do not match, questions without an answer."""
 
 from __future__ import annotations
 

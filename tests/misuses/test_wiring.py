@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import interbasin as ib
 from interbasin import Alignment, Wiring, carry, fold_norms, wire
 from interbasin.errors import DataError, FileError, MapError, ShapeError, UnknownNameError, WiringError
-from interbasin.maps import Affine, Blocks, Identity, Linear, Orthogonal, Permutation
+from interbasin.maps import Affine, Blocks, Identity, Orthogonal, Permutation
 
 
 def between(run: Callable[[Tensor], Any]) -> Net:

@@ -75,8 +75,8 @@ class Net(nn.Module):
         for name, module in modules.items():
             self.add_module(name, module)
 
-    def forward(self, *inputs: Any) -> Any:
-        return self.run(self, *inputs)
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        return self.run(self, *inputs, **named)
 
 
 def make_mlp(hidden: int = 8, layers: int = 1, *, bias: bool = True) -> nn.Sequential:
@@ -229,6 +229,21 @@ def bypassing() -> Net:
 
 
 @the.keeps
+def texts() -> dict[str, Tensor]:
+    return {"x": the.tokens, "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}
+
+
+@the.keeps
+def masked() -> Net:
+    """A network that takes a mask beside its inputs."""
+
+    def run(self: Net, x: Tensor, attention_mask: Tensor | None = None, **others: object) -> Tensor:
+        return self.out(torch.relu(self.first(x)))
+
+    return Net(run, first=nn.Linear(4, 8), out=nn.Linear(8, 3)).eval()
+
+
+@the.keeps
 def folded() -> nn.Module:
     return ib.fold_norms(the.prenorm, the.batch)
 
@@ -296,3 +311,15 @@ def saved_wiring() -> Path:
 def saved_alignment() -> Path:
     the.alignment.save(the.folder / "saved_alignment")
     return the.folder / "saved_alignment"
+
+
+@the.keeps
+def saved_recording() -> Path:
+    ib.record(the.mlp, the.batch, ["0:output"]).save(the.folder / "saved_recording")
+    return the.folder / "saved_recording"
+
+
+@the.keeps
+def recording_state() -> Path:
+    ib.record(the.mlp, the.batch, ["0:output"], state=the.folder / "recording_state")
+    return the.folder / "recording_state"
