@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
+import shutil
 import signal
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+import safetensors.torch
 import torch
 from typer.testing import CliRunner
 
@@ -58,6 +63,7 @@ HOMES = {
     "interbasin.networks.recording": ("Recording", "Tokens", "standing"),
     "interbasin.outcome.plots": ("bar_chart", "heat_map", "line_chart", "scatter_chart"),
 }
+OF_ONE_ROW = "row-"  # how the folders of files begin that one row alone uses
 LIMIT = 60  # seconds after which a call counts as one that hangs
 PLAIN = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
 
@@ -100,22 +106,59 @@ class Shelf:
         self._taken.add(name)
         return self._things[name]
 
+    def files(self, contents: Mapping[str, Any]) -> Path:
+        """A new folder with these files, for one row alone; `write_file` says how they are written."""
+        folder = self.folder / f"{OF_ONE_ROW}{len(self._things)}"
+        for name, content in contents.items():
+            write_file(folder / name, content)
+        self._things[folder.name], self._prints[folder.name] = folder, fingerprint(folder)
+        self._taken.add(folder.name)
+        return folder
+
+    def file(self, name: str, content: Any) -> Path:
+        """A new file in a folder of its own, for one row alone."""
+        return self.files({name: content}) / name
+
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Whatever is taken meanwhile is afterwards as it was, and no file lies beside those of the shelf."""
         self._taken.clear()
         yield
-        taken = self._taken.copy()
-        assert [name for name in sorted(taken) if fingerprint(self._things[name]) != self._prints[name]] == []
+        taken = sorted(self._taken)
+        assert [name for name in taken if fingerprint(self._things[name]) != self._prints[name]] == []
         roots = {thing for thing in self._things.values() if isinstance(thing, Path)}
         stray = [
             path for path in files_in(self.folder) if not any(path == root or root in path.parents for root in roots)
         ]
         assert stray == []
+        for name in taken:
+            if name.startswith(OF_ONE_ROW):
+                shutil.rmtree(self._things.pop(name))
 
 
 the = Shelf()
 public = Names()
+
+
+def write_file(path: Path, content: Any) -> None:
+    """Write bytes and text as they are, anything else as the ending of the name says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, str):
+        path.write_text(content, "utf-8")
+    elif path.suffix == ".safetensors":
+        safetensors.torch.save_file(content, path)
+    elif path.suffix in (".pt", ".bin"):
+        torch.save(content, path)
+    elif path.suffix == ".npy":
+        np.save(path, content)
+    elif path.suffix == ".npz":
+        np.savez(path, **content)
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.table(content), path)
+    else:
+        path.write_text(json.dumps(content), "utf-8")
 
 
 def files_in(folder: Path) -> list[Path]:

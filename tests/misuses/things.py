@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.misuses.table import the
+from tests.misuses.table import the, write_file
 from torch import Tensor, nn
 
 import interbasin as ib
@@ -266,11 +266,9 @@ def attention_wiring() -> ib.Wiring:
 # Files
 
 
-def _write(name: str, content: bytes | str) -> Path:
-    path = the.folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
+def _write(name: str, content: Any) -> Path:
+    write_file(the.folder / name, content)
+    return the.folder / name
 
 
 @the.keeps
@@ -323,3 +321,21 @@ def saved_recording() -> Path:
 def recording_state() -> Path:
     ib.record(the.mlp, the.batch, ["0:output"], state=the.folder / "recording_state")
     return the.folder / "recording_state"
+
+
+def make_gpt2(folder: Path) -> Path:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=16)).save_pretrained(folder)
+    return folder
+
+
+@the.keeps
+def gpt2() -> Path:
+    return make_gpt2(the.folder / "gpt2")
+
+
+@the.keeps
+def weights() -> Path:
+    """The weights of `factories.mlp`."""
+    return _write("weights.safetensors", dict(make_mlp().state_dict()))
