@@ -43,6 +43,7 @@ HOMES = {
     ),
     "interbasin.data.idx": ("read_idx",),
     "interbasin.data.labels": ("read_labels",),
+    "interbasin.evaluate": ("between",),
     "interbasin.jobs.translate": (
         "Card",
         "evaluate_translation",

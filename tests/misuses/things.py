@@ -139,6 +139,11 @@ def normed() -> nn.Sequential:
 
 
 @the.keeps
+def other_normed() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).eval()
+
+
+@the.keeps
 def attention() -> Net:
     def run(self: Net, x: Tensor) -> Tensor:
         x = self.embed(x)
@@ -333,6 +338,14 @@ def make_gpt2(folder: Path) -> Path:
 @the.keeps
 def gpt2() -> Path:
     return make_gpt2(the.folder / "gpt2")
+
+
+@the.keeps
+def saved_outcome() -> Path:
+    with ib.outcome.new_outcome(the.folder / "saved_outcome", job="test", request={"seed": 0}) as draft:
+        draft.metrics["share"] = 0.5
+        draft.table("points", {"x": [1.0, 2.0]})
+    return the.folder / "saved_outcome"
 
 
 @the.keeps
