@@ -63,6 +63,22 @@ def layers() -> ib.LayerwiseMoments:
     return made
 
 
+@the.keeps
+def translator() -> ib.Translator:
+    """From four numbers to three."""
+    return ib.Translator(method="ridge").fit(the.x.numpy(), the.y[:, :3].numpy())
+
+
+@the.keeps
+def queries() -> np.ndarray:
+    return torch.randn(20, 4).numpy()
+
+
+@the.keeps
+def documents() -> np.ndarray:
+    return torch.randn(60, 4).numpy()
+
+
 # Networks
 
 
@@ -352,3 +368,9 @@ def saved_outcome() -> Path:
 def weights() -> Path:
     """The weights of `factories.mlp`."""
     return _write("weights.safetensors", dict(make_mlp().state_dict()))
+
+
+@the.keeps
+def saved_translator() -> Path:
+    the.translator.save(the.folder / "saved_translator")
+    return the.folder / "saved_translator"
