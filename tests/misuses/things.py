@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
-from tests.misuses.table import the, write_file
+from tests.misuses.table import public, the, write_file
 from torch import Tensor, nn
 
 import interbasin as ib
@@ -374,3 +375,49 @@ def weights() -> Path:
 def saved_translator() -> Path:
     the.translator.save(the.folder / "saved_translator")
     return the.folder / "saved_translator"
+
+
+# Vectors and data on disk
+
+
+@the.keeps
+def old_npy() -> Path:
+    return _write("old.npy", torch.randn(30, 4).numpy())
+
+
+@the.keeps
+def new_npy() -> Path:
+    return _write("new.npy", torch.randn(30, 3).numpy())
+
+
+@the.keeps
+def old_parquet() -> Path:
+    return _write("old.parquet", {"id": range(30), "v": np.load(the.old_npy).tolist()})
+
+
+@the.keeps
+def kept_statistics() -> Path:
+    """The statistics of `old_npy` and `new_npy`, without Gram matrices."""
+    old, new = public.open_vectors(the.old_npy), public.open_vectors(the.new_npy)
+    public.moments_of_files(old, new, grams=False, keep=the.folder / "kept_statistics")
+    return the.folder / "kept_statistics"
+
+
+@the.keeps
+def lance() -> Path:
+    import lancedb
+
+    rows = pyarrow.table({"id": range(30), "v": np.load(the.old_npy).tolist()})
+    lists = rows.set_column(1, "v", rows["v"].cast(pyarrow.list_(pyarrow.float32(), 4)))
+    lancedb.connect(str(the.folder / "lance")).create_table("old", lists)
+    return the.folder / "lance"
+
+
+@the.keeps
+def faiss_index() -> Path:
+    import faiss
+
+    index = faiss.IndexFlatIP(4)
+    index.add(np.load(the.old_npy))
+    faiss.write_index(index, str(the.folder / "old.index"))
+    return the.folder / "old.index"
