@@ -97,6 +97,12 @@ class Shelf:
         self._makers[maker.__name__] = maker
         return maker
 
+    def clear(self) -> None:
+        """Forget everything that was made, and remove its files."""
+        self._things.clear()
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
     def __getattr__(self, name: str) -> Any:
         if name not in self._things:
             if name not in self._makers:
