@@ -47,7 +47,16 @@ def on_meta() -> nn.Module:
 
 
 def lazy() -> nn.Module:
-    return nn.LazyLinear(2)
+    return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+class Stubborn(nn.Sequential):
+    def _load_from_state_dict(self, *arguments: object) -> None:
+        raise KeyError("not so")
+
+
+def stubborn() -> nn.Module:
+    return Stubborn(*make_mlp())
 
 
 def drawing() -> tuple[nn.Module, torch.Tensor]:

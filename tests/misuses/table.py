@@ -127,6 +127,16 @@ class Shelf:
         """A new file in a folder of its own, for one row alone."""
         return self.files({name: content}) / name
 
+    def changed(self, folder: Path, name: str, content: Any) -> Path:
+        """A folder of `files` in which one file is written anew; None removes it."""
+        write_file(folder / name, content) if content is not None else (folder / name).unlink()
+        self._prints[folder.name] = fingerprint(folder)
+        return folder
+
+    def copy(self, folder: Path) -> Path:
+        """A copy of a folder, for one row alone."""
+        return self.files({str(path.relative_to(folder)): path.read_bytes() for path in files_in(folder)})
+
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Whatever is taken meanwhile is afterwards as it was, and no file lies beside those of the shelf."""

@@ -296,6 +296,11 @@ def test_networks_that_cannot_be_used_are_refused(misuse):
     misuse.check()
 
 
+def threshold(queries: Any) -> list[Any]:
+    words = ["--threshold", 0.5, "--old-queries", the.old_npy, "--new-queries", queries, "--documents", the.old_npy]
+    return ["translate", "bridge", the.saved_translator, *words, "-o", "out"]
+
+
 def apply(*words: Any, source: Any = None, translator: Any = None) -> list[Any]:
     return ["translate", "apply", translator or the.saved_translator, source or the.old_npy, "-o", "out.npy", *words]
 
@@ -311,6 +316,8 @@ def apply(*words: Any, source: Any = None, translator: Any = None) -> list[Any]:
     ("a translator that is a map", lambda: apply(translator=the.saved_map), 1, "translation.json"),
     ("vectors that are not there", lambda: apply(source="none.npy"), 1, "none.npy"),
     ("vectors of the other space", lambda: apply(source=the.new_npy), 1, "3"),
+    ("vectors of the model it leads to", lambda: apply("--model", "new", translator=the.named_translator), 1, "new"),
+    ("vectors of another model", lambda: apply("--model", "other", translator=the.named_translator), 1, "other"),
     ("a metric that is none", lambda: apply("--metric", "manhattan"), 1, "cosine"),
     ("a scale for floats", lambda: apply("--scale", 2), 1, "float32"),
     ("vectors that are quantised", lambda: apply(source=the.file("q.npy", np.ones((5, 4), np.int8))), 1, "--scale"),
@@ -351,9 +358,12 @@ def apply(*words: Any, source: Any = None, translator: Any = None) -> list[Any]:
     ("an audit with a margin of two", lambda: [*audit(), "--margin", 2], 1, "margin"),
     ("numbers of rows in words", lambda: [*audit(), "--pair-rows", the.file("rows.txt", "1\nx\n")], 1, "'x'"),
     ("no numbers of rows", lambda: [*audit(), "--pair-rows", the.file("rows.txt", "")], 1, "nothing"),
+    ("a pool that cannot be read", lambda: [*audit(), "--pool", the.file("rows.npy", "x"), the.new_npy], 1, "rows.npy"),
     ("a pool of vectors for numbers", lambda: [*audit(), "--pool", the.old_npy, the.new_npy], 1, "(30, 4)"),
     ("an audit over an outcome", lambda: [*audit(), "-o", the.saved_outcome], 1, "--force"),
     ("a bridge from nowhere", lambda: ["translate", "bridge", "none", "-o", "out"], 1, "none"),
+    ("a threshold of fewer new queries", lambda: threshold(the.file("few.npy", np.ones((9, 4)))), 1, "9 new"),
+    ("a threshold by an unknown metric", lambda: [*threshold(the.old_npy), "--metric", "taxi"], 1, "cosine"),
     (
         "a bridge over someone's folder",
         lambda: ["translate", "bridge", the.saved_translator, "-o", the.someones_folder, "--force"],

@@ -186,6 +186,7 @@ def image(width: int = 4) -> bytes:
         DataError,
         "Line 1",
     ),
+    ("a relevance in words", lambda: public.read_labels(the.file("l.tsv", "0 1 1\n1 2 much\n")), DataError, "'much'"),
     (
         "labels that name nothing right",
         lambda: public.read_labels(the.file("l.tsv", "0\t1\t0\n")),

@@ -226,6 +226,12 @@ def on_disk(*models: Any, output: Any = "out", **options: Any) -> object:
         "norm.weight",
     ),
     (
+        "folders of other ties",
+        lambda: on_disk(the.file("a.pt", {"a": the.x, "b": the.x}), the.file("b.pt", {"a": the.x, "b": the.y})),
+        WiringError,
+        "tied",
+    ),
+    (
         "a quantised folder",
         lambda: on_disk(folder(), folder(quantization_config={"quant_method": "gptq"})),
         CheckpointError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import shutil
@@ -99,7 +100,8 @@ def load_module(source: str) -> object:
         "int64",
     ),
     ("weights for a network without numbers", lambda: load_weights({}, "on_meta"), CheckpointError, "meta"),
-    ("weights for a lazy network", lambda: load_weights({}, "lazy"), CheckpointError, "lazy"),
+    ("weights for a lazy network", lambda: load_weights({}, "lazy"), CheckpointError, "no shape"),
+    ("weights that a network does not take", lambda: load_weights({}, "stubborn"), CheckpointError, "not so"),
     ("inputs that are needed", lambda: load().require_inputs(), DataError, "--input-shape"),
     ("inputs given twice", lambda: load(inputs="x.npy", input_shape=(1, 4)), DataError, "twice"),
     ("inputs that are a tensor", lambda: load(inputs=the.batch), DataError, "Tensor"),
@@ -186,6 +188,14 @@ def adapter(**changes: object) -> Path:
         CheckpointError,
         "adapter",
     ),
+    ("an adapter that is its own base", lambda: public.load_model(adapter_of_itself()), CheckpointError, "itself"),
+    (
+        "an adapter of parts that are not there",
+        lambda: public.load_model(str(adapter(base_model_name_or_path=str(the.gpt2), target_modules=["nowhere"]))),
+        CheckpointError,
+        "nowhere",
+    ),
+    ("a model that is not in the cache", lambda: public.load_model("someone/large"), CheckpointError, "hf download"),
     ("an architecture that timm has not", lambda: public.load_model("timm:resnet81"), UnknownNameError, "resnet18"),
     ("no architecture of timm", lambda: public.load_model("timm:"), UnknownNameError, "timm"),
     (
@@ -197,6 +207,18 @@ def adapter(**changes: object) -> Path:
 )
 def test_what_transformers_and_timm_cannot_build_is_refused(misuse):
     misuse.check()
+
+
+def adapter_of_itself() -> str:
+    folder = the.files({"adapter_model.safetensors": {"q.lora_A.weight": torch.ones(4, 6)}})
+    settings = {"peft_type": "LORA", "base_model_name_or_path": str(folder)}
+    return str(the.changed(folder, "adapter_config.json", settings))
+
+
+def torchscript() -> bytes:
+    memory = io.BytesIO()
+    torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), memory)
+    return memory.getvalue()
 
 
 def open_file(name: str, content: object) -> object:
@@ -338,6 +360,7 @@ class Settings:
     ("a plain pickle", lambda: open_file("w.bin", pickle.dumps({"a": 1})), CheckpointError, "w.bin"),
     ("an archive of numpy", lambda: open_file("w.npz", {"a": np.zeros(3)}), CheckpointError, "w.npz"),
     ("a whole network", lambda: open_file("w.pt", nn.Linear(2, 2)), CheckpointError, "state_dict()"),
+    ("a TorchScript program", lambda: open_file("w.pt", torchscript()), CheckpointError, "TorchScript"),
     (
         "an object beside the weights",
         lambda: open_file("w.pt", {"state_dict": {"a": A}, "config": Settings()}),

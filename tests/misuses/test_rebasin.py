@@ -10,7 +10,7 @@ from tests.misuses.things import Net, make_mlp
 from torch import nn
 
 import interbasin as ib
-from interbasin.errors import DataError, FileError, UnknownNameError, WiringError
+from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError, WiringError
 
 
 def rebasin(source: object = None, target: object = None, inputs: object = ..., **options: object) -> ib.rebasin:
@@ -33,15 +33,40 @@ def adapted() -> nn.Module:
     return network
 
 
+def convolutions(kernel: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 6, kernel, padding=kernel // 2), nn.ReLU(), nn.Conv2d(6, 2, 1)).eval()
+
+
+def chain(order: str) -> Net:
+    def run(self: Net, x: torch.Tensor) -> torch.Tensor:
+        for name in order:
+            x = torch.relu(getattr(self, name)(x))
+        return self.out(x)
+
+    return Net(run, a=nn.Linear(4, 4), b=nn.Linear(4, 4), out=nn.Linear(4, 3)).eval()
+
+
 def with_tanh() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).eval()
 
 
 @misuses(
-    ("a wider target", lambda: rebasin(target=the.wider_mlp), ib.errors.ShapeError, "'0'"),
+    ("a wider target", lambda: rebasin(target=the.wider_mlp), ShapeError, "'0'"),
     ("a deeper target", lambda: rebasin(target=the.deeper_mlp), WiringError, "4."),
     ("a deeper source", lambda: rebasin(the.deeper_mlp), WiringError, "4."),
     ("a target with another non-linearity", lambda: rebasin(target=with_tanh()), WiringError, "differently"),
+    (
+        "a target with other kernels",
+        lambda: rebasin(convolutions(1), convolutions(3), torch.ones(2, 3, 4, 4)),
+        ShapeError,
+        "0.weight",
+    ),
+    (
+        "a target that uses its layers in another order",
+        lambda: rebasin(chain("ab"), chain("ba")),
+        WiringError,
+        "differently",
+    ),
     ("a target that is a mapping", lambda: rebasin(target={"w": 1}), WiringError, "dict"),
     ("a source that is a name", lambda: rebasin("model"), WiringError, "str"),
     ("a target without biases", lambda: rebasin(target=the.mlp_without_biases), WiringError, "0.bias"),
@@ -127,7 +152,7 @@ def many(networks: object = None, *arguments: object, **options: object) -> obje
     ("no networks", lambda: many([]), DataError, "found 0"),
     ("networks not in a list", lambda: many(the.mlp), DataError, "Sequential"),
     ("a mapping among networks", lambda: many([the.mlp, {}]), WiringError, "dict"),
-    ("networks of other widths", lambda: many([the.mlp, the.wider_mlp]), ib.errors.ShapeError, "'0'"),
+    ("networks of other widths", lambda: many([the.mlp, the.wider_mlp]), ShapeError, "'0'"),
     ("networks of other depths", lambda: many([the.mlp, the.deeper_mlp]), WiringError, "4."),
     *(
         (

@@ -41,6 +41,22 @@ def record_pairs(source: object, target: object, **options: object) -> object:
     return record(data=[(source, target)], own_inputs=True, **options)
 
 
+OFFSETS = torch.tensor([[[0, 2], [2, 4], [4, 6]]] * 2)
+
+
+def record_offsets(source: torch.Tensor, target: torch.Tensor) -> object:
+    batch = tuple({"x": the.tokens, "offset_mapping": offsets} for offsets in (source, target))
+    return record(("first:output",), [batch], (the.masked, the.masked), own_inputs=True, tokens="offsets")
+
+
+def record_texts_of(source: list[int], target: list[int]) -> object:
+    """Two tokenisations of two texts, of which each text has these tokens that count."""
+    batch = tuple(
+        {"x": torch.ones(2, len(mask), 4), "attention_mask": torch.tensor([mask, mask])} for mask in (source, target)
+    )
+    return record(("first:output",), [batch], (the.masked, the.masked), own_inputs=True, tokens="interpolate")
+
+
 def training(layer: nn.Module) -> object:
     return record(("1:output",), models=nn.Sequential(layer, nn.Linear(4, 2)).train())
 
@@ -136,6 +152,7 @@ def test_data_that_cannot_be_recorded_are_refused(misuse):
         "0:output",
     ),
     ("a place at a module that is not there", lambda: record({"0": "9"}, models=the.mlp), UnknownNameError, "'9'"),
+    ("a place of a module of another width", lambda: record({"0": "3:output"}, models=the.uneven), ShapeError, "'0'"),
     ("the input of a network", lambda: record(("input",), models=the.mlp), WiringError, "0:input"),
     ("the output of a network", lambda: record(("output",), models=the.mlp), WiringError, "2:output"),
     ("one name for a list", lambda: record("0:output"), WiringError, "'0:output'"),
@@ -241,6 +258,16 @@ def test_a_place_that_cannot_be_recorded_is_refused(misuse):
         lambda: record_pairs(the.tokens, the.tokens, tokens="offsets"),
         DataError,
         "offset_mapping",
+    ),
+    ("padding that would be interpolated", lambda: record_texts_of([1, 1, 0], [1, 1]), DataError, "padding"),
+    ("offsets of no shape", lambda: record_offsets(torch.zeros(2, 3), torch.zeros(2, 3)), ShapeError, "(2, 3)"),
+    ("offsets of other texts", lambda: record_offsets(OFFSETS, OFFSETS + 7), DataError, "character"),
+    ("offsets of other tokens", lambda: record_offsets(OFFSETS[:, :2], OFFSETS), ShapeError, "(2, 2)"),
+    (
+        "positions of three axes",
+        lambda: record_pairs(torch.ones(2, 2, 2, 2, 4), torch.ones(2, 3, 3, 3, 4), tokens="interpolate2d"),
+        ShapeError,
+        "(2, 2, 2)",
     ),
     (
         "offsets that are no numbers",

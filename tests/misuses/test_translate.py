@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 import torch
 from tests.misuses.table import misuses, public, the
 from tests.test_storage import TOO_LONG
@@ -49,6 +50,7 @@ def fit(x: Any = None, y: Any = ..., /, card: Any = None, **options: Any) -> Tra
     ("no target", lambda: fit(the.x, None), DataError, "fit(X, Y)"),
     ("complex numbers", lambda: fit(the.x.numpy() + 1j), DataError, "Complex"),
     ("objects", lambda: fit(np.array([["a"]], dtype=object)), DataError, "objects"),
+    ("a sparse matrix", lambda: fit(scipy.sparse.eye(30, 4)), DataError, ".toarray()"),
     ("rows of different lengths", lambda: fit([[1.0], [1.0, 2.0]]), DataError, "lengths"),
     ("too few pairs to choose a method", lambda: fit(the.x[:5], the.y[:5], method="auto"), FitError, "5"),
     ("a card that is a list", lambda: fit(card=[1]), DataError, "card"),
@@ -133,6 +135,19 @@ def stitch(encoder: Any = None, translator: Any = ..., head: Any = None) -> nn.M
     ("stitching a head that is no module", lambda: stitch(head=[1]), DataError, "list"),
     ("stitching an encoder of another width", lambda: stitch(nn.Linear(6, 5))(torch.ones(2, 6)), ShapeError, "width 5"),
     ("stitching an encoder that gives no rows", lambda: stitch(nn.LSTM(6, 4))(torch.ones(2, 6)), DataError, "tuple"),
+    (
+        "the state of another stitched network",
+        lambda: stitch().load_state_dict(stitch(nn.Linear(6, 2), fit(the.x[:, :2])).state_dict(), strict=False),
+        ShapeError,
+        "from 2 to 4",
+    ),
+    ("a decoder from a saved encoder", lambda: RelativeDecoder.load(the.saved_encoder), FileError, "decoder"),
+    (
+        "a bridge that float32 cannot hold",
+        lambda: ib.bridge(fit(the.x, the.y * 1e42, method="ridge")).save("out", check=the.x),
+        FitError,
+        "float32",
+    ),
     ("doctor of no rows", lambda: ib.doctor(np.zeros((0, 3))), DataError, "no rows"),
     ("doctor of a vector", lambda: ib.doctor(np.zeros(3)), ShapeError, "(3,)"),
     ("doctor of text", lambda: ib.doctor(iter([np.array([["a"]])])), ShapeError, "<U1"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
+import os
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +34,20 @@ def table(**columns: Any) -> pyarrow.Table:
 
 def pair_of_one_name() -> pyarrow.Table:
     return pyarrow.Table.from_arrays([pyarrow.array([1.0]), pyarrow.array([2.0])], names=["a", "a"])
+
+
+def archive(compression: int, order: str = "C") -> bytes:
+    array, memory = io.BytesIO(), io.BytesIO()
+    np.save(array, np.asarray(np.ones((4, 3)), order=order))
+    with zipfile.ZipFile(memory, "w", compression) as file:
+        file.writestr("x.npy", array.getvalue())
+    return memory.getvalue()
+
+
+def pipe() -> Path:
+    folder = the.files({"notes.md": "beside a pipe"})
+    os.mkfifo(folder / "pipe.npy")
+    return the.changed(folder, "notes.md", "beside a pipe") / "pipe.npy"
 
 
 @misuses(
@@ -82,6 +100,14 @@ def pair_of_one_name() -> pyarrow.Table:
         "train",
     ),
     ("an archive without arrays", lambda: opened("rows.npz", {}), DataError, "np.savez"),
+    ("an archive by another compression", lambda: opened("rows.npz", archive(zipfile.ZIP_BZIP2)), FileError, "12"),
+    (
+        "an archive of columns that are compressed",
+        lambda: opened("rows.npz", archive(zipfile.ZIP_DEFLATED, order="F")),
+        DataError,
+        "Fortran",
+    ),
+    ("a pipe", lambda: public.open_vectors(pipe()), FileError, "pipe"),
     ("an archive that is cut off", lambda: opened("rows.npz", b"PK\x03\x04" + bytes(40)), FileError, "cut short"),
     (
         "a table that is cut off",
@@ -178,6 +204,36 @@ def spoiled(value: float) -> Any:
     return the.file("bad.npy", rows)
 
 
+def huge(dtype: type, value: float) -> Any:
+    rows = np.load(the.old_npy).astype(dtype)
+    rows[3] = value
+    return the.file("huge.npy", rows)
+
+
+def twice_beside() -> pyarrow.Table:
+    lists = pyarrow.array(np.load(the.old_npy).tolist())
+    return pyarrow.Table.from_arrays([lists, pyarrow.array(range(30)), pyarrow.array(range(30))], ["v", "n", "n"])
+
+
+class Promising:
+    """A translator of one's own that does not keep its word."""
+
+    source_width, target_width, carries_norms = 4, 9, True
+
+    def transform(self, rows: np.ndarray) -> np.ndarray:
+        return rows[:, :3]
+
+
+class Steep(Promising):
+    """A translator whose vectors are ten times as long."""
+
+    target_width = 3
+
+    def transform(self, rows: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            return 10 * rows[:, :3]
+
+
 def back(lengths: float = 1.0, method: str = "ridge") -> Translator:
     """From three numbers to the four of the index."""
     old = np.load(the.old_npy)
@@ -224,6 +280,31 @@ def back(lengths: float = 1.0, method: str = "ridge") -> Translator:
         UnknownNameError,
         "'w'",
     ),
+    (
+        "a table with two columns of one name",
+        lambda: translate(the.file("x.parquet", twice_beside()), "out.parquet", column="v"),
+        DataError,
+        "n",
+    ),
+    (
+        "float16 that becomes too large",
+        lambda: translate(huge(np.float16, 6e4), translator=Steep()),
+        DataError,
+        "float16",
+    ),
+    (
+        "float32 that becomes too large",
+        lambda: translate(huge(np.float32, 3e38), translator=Steep()),
+        DataError,
+        "float32",
+    ),
+    ("a translator that promises another width", lambda: translate(translator=Promising()), ShapeError, "(30, 3)"),
+    (
+        "an index for the engine ray",
+        lambda: translate(f"faiss://{the.faiss_index}", "faiss://new.index", engine="ray"),
+        FileError,
+        "engine='ray'",
+    ),
     ("a file to wrap", lambda: translate(wrap=True), FileError, "FAISS"),
     ("a Lance table that has no name", lambda: translate("lance://"), FileError, "lance://FOLDER/TABLE"),
     (
@@ -250,6 +331,13 @@ def back(lengths: float = 1.0, method: str = "ridge") -> Translator:
         FileError,
         "source itself",
     ),
+    ("a Lance table over another", lambda: translate(output=f"lance://{the.lance}/old"), FileError, "force"),
+    (
+        "a Lance table without rows",
+        lambda: translate(f"lance://{the.lance}/empty", "lance://db/new"),
+        DataError,
+        "no rows",
+    ),
     ("a Lance table far away", lambda: translate("lance://s3://bucket/old", "lance://db/new"), FileError, "s3://"),
     ("a FAISS index without a name", lambda: translate("faiss://"), FileError, "faiss://FILE"),
     (
@@ -263,6 +351,18 @@ def back(lengths: float = 1.0, method: str = "ridge") -> Translator:
         lambda: translate(f"faiss://{the.letter}", "faiss://new.index"),
         StoreError,
         "letter.txt",
+    ),
+    (
+        "a FAISS index without vectors",
+        lambda: translate(f"faiss://{the.empty_index}", "faiss://new.index"),
+        DataError,
+        "no vectors",
+    ),
+    (
+        "a FAISS index of rounded vectors",
+        lambda: translate(f"faiss://{the.rounded_index}", "faiss://new.index"),
+        StoreError,
+        "IndexScalarQuantizer",
     ),
     ("a FAISS index into a file", lambda: translate(f"faiss://{the.faiss_index}"), FileError, ".npy"),
     ("a file into a FAISS index", lambda: translate(output="faiss://new.index"), FileError, "FAISS"),
@@ -285,6 +385,12 @@ def back(lengths: float = 1.0, method: str = "ridge") -> Translator:
         lambda: translate("postgresql://me:hunter2@host/db", "postgresql:?table=new"),
         FileError,
         "?table=",
+    ),
+    (
+        "a PostgreSQL address with a #",
+        lambda: translate("postgresql://me:hunter2@host/db?table=t#v", "postgresql:?table=new"),
+        FileError,
+        "?column=",
     ),
     (
         "a PostgreSQL address that cannot be read",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -70,8 +72,22 @@ def locked() -> nn.Module:
 
 
 def overwriting(hidden: Tensor) -> Tensor:
-    hidden.detach().copy_(hidden.flip(-1))
+    F.dropout(hidden, 0.5, False).copy_(hidden.flip(-1))
     return hidden
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU()).eval())
+
+
+def check_by_default_on_meta() -> float:
+    torch.set_default_device("meta")
+    try:
+        return the.wiring.check(the.mlp, the.batch)
+    finally:
+        torch.set_default_device(None)
 
 
 @misuses(
@@ -123,6 +139,8 @@ def overwriting(hidden: Tensor) -> Tensor:
         "random",
     ),
     ("dropout that is always on", lambda: wire(between(lambda h: F.dropout(h, 0.5)), the.batch), WiringError, "random"),
+    ("a write into shared memory", lambda: wire(between(overwriting), the.batch), WiringError, "clone()"),
+    ("a TorchScript module", lambda: wire(scripted(), the.batch), WiringError, "TorchScript"),
     ("a set of outputs", lambda: wire(returning(lambda h: {h}), the.batch), WiringError, "set"),
     (
         "a generator of outputs",
@@ -189,6 +207,7 @@ def check(network: nn.Module, inputs: Tensor | None = None, **options: object) -
     ("a check on NaN", lambda: the.wiring.check(the.mlp, the.batch * math.nan), DataError, "NaN"),
     ("a check of weights with NaN", lambda: check(the.broken_mlp), WiringError, "2.weight"),
     ("a check of a network without numbers", lambda: the.wiring.check(on_meta(), the.batch), WiringError, "meta"),
+    ("a check where nothing is computed", check_by_default_on_meta, WiringError, "set_default_device"),
     ("a check of outputs that are NaN", lambda: check(undefined()), DataError, "NaN"),
     ("a check of a network that draws numbers", lambda: check(reseeding()), WiringError, "disagree"),
     (
@@ -397,6 +416,8 @@ def test_what_cannot_be_carried_is_refused(misuse):
     ("a stream that is also read bare", lambda: fold_norms(the.bare, the.batch), WiringError, "head.weight"),
     ("a gain that is read elsewhere", lambda: fold_norms(the.reading, the.batch), WiringError, "norm"),
     ("a layer that takes no bias", lambda: fold_norms(the.bypassing, the.batch), WiringError, "up.weight"),
+    ("a convolution that has no bias", lambda: fold_norms(the.convolving, the.batch), WiringError, "up.weight"),
+    ("saving a folded network with an adapter", lambda: public.save_folded(adapted(), "out"), WiringError, "adapter"),
     ("the folding of a network that is not folded", lambda: public.folding_of(the.mlp), WiringError, "fold_norms"),
     ("saving a network that is not folded", lambda: public.save_folded(the.mlp, "out"), WiringError, "fold_norms"),
     (
@@ -420,6 +441,12 @@ def test_what_cannot_be_carried_is_refused(misuse):
 )
 def test_what_cannot_be_folded_is_refused(misuse):
     misuse.check()
+
+
+def adapted() -> nn.Module:
+    network = copy.deepcopy(the.folded)
+    network.peft_config = {}
+    return network
 
 
 @misuses(

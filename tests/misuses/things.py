@@ -251,6 +251,23 @@ def bypassing() -> Net:
 
 
 @the.keeps
+def convolving() -> Net:
+    """A norm that is read by a convolution without a bias."""
+
+    def run(self: Net, x: Tensor) -> Tensor:
+        stream = self.embed(x)
+        hidden = self.up(self.norm(stream)[..., None])[..., 0]
+        return self.head(self.last(stream + self.down(torch.relu(hidden))))
+
+    return Net(run, **_prenorm_parts() | {"up": nn.Conv1d(8, 6, 1, bias=False)}).eval()
+
+
+@the.keeps
+def uneven() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3)).eval()
+
+
+@the.keeps
 def texts() -> dict[str, Tensor]:
     return {"x": the.tokens, "attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}
 
@@ -409,15 +426,48 @@ def lance() -> Path:
 
     rows = pyarrow.table({"id": range(30), "v": np.load(the.old_npy).tolist()})
     lists = rows.set_column(1, "v", rows["v"].cast(pyarrow.list_(pyarrow.float32(), 4)))
-    lancedb.connect(str(the.folder / "lance")).create_table("old", lists)
+    database = lancedb.connect(str(the.folder / "lance"))
+    database.create_table("old", lists)
+    database.create_table("empty", schema=lists.schema)
     return the.folder / "lance"
+
+
+def _write_index(name: str, kind: str, rows: np.ndarray) -> Path:
+    import faiss
+
+    index = faiss.index_factory(4, kind)
+    index.train(np.load(the.old_npy))
+    if len(rows):
+        index.add(rows)
+    faiss.write_index(index, str(the.folder / name))
+    return the.folder / name
 
 
 @the.keeps
 def faiss_index() -> Path:
-    import faiss
+    return _write_index("old.index", "Flat", np.load(the.old_npy))
 
-    index = faiss.IndexFlatIP(4)
-    index.add(np.load(the.old_npy))
-    faiss.write_index(index, str(the.folder / "old.index"))
-    return the.folder / "old.index"
+
+@the.keeps
+def empty_index() -> Path:
+    return _write_index("empty.index", "Flat", np.load(the.old_npy)[:0])
+
+
+@the.keeps
+def rounded_index() -> Path:
+    return _write_index("rounded.index", "SQ8", np.load(the.old_npy))
+
+
+@the.keeps
+def saved_encoder() -> Path:
+    ib.RelativeEncoder().fit(the.x).save(the.folder / "saved_encoder")
+    return the.folder / "saved_encoder"
+
+
+@the.keeps
+def named_translator() -> Path:
+    """A translator that knows the models it goes between."""
+    card = {"source_model": "old", "target_model": "new", "metric": "cosine"}
+    fitted = ib.Translator(method="ridge").fit(np.load(the.old_npy), np.load(the.new_npy), card=card)
+    fitted.save(the.folder / "named_translator")
+    return the.folder / "named_translator"
