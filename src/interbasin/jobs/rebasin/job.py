@@ -31,6 +31,7 @@ from interbasin.networks.recording.choosing import standing
 from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.checking import difference
+from interbasin.randomness import generator_of
 
 __all__ = ["Rebasin", "rebasin"]
 
@@ -164,6 +165,7 @@ def rebasin(
         raise DataError("Asked for a barrier over 1 point; give at least two, the ends, or 0 for none.")
     require_counts(finetune=finetune, points=points, restarts=restarts, sweeps=sweeps, epochs=epochs)
     require_sizes(tolerance=tolerance, rate=rate)
+    generator_of(seed)  # which refuses what is no seed, before long work
     refuse_once_only(data, "Re-basin")
     refuse_once_only(reset, "Re-basin with reset=")
     first = None if data is None else next(iter(batches_of(data, 128)), None)
