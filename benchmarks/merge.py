@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import frame
 from interbasin.jobs.merge.numbers import narrow
 from interbasin.networks import open_checkpoint, write_checkpoint
-from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.streaming import in_file_order, stream_into
 from peers import peer_python
 

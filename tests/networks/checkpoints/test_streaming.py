@@ -14,7 +14,7 @@ from tests.test_storage import refused
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks import open_checkpoint, write_checkpoint
 from interbasin.networks.checkpoints import streaming
-from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.dtypes import CODES, KINDS, kind_of_dtype, torch_dtype
 from interbasin.networks.checkpoints.layout import is_our_file, is_our_folder
 from interbasin.networks.checkpoints.streaming import in_file_order, stream_file, stream_into

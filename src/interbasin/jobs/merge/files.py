@@ -27,7 +27,7 @@ from interbasin.jobs.merge.numbers import STORED, Array, Numbers
 from interbasin.jobs.merge.operands import Operands
 from interbasin.jobs.merge.recipe import Recipe
 from interbasin.jobs.merge.stored import Network, StoredNetwork
-from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.companions import companions, copy_companions
 from interbasin.networks.checkpoints.dtypes import CODES, KINDS
 from interbasin.networks.checkpoints.faults import listed

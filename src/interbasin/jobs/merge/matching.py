@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.jobs.merge.numbers import STORED
-from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.faults import listed
 
 __all__ = ["check_alike", "check_numbers", "refuse_adapter_names"]

@@ -15,9 +15,9 @@ from interbasin.jobs.merge.matching import check_alike, check_numbers, refuse_ad
 from interbasin.jobs.merge.numbers import STORED, Numbers
 from interbasin.jobs.merge.operands import Operands
 from interbasin.jobs.merge.recipe import Recipe
-from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.dtypes import kind_of_dtype
-from interbasin.networks.checkpoints.torch_files import identity
+from interbasin.networks.checkpoints.in_memory import identity
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
 
 __all__ = ["merge_modules", "merge_tensors"]

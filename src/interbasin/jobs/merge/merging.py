@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.jobs.merge.methods import resolved
-from interbasin.networks.checkpoints.base import Checkpoint
+from interbasin.networks.checkpoints.checkpoint import Checkpoint
 from interbasin.networks.checkpoints.layout import SHARD
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Protocol
 from interbasin.errors import CheckpointError
 from interbasin.jobs.merge.matching import refuse_adapter_names
 from interbasin.jobs.merge.numbers import Array
-from interbasin.networks.checkpoints.base import Checkpoint, Entry
+from interbasin.networks.checkpoints.checkpoint import Checkpoint, Entry
 from interbasin.networks.checkpoints.opening import open_checkpoint
 
 __all__ = ["Network", "StoredNetwork", "open_network"]

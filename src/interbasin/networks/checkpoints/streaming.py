@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from interbasin.errors import CheckpointError
-from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.dtypes import CODES
 from interbasin.networks.checkpoints.layout import headers, name_files
 

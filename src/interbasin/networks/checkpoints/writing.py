@@ -16,10 +16,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from interbasin.errors import CheckpointError, DataError
 from interbasin.networks.checkpoints.adapters import write_base
-from interbasin.networks.checkpoints.base import Checkpoint
+from interbasin.networks.checkpoints.checkpoint import Checkpoint, LazyTensors
 from interbasin.networks.checkpoints.companions import companions, copy_companions
 from interbasin.networks.checkpoints.dtypes import storable
 from interbasin.networks.checkpoints.faults import one_line, path_of
+from interbasin.networks.checkpoints.in_memory import identity
 from interbasin.networks.checkpoints.layout import (
     ADAPTER_STEM,
     SHARD,
@@ -31,7 +32,6 @@ from interbasin.networks.checkpoints.layout import (
 )
 from interbasin.networks.checkpoints.opening import open_checkpoint, weights_in
 from interbasin.networks.checkpoints.safetensors_files import MARK
-from interbasin.networks.checkpoints.torch_files import identity
 from interbasin.storage import as_path, new_file, new_folder
 
 __all__ = ["Tensors", "is_our_file", "is_our_folder", "write_checkpoint", "write_into"]
@@ -246,7 +246,7 @@ def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tens
         return
     # Of tied names the first is kept: that should be the one which the other checkpoint kept.
     for name in sorted(tensors, key=lambda name: name not in stored):
-        if isinstance(tensors, Checkpoint) and name in tensors.ties and name not in stored:
+        if isinstance(tensors, LazyTensors) and name in tensors.ties and name not in stored:
             yield name, tensors.ties[name]
         else:
             yield name, tensors[name]
