@@ -10,10 +10,7 @@ from interbasin.jobs.merge.numbers import STORED
 from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.faults import listed
 
-__all__ = ["check_alike", "check_numbers", "refuse_adapter_names"]
-
-# What PEFT calls the factors of an update, whatever stands around it.
-FACTORS = re.compile(r"(^|\.)(lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector|hada_w[12]_[ab]|lokr_w[12]\w*)(\.|$)")
+__all__ = ["check_alike", "check_numbers"]
 
 
 def check_alike(given: Sequence[tuple[str, Mapping[str, Entry]]]) -> None:
@@ -55,20 +52,6 @@ def check_numbers(network: str, entries: Mapping[str, Entry]) -> None:
                 f"{name} in {network} is of {entry.kind}, which is for storing quantised weights and not for adding "
                 "them; convert it to bfloat16 or float32 first."
             )
-
-
-def refuse_adapter_names(network: str, names: Iterable[str]) -> None:
-    """Refuse the factors of an adapter: the sum of two products is not the product of the sums.
-
-    Raises:
-        DataError: if there are any; names one.
-    """
-    found = next((name for name in names if FACTORS.search(name)), None)
-    if found is not None:
-        raise DataError(
-            f"{network} holds a LoRA ({found}), whose factors cannot be merged one by one; merge it into its base "
-            "first (PEFT: model.merge_and_unload(), then save_pretrained) and give that."
-        )
 
 
 def _check_names(first: str, expected: Mapping[str, Entry], other: str, found: Mapping[str, Entry]) -> None:

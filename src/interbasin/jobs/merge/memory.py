@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from interbasin.errors import DataError, WiringError
 from interbasin.jobs.merge.combining import combined, source_of_counts
-from interbasin.jobs.merge.matching import check_alike, check_numbers, refuse_adapter_names
+from interbasin.jobs.merge.matching import check_alike, check_numbers
 from interbasin.jobs.merge.numbers import STORED, Numbers
 from interbasin.jobs.merge.operands import Operands
 from interbasin.jobs.merge.recipe import Recipe
 from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.dtypes import kind_of_dtype
 from interbasin.networks.checkpoints.in_memory import identity
+from interbasin.networks.checkpoints.lora import refuse_factors
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
 
 __all__ = ["merge_modules", "merge_tensors"]
@@ -47,7 +48,7 @@ def merge_tensors(
     given = [*models, *([] if base is None else [base])]
     for network, tensors in zip(networks, given, strict=True):
         _check_mapping(network, tensors)
-        refuse_adapter_names(network, tensors)
+        refuse_factors(network, tensors)
     entries = [{name: _entry(tensor) for name, tensor in tensors.items()} for tensors in given]
     check_alike(list(zip(networks, entries, strict=True)))
     for network, found in zip(networks, entries, strict=True):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from interbasin.errors import CheckpointError
-from interbasin.jobs.merge.matching import refuse_adapter_names
 from interbasin.jobs.merge.numbers import Array
 from interbasin.networks.checkpoints.checkpoint import Checkpoint, Entry
+from interbasin.networks.checkpoints.lora import refuse_factors
 from interbasin.networks.checkpoints.opening import open_checkpoint
 
 __all__ = ["Network", "StoredNetwork", "open_network"]
@@ -82,13 +82,13 @@ def open_network(given: str | PathLike[str] | Checkpoint) -> StoredNetwork:
     """
     found = given if isinstance(given, Checkpoint) else open_checkpoint(_behind(given))
     if found.adapter is not None:
-        kind = "a LoRA" if found.adapter.method.upper() == "LORA" else f"an adapter ({found.adapter.method})"
+        kind = "a LoRA" if found.adapter.is_lora else f"an adapter ({found.adapter.method})"
         of = f" of {found.adapter.base}" if found.adapter.base else ""
         raise CheckpointError(
             f"{found.path} is {kind}{of} and not a network, and its factors cannot be merged one by one; merge it into "
             "its base first (PEFT: model.merge_and_unload(), then save_pretrained) and give that folder."
         )
-    refuse_adapter_names(str(found.path), found)
+    refuse_factors(str(found.path), found)
     return StoredNetwork(str(found.path), found, {name: found.entry(name) for name in found})
 
 

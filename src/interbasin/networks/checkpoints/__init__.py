@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from interbasin._lazy import lazy_names
-from interbasin.networks.checkpoints.adapters import Adapter
 from interbasin.networks.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
+from interbasin.networks.checkpoints.lora import Adapter
 from interbasin.networks.checkpoints.opening import open_checkpoint
 
 if TYPE_CHECKING:
@@ -16,5 +16,5 @@ __all__ = ["Adapter", "Checkpoint", "Entry", "LazyTensors", "open_checkpoint", "
 
 # Writing tensors takes torch; opening a checkpoint does not, and torch takes a second to import.
 __getattr__, __dir__ = lazy_names(
-    __name__, ("delta",), dict.fromkeys(("write_checkpoint", "write_into"), f"{__name__}.writing")
+    __name__, ("delta", "lora"), dict.fromkeys(("write_checkpoint", "write_into"), f"{__name__}.writing")
 )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from interbasin.counting import counted
 from interbasin.errors import CheckpointError, DataError, ShapeError, UnknownNameError, WiringError
-from interbasin.networks.checkpoints.adapters import Adapter
 from interbasin.networks.checkpoints.dtypes import ARITHMETIC, torch_dtype
 from interbasin.networks.checkpoints.faults import listed
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from torch import Tensor
+
+    from interbasin.networks.checkpoints.lora import Adapter
 
     Array: TypeAlias = np.ndarray[Any, Any]
     Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -121,15 +122,17 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
     ties: Mapping[str, str]
 
     @abstractmethod
+    def __getitem__(self, name: str) -> Tensor: ...
+
     def bytes_of(self, name: str) -> Bytes:
         """The tensor of that name as the bytes it is stored in; not to be written to.
 
         Raises:
             UnknownNameError: If there is none; lists the nearest.
         """
+        from interbasin.networks.checkpoints.in_memory import bytes_in  # with torch, which those on disk do without
 
-    @abstractmethod
-    def __getitem__(self, name: str) -> Tensor: ...
+        return bytes_in(self[name])
 
     def chunks(self, name: str) -> Iterator[Array]:
         """The same in pieces; a piece is good until the next is asked for."""

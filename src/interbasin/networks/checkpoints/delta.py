@@ -16,20 +16,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
-from interbasin.networks.checkpoints.checkpoint import Entry, LazyTensors, require_same_tensors
-from interbasin.networks.checkpoints.dtypes import ARITHMETIC, kind_of_dtype
-from interbasin.networks.checkpoints.in_memory import HeldTensors, bytes_in
+from interbasin.networks.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors, require_same_tensors
+from interbasin.networks.checkpoints.dtypes import ARITHMETIC, kind_of_dtype, wide_dtype
+from interbasin.networks.checkpoints.faults import listed
+from interbasin.networks.checkpoints.in_memory import tensors_of
+from interbasin.networks.checkpoints.lora import Adapter, Ranks, factor_of, plain_name, product, refuse_another_rank
 
-if TYPE_CHECKING:
-    from interbasin.networks.checkpoints.checkpoint import Bytes
-
-__all__ = ["Difference", "Sum", "add", "difference"]
+__all__ = ["Difference", "LoraUpdate", "Sum", "add", "difference"]
 
 
 class Difference(LazyTensors):
@@ -55,7 +53,7 @@ class Difference(LazyTensors):
         self.entries = {}
         for name in names:
             if name not in self.ties:
-                wide = _wide(base.dtype(name), tuned.dtype(name), dtype or torch.float32)
+                wide = wide_dtype(base.dtype(name), tuned.dtype(name), dtype or torch.float32)
                 self.entries[name] = Entry(kind_of_dtype(wide), base.shape(name), wide.itemsize)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -72,9 +70,6 @@ class Difference(LazyTensors):
                     f"infinity or numbers too large to subtract in {wide}; repair that tensor first."
                 )
         return update
-
-    def bytes_of(self, name: str) -> Bytes:
-        return bytes_in(self[name])
 
 
 class Sum(LazyTensors):
@@ -125,7 +120,7 @@ class Sum(LazyTensors):
         if name not in self.updated or self.alpha == 0:
             return base
         update = self._delta[self.updated[name]].to(base.device)
-        wide = _wide(base.dtype, update.dtype)
+        wide = wide_dtype(base.dtype, update.dtype)
         total = torch.add(base.to(wide), update.to(wide), alpha=self.alpha).to(base.dtype)
         # Where the base is not finite, as in masks, it may stay so.
         if not bool((torch.isfinite(total) | ~torch.isfinite(base)).all()):
@@ -135,8 +130,111 @@ class Sum(LazyTensors):
             )
         return total
 
-    def bytes_of(self, name: str) -> Bytes:
-        return bytes_in(self[name])
+
+class LoraUpdate(LazyTensors):
+    """What a LoRA adds to the tensors of its base, by their names there; each is computed when it is asked for.
+
+    `add` adds it. Biases and modules that were trained whole count too: their update is what they differ by from
+    the base.
+
+    Args:
+        tensors: The adapter: an open `Checkpoint` of its folder, or what ``peft.get_peft_model_state_dict`` gives.
+        base: The network that it was trained on, its tensors by name, or its open `Checkpoint`.
+        adapter: What its configuration says, where the folder does not; see `parse_adapter`.
+
+    Raises:
+        CheckpointError: If it is no LoRA, or a variant such as DoRA; names it.
+        DataError, ShapeError: If a tensor of the adapter does not fit the base; names it.
+    """
+
+    def __init__(
+        self,
+        tensors: Checkpoint | Mapping[str, Tensor],
+        base: nn.Module | Mapping[str, Tensor],
+        adapter: Adapter | None = None,
+    ) -> None:
+        self._tensors, self._base = tensors_of(tensors, "the adapter"), tensors_of(base, "the base")
+        adapter = adapter or (tensors.adapter if isinstance(tensors, Checkpoint) else None)
+        if adapter is None:
+            raise DataError(
+                f"{self.label} does not say its rank and scale; open the adapter's folder, or give adapter=."
+            )
+        adapter.require_plain_lora(self.label)
+        self._adapter, self._modules = adapter, None if isinstance(base, Mapping) else dict(base.named_modules())
+        # Tensor of the base -> the tensors of the adapter that make up its update, by what they are.
+        self._parts: dict[str, dict[str, str]] = {}
+        ranks: Ranks = {}
+        for name in self._tensors:
+            factor, part = factor_of(name), "whole"
+            updated = plain_name(name)
+            if factor is not None:
+                refuse_another_rank(factor, self._tensors.shape(name), ranks)
+                layer, part = plain_name(f"{factor.layer}."), "bias" if factor.is_bias else factor.letter
+                updated = layer + ("bias" if factor.is_bias else "weight")
+            if self._parts.setdefault(updated, {}).setdefault(part, name) != name:
+                raise DataError(
+                    f"{name} updates {updated} as {self._parts[updated][part]} does; give the tensors of one adapter "
+                    "(peft.get_peft_model_state_dict)."
+                )
+        self.entries, self.ties = {name: self._entry(name) for name in self._parts}, {}
+
+    @property
+    def label(self) -> str:
+        return self._tensors.label
+
+    def __getitem__(self, name: str) -> Tensor:
+        name = self.stored_name(name)
+        scaling = self._adapter.scaling_of(name.rpartition(".")[0])
+        parts = {part: self._tensors[stored].to(self.dtype(name)) for part, stored in self._parts[name].items()}
+        updates = []
+        if "A" in parts:
+            updates.append(scaling * product(parts["A"], parts["B"], transposed=self._is_transposed(name)))
+        if "bias" in parts:
+            updates.append(scaling * parts["bias"])
+        if "whole" in parts:  # PEFT stores a table beside its factors
+            updates.append(parts["whole"] - self._base[name].to(parts["whole"].dtype))
+        return updates[0] if len(updates) == 1 else updates[0] + updates[1]
+
+    def _entry(self, name: str) -> Entry:
+        """Dtype and shape of an update, after checking that the base has such a tensor."""
+        parts, first = self._parts[name], next(iter(self._parts[name].values()))
+        if name not in self._base:
+            # PEFT 0.21 adds the update of the output projection twice, other versions may not.
+            attention = f"{name.rpartition('.')[0]}.in_proj_weight" in self._base
+            raise DataError(
+                f"{first} updates {'nn.MultiheadAttention' if attention else name}, "
+                + (
+                    "for which PEFT has arithmetic of its own; merge it into its base first (merge_and_unload())."
+                    if attention
+                    else f"which {self._base.label} does not hold; is it the adapter of this network, and no DoRA?"
+                )
+            )
+        if ("A" in parts) != ("B" in parts):
+            raise DataError(f"{first} has no partner to update {name} with; give the whole adapter.")
+        shape = self._base.shape(name)
+        shapes = {self._tensors.shape(stored) for part, stored in parts.items() if part in ("bias", "whole")}
+        if "A" in parts:
+            shapes.add(self._product_shape(name)[:: -1 if self._is_transposed(name) else 1])
+        if shapes != {shape}:
+            raise ShapeError(
+                f"{listed(parts.values())} make an update of shape {listed(map(str, shapes - {shape}))}, and {name} of "
+                f"{self._base.label} has shape {shape}; is it the adapter of this network?"
+            )
+        wide = wide_dtype(*map(self._tensors.dtype, parts.values()))
+        return Entry(kind_of_dtype(wide), shape, wide.itemsize)
+
+    def _product_shape(self, name: str) -> tuple[int, ...]:
+        a, b = (self._tensors.shape(self._parts[name][letter]) for letter in "AB")
+        return (b[0], *a[1:])
+
+    def _is_transposed(self, name: str) -> bool:
+        """Whether a weight takes the transpose of ``B @ A``: by the shapes if they tell, else by what else is known."""
+        upright, layer = self._product_shape(name), name.rpartition(".")[0]
+        if "lora_embedding_" in self._parts[name]["A"]:
+            return True
+        if len(upright) > 2 or upright[0] != upright[1]:
+            return len(upright) == 2 and self._base.shape(name) == upright[::-1]
+        return self._adapter.is_transposed if self._modules is None else type(self._modules[layer]).__name__ == "Conv1D"
 
 
 def difference(
@@ -165,7 +263,7 @@ def difference(
             f"A difference is computed in torch.float32 or torch.float64, found {dtype!r}; give one of them."
         )
     networks = [
-        (label, _tensors_of(given, label)) for label, given in (("the tuned network", tuned), ("the base", base))
+        (label, tensors_of(given, label)) for label, given in (("the tuned network", tuned), ("the base", base))
     ]
     require_same_tensors(networks, "subtracted")
     return Difference(networks[0][1], networks[1][1], dtype)
@@ -205,19 +303,8 @@ def add(
     """
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise DataError(f"alpha is a finite number, found {alpha!r}; 1.0 adds the update as it is.")
-    tensors = _tensors_of(base, "the base")
-    return Sum(tensors, _tensors_of(delta, "the update"), float(alpha), _check_ties(tensors, ties or {}))
-
-
-def _tensors_of(given: nn.Module | Mapping[str, Tensor], label: str) -> LazyTensors:
-    if isinstance(given, LazyTensors):
-        return given
-    if not isinstance(given, nn.Module | Mapping):
-        raise DataError(
-            f"{label.capitalize()} is a network, a mapping of names to tensors or an open checkpoint, found a "
-            f"{type(given).__name__}; open what lies on disk with open_checkpoint."
-        )
-    return HeldTensors(given, label)
+    tensors = tensors_of(base, "the base")
+    return Sum(tensors, tensors_of(delta, "the update"), float(alpha), _check_ties(tensors, ties or {}))
 
 
 def _check_ties(base: LazyTensors, ties: Mapping[str, str]) -> dict[str, str]:
@@ -238,10 +325,3 @@ def _check_ties(base: LazyTensors, ties: Mapping[str, str]) -> dict[str, str]:
             f"{chained[0]} is said to be tied to {stored[chained[0]]}, which is tied itself; tie all names to one."
         )
     return stored
-
-
-def _wide(*dtypes: torch.dtype) -> torch.dtype:
-    wide = torch.float32
-    for dtype in dtypes:
-        wide = torch.promote_types(wide, dtype)
-    return wide

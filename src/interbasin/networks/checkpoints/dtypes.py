@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ARITHMETIC", "CODES", "KINDS", "kind_of_dtype", "storable", "torch_dtype"]
+__all__ = ["ARITHMETIC", "CODES", "KINDS", "kind_of_dtype", "storable", "torch_dtype", "wide_dtype"]
 
 # Code in a safetensors header -> torch's name of the dtype, and bytes per number.
 KINDS: dict[str, tuple[str, int]] = {
@@ -67,3 +67,19 @@ def kind_of_dtype(dtype: torch.dtype) -> str:
 def storable(dtype: torch.dtype) -> bool:
     """Whether such numbers can be kept in a safetensors file."""
     return kind_of_dtype(dtype) in CODES
+
+
+def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype to add and multiply such numbers in: the widest of them, but float32 at least.
+
+    Example:
+        >>> import torch
+        >>> wide_dtype(torch.bfloat16, torch.float16), wide_dtype(torch.bfloat16, torch.float64)
+        (torch.float32, torch.float64)
+    """
+    import torch
+
+    wide = torch.float32
+    for dtype in dtypes:
+        wide = torch.promote_types(wide, dtype)
+    return wide

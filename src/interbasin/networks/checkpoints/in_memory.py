@@ -15,7 +15,7 @@ from interbasin.networks.checkpoints.dtypes import kind_of_dtype
 if TYPE_CHECKING:
     from interbasin.networks.checkpoints.checkpoint import Bytes
 
-__all__ = ["HeldTensors", "bytes_in", "entry_of", "identity", "tensor_from"]
+__all__ = ["HeldTensors", "bytes_in", "entry_of", "identity", "tensor_from", "tensors_of"]
 
 
 class HeldTensors(LazyTensors):
@@ -57,6 +57,22 @@ class HeldTensors(LazyTensors):
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[self.stored_name(name)].clone()
+
+
+def tensors_of(given: nn.Module | Mapping[str, Tensor], label: str) -> LazyTensors:
+    """What was given as tensors that are read when they are asked for; ``label`` is how messages call it.
+
+    Raises:
+        DataError: If it is neither a network, a mapping nor an open checkpoint; or see `HeldTensors`.
+    """
+    if isinstance(given, LazyTensors):
+        return given
+    if not isinstance(given, nn.Module | Mapping):
+        raise DataError(
+            f"{label.capitalize()} is a network, a mapping of names to tensors or an open checkpoint, found a "
+            f"{type(given).__name__}; open what lies on disk with open_checkpoint."
+        )
+    return HeldTensors(given, label)
 
 
 def entry_of(tensor: Tensor) -> Entry:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from interbasin.errors import CheckpointError, DataError
-from interbasin.networks.checkpoints.adapters import write_base
 from interbasin.networks.checkpoints.checkpoint import Checkpoint, LazyTensors
 from interbasin.networks.checkpoints.companions import companions, copy_companions
 from interbasin.networks.checkpoints.dtypes import storable
@@ -30,6 +29,7 @@ from interbasin.networks.checkpoints.layout import (
     is_our_folder,
     name_files,
 )
+from interbasin.networks.checkpoints.lora import CONFIGURATION, write_base
 from interbasin.networks.checkpoints.opening import open_checkpoint, weights_in
 from interbasin.networks.checkpoints.safetensors_files import MARK
 from interbasin.storage import as_path, new_file, new_folder
@@ -154,7 +154,7 @@ def _template(like: Checkpoint | str | os.PathLike[str] | None) -> _Template:
     if not isinstance(like, Checkpoint):
         folder = path_of(like, "The checkpoint to write alike (like=)")
         if folder.is_dir() and weights_in(folder) is None:  # a configuration alone
-            return _Template(folder)
+            return _Template(folder, stem=ADAPTER_STEM if (folder / CONFIGURATION).is_file() else STEM)
         like = open_checkpoint(folder)
     return _Template(like.folder, frozenset(like.sources), STEM if like.adapter is None else ADAPTER_STEM)
 

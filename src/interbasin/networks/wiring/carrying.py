@@ -10,17 +10,11 @@ from torch import Tensor, nn
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity, Map
-from interbasin.networks.wiring.adapter_names import (
-    Ranks,
-    factor_axes,
-    factor_of,
-    plain_name,
-    refusal,
-    refuse_another_rank,
-)
+from interbasin.networks.checkpoints.lora import Ranks, factor_of, plain_name, refuse_another_rank
 from interbasin.networks.wiring.admission import named_tensors, names_kept
 from interbasin.networks.wiring.carry import Mover
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
+from interbasin.networks.wiring.lora_axes import factor_axes, refusal
 from interbasin.networks.wiring.spaces import BOUNDARY, Axis
 from interbasin.networks.wiring.wiring import Alignment, Wiring
 
@@ -156,7 +150,7 @@ def _axes_of(name: str, tensor: Tensor, wiring: Wiring, ranks: Ranks) -> tuple[A
     if factor is None or updated is None:
         known = [*wiring.tensors, *wiring.tied, *wiring.unused, *wiring.constants]
         raise refusal(name) or UnknownNameError.of("tensor in the wiring", name, known)
-    refuse_another_rank(factor, tensor, ranks)
+    refuse_another_rank(factor, tuple(tensor.shape), ranks)
     return factor_axes(factor, tensor, wiring.tensors[updated].axes) if updated in wiring.tensors else None
 
 
