@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ARITHMETIC", "CODES", "KINDS", "kind_of_dtype", "storable", "torch_dtype", "wide_dtype"]
+__all__ = ["ARITHMETIC", "CODES", "KINDS", "kind_of_dtype", "torch_dtype", "wide_dtype"]
 
 # Code in a safetensors header -> torch's name of the dtype, and bytes per number.
 KINDS: dict[str, tuple[str, int]] = {
@@ -62,11 +62,6 @@ def kind_of_dtype(dtype: torch.dtype) -> str:
         'bfloat16'
     """
     return str(dtype).removeprefix("torch.")
-
-
-def storable(dtype: torch.dtype) -> bool:
-    """Whether such numbers can be kept in a safetensors file."""
-    return kind_of_dtype(dtype) in CODES
 
 
 def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:

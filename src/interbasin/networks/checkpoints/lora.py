@@ -436,7 +436,7 @@ def write_adapter(
         "modules_to_save": sorted({name.rpartition(".")[0] for name in whole or {}}) or None,
         **(settings or {}),
     }
-    from interbasin.networks.checkpoints.writing import write_checkpoint  # which knows adapters by this file
+    from interbasin.networks.checkpoints.write import write_checkpoint  # which knows adapters by this file
 
     with tempfile.TemporaryDirectory() as beside:
         write_document(Path(beside) / CONFIGURATION, document)
