@@ -41,10 +41,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
-from interbasin.jobs.merge.numbers import narrow
+from interbasin.jobs.merge.kernel import narrow
 from interbasin.networks import open_checkpoint, write_checkpoint
-from interbasin.networks.checkpoints.base import Entry
-from interbasin.networks.checkpoints.streaming import in_file_order, stream_into
+from interbasin.networks.checkpoints.checkpoint import Entry, LazyTensors
+from interbasin.networks.checkpoints.in_memory import tensor_from
 from peers import peer_python
 
 SEED = 0
@@ -163,26 +163,32 @@ def make_small(folder: Path) -> int:
     return sum(value.numel() for value in base.values())
 
 
+class RandomTensors(LazyTensors):
+    """Tensors in bfloat16, whose numbers are cut from one block: a billion draws would take minutes."""
+
+    def __init__(self, seed: int) -> None:
+        self.entries = {name: Entry("bfloat16", shape, 2) for name, shape in shapes(**LARGE).items()}
+        self.ties = {}
+        self.block = narrow(np.random.default_rng(seed).normal(0, 0.02, 1 << 22).astype(np.float32), "bfloat16")
+
+    def chunks(self, name: str) -> Iterator[np.ndarray[Any, Any]]:
+        count, start = self.entries[name].numel, 97 * list(self.entries).index(name)
+        while count:
+            piece = self.block[start : start + count]
+            yield piece
+            count, start = count - len(piece), 0
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return tensor_from(self.chunks(name), self.entries[name])
+
+
 def make_large(folder: Path) -> int:
     """A base and two others of a billion parameters in bfloat16, a piece at a time."""
-    entries = in_file_order({name: Entry("bfloat16", shape, 2) for name, shape in shapes(**LARGE).items()})
     for seed, name in enumerate(("base", "model0", "model1")):
-        # One block of random numbers, begun at another place for every tensor: a billion draws would take minutes.
-        block = narrow(np.random.default_rng(SEED + seed).normal(0, 0.02, 1 << 22).astype(np.float32), "bfloat16")
-
-        def pieces(count: int, start: int, block: np.ndarray[Any, Any] = block) -> Iterator[np.ndarray[Any, Any]]:
-            while count:
-                piece = block[start : start + count]
-                yield piece
-                count, start = count - len(piece), 0
-
-        coming = ((one, pieces(entry.numel, 97 * place)) for place, (one, entry) in enumerate(entries.items()))
-        (folder / name).mkdir()
-        stream_into(
-            folder / name, entries, coming, stem="model", ties={}, copied=[], notes={}, max_shard_bytes=1_000_000_000
-        )
+        tensors = RandomTensors(SEED + seed)
+        write_checkpoint(folder / name, tensors, max_shard_bytes=1_000_000_000)
         (folder / name / "config.json").write_text(json.dumps(configuration(**LARGE) | {"dtype": "bfloat16"}))
-    return sum(entry.numel for entry in entries.values())
+    return tensors.numel
 
 
 # ---------------------------------------------------------------------- running both

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-import interbasin.jobs.merge.files  # noqa: F401  (before the clock runs)
+import interbasin.jobs.merge.on_disk  # noqa: F401  (before the clock runs)
 from interbasin import merge
 
 for line in sys.stdin:

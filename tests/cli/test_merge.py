@@ -14,7 +14,8 @@ from tests.jobs.merge.networks import saved, tensors
 from tests.test_storage import left_in
 
 from interbasin.cli.merge import DTYPES, METHODS
-from interbasin.jobs.merge import merging, methods
+from interbasin.jobs.merge import methods
+from interbasin.jobs.merge.merge import DTYPES as KNOWN_DTYPES
 from interbasin.networks import load_model, open_checkpoint
 
 
@@ -24,7 +25,7 @@ def three_folders(tmp_path):
 
 
 def test_the_names_in_the_help_are_those_of_the_table():
-    assert tuple(methods.METHODS) == METHODS and merging.DTYPES == DTYPES
+    assert tuple(methods.METHODS) == METHODS and KNOWN_DTYPES == DTYPES
 
 
 def test_help_does_not_wait_for_numpy():
@@ -133,7 +134,7 @@ def test_a_merge_on_disk_does_not_wait_for_torch(folders, tmp_path):
     )
     assert str(tmp_path / "out") in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "interbasin.jobs.merge.files" in imported and "torch" not in imported
+    assert "interbasin.jobs.merge.on_disk" in imported and "torch" not in imported
 
 
 @pytest.mark.parametrize("size", ["nan", "inf", "0", "-1"])

@@ -15,7 +15,7 @@ from interbasin.counting import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from interbasin.jobs.merge import Merged
+    from interbasin.jobs.merge import MergeResult
 
 __all__ = ["merge"]
 
@@ -114,9 +114,9 @@ def merge(
         raise typer.BadParameter(f"takes a size in GB above zero, as 5, and got {shard:g}.", param_hint="--shard")
     means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
     from interbasin.jobs.merge import merge as merged_on_disk
-    from interbasin.jobs.merge.stored import open_network
+    from interbasin.jobs.merge.on_disk import open_model
 
-    first = open_network(models[0]).checkpoint
+    first = open_model(models[0])
     batches = None
     if data is not None and reset is not None:
         from interbasin.networks import load_model
@@ -162,7 +162,7 @@ def _numbers(text: str | None) -> list[float] | None:
         ) from error
 
 
-def _show(console: Console, made: Merged, usable: str | None) -> None:
+def _show(console: Console, made: MergeResult, usable: str | None) -> None:
     asked = made.request
     options = [
         (name, _told(asked.get(name))) for name in ("weights", "t", "density", "scale", "base", "align", "reset")

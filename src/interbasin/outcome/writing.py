@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # a job that needs no torch should not wait for it
     from torch import nn
 
     from interbasin.networks import Alignment, Checkpoint
-    from interbasin.networks.checkpoints.writing import Tensors
+    from interbasin.networks.checkpoints.write import Tensors
 
 __all__ = ["Draft", "new_outcome", "refuse_outcome_in_the_way"]
 
@@ -172,7 +172,7 @@ class Draft:
         """
         from torch import nn
 
-        from interbasin.networks.checkpoints.writing import write_into
+        from interbasin.networks.checkpoints.write import write_into
 
         before = self._begin(name, place if place != "." else None)
         target = self.folder if place == "." else self.folder / place

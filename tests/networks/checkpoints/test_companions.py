@@ -11,7 +11,7 @@ from tests.test_storage import left_in
 
 from interbasin.networks.checkpoints import open_checkpoint, write_checkpoint
 from interbasin.networks.checkpoints.companions import companions
-from interbasin.networks.checkpoints.writing import is_our_folder
+from interbasin.networks.checkpoints.write import is_our_folder
 
 COPIED = (
     "LICENSE",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from interbasin._version import __version__
 from interbasin.counting import counted
-from interbasin.jobs.merge.methods import METHODS
-from interbasin.jobs.merge.recipe import Recipe
+from interbasin.jobs.merge.methods import Recipe
 from interbasin.outcome.hashes import InputFiles
 
 __all__ = ["model_card"]
@@ -23,36 +24,42 @@ CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)/snapshots/"
 def model_card(
     title: str,
     recipe: Recipe,
-    models: Sequence[InputFiles],
-    base: InputFiles | None,
-    *,
-    kind: str | None,
-    align: str | None,
-    reset: str | None,
+    request: Mapping[str, Any],
+    inputs: Sequence[InputFiles],
     metrics: Mapping[str, Any],
     remarks: Sequence[str],
-    versions: Mapping[str, str],
-    of_transformers: bool,
+    folder: Path,
 ) -> str:
-    """A README.md for the merged network. Folders are called by their own names, without where they lay."""
-    method = METHODS[recipe.method]
-    rows = [(_name(one), _number(weight), _hash(one)) for one, weight in zip(models, _weights(recipe), strict=True)]
-    if base is not None:
-        rows.append((f"{_name(base)} (the base)", "", _hash(base)))
-    options = {option: getattr(recipe, option) for option in ("t", "density", "scale") if option in method.takes}
-    told = "".join(f"- {option}: {_number(value)}\n" for option, value in options.items())
-    lines = "\n".join(f"| {_cell(name)} | {weight} | `{sha256}` |" for name, weight, sha256 in rows)
+    """A README.md for the merged network. Folders are called by their own names, without where they lay.
+
+    Args:
+        title: What the network is called.
+        recipe: How it was merged.
+        request: What was asked; see `MergeResult`.
+        inputs: The models and, if there is one, the base behind them.
+        metrics: How many tensors and parameters it has.
+        remarks: Sentences that a user of the network should know.
+        folder: Where it is.
+    """
+    method, count = recipe.method, len(request["models"])
+    names = [_hub_name(one) or Path(one.path or one.given).name or one.given for one in inputs]
+    shares = [*(f"{weight:.6g}" for weight in recipe.weights), ""]
+    shown = [name.replace("|", "\\|") for name in (*names[:count], *(f"{name} (the base)" for name in names[count:]))]
+    lines = "\n".join(
+        f"| {name} | {share} | `{one.sha256 or 'unknown'}` |"
+        for name, share, one in zip(shown, shares, inputs, strict=False)
+    )
+    options = "".join(f"- {name}: {value:.6g}\n" for name, value in recipe.options.items() if name != "weights")
     notes = "".join(f"\n{remark}\n" for remark in remarks)
-    made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
+    versions = f"interbasin {__version__}, Python {platform.python_version()}, NumPy {version('numpy')}"
     size = f"{counted(metrics['parameters'], 'number')} in {counted(metrics['tensors'], 'tensor')}"
     done = "Nothing was trained, and nothing was measured"
-    if reset is not None:
-        done = f"Nothing was trained; the statistics of batch norms were estimated on {reset}"
-    further = [*(["--align", align] if align else []), *(["--data", "DATA", "--reset", "BATCHES"] if reset else [])]
-    return f"""{_front_matter(models, base, of_transformers)}
+    if "reset" in request:
+        done = f"Nothing was trained; the statistics of batch norms were estimated on {request['reset']}"
+    return f"""{_front_matter(inputs, folder)}
 # {title}
 
-A merge of {counted(len(models), "model")}{" and a base" if base else ""} by {method.title},
+A merge of {counted(count, "model")}{" and a base" if method.needs_base else ""} by {method.title},
 made with interbasin {__version__}. {done}.
 
 | model | weight | SHA-256 |
@@ -63,80 +70,48 @@ The hash of a folder is that of the lines which `sha256sum` prints for its files
 this page has every file's.
 
 - method: {method.name}, `{method.formula}`
-{told}- size: {size}, {kind or "in the dtypes of the first model"}
+{options}- size: {size}, {request["dtype"] or "in the dtypes of the first model"}
 
 {method.paper}.
 {notes}
 Made again by:
 
 ```sh
-{_command(recipe, models, base, kind, further)}
+{_command(recipe, names, request)}
 ```
 
-Made with {made_with}.
+Made with {versions}.
 """
 
 
-def _front_matter(models: Sequence[InputFiles], base: InputFiles | None, of_transformers: bool) -> str:
+def _front_matter(inputs: Sequence[InputFiles], folder: Path) -> str:
     # A name is a hub's only if the files came from there: a folder's own name may be that of someone else's model.
-    known = [name for one in [*models, *([base] if base else [])] if (name := _hub_name(one))]
+    known = dict.fromkeys(name for one in inputs if (name := _hub_name(one)))
     lines = ["---"]
     if known:
-        lines += [
-            "base_model:",
-            *(f"- {json.dumps(name)}" for name in dict.fromkeys(known)),
-            "base_model_relation: merge",
-        ]
-    if of_transformers:
+        lines += ["base_model:", *(f"- {json.dumps(name)}" for name in known), "base_model_relation: merge"]
+    if (folder / "config.json").is_file():
         lines.append("library_name: transformers")
     return "\n".join([*lines, "tags:", "- merge", "- interbasin", "---"])
 
 
-def _hub_name(one: InputFiles) -> str | None:
-    found = CACHED.search(Path(one.path or one.given).as_posix() + "/")
-    return f"{found['owner']}/{found['name']}" if found else None
+def _hub_name(files: InputFiles) -> str | None:
+    cached = CACHED.search(Path(files.path or files.given).as_posix() + "/")
+    return f"{cached['owner']}/{cached['name']}" if cached else None
 
 
-def _name(one: InputFiles) -> str:
-    return _hub_name(one) or Path(one.path or one.given).name or one.given
-
-
-def _hash(one: InputFiles) -> str:
-    return one.sha256 or "unknown"
-
-
-def _weights(recipe: Recipe) -> Sequence[float]:
-    return (1 - recipe.t, recipe.t) if METHODS[recipe.method].pair else recipe.weights
-
-
-def _command(
-    recipe: Recipe,
-    models: Sequence[InputFiles],
-    base: InputFiles | None,
-    kind: str | None,
-    further: Sequence[str],
-) -> str:
-    takes = METHODS[recipe.method].takes
-    words = ["interbasin", "merge", *map(_name, models), "-o", "OUT", "--method", recipe.method]
-    if "weights" in takes:
-        words += ["--weights", ",".join(_exact(weight) for weight in recipe.weights)]
-    for option in ("t", "density", "scale"):
-        if option in takes:
-            words += [f"--{option}", _exact(getattr(recipe, option))]
-    if base is not None:
-        words += ["--base", _name(base)]
-    if kind is not None:
-        words += ["--dtype", kind]
-    return shlex.join([*words, *further])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _exact(value: float) -> str:
-    return repr(value).removesuffix(".0")
-
-
-def _number(value: float) -> str:
-    return f"{value:.6g}"
+def _command(recipe: Recipe, names: Sequence[str], request: Mapping[str, Any]) -> str:
+    """The command that makes the network again, of folders that are called as the card calls them."""
+    count = len(request["models"])
+    words = ["interbasin", "merge", *names[:count], "-o", "OUT", "--method", recipe.method.name]
+    for option, value in recipe.options.items():
+        numbers = value if option == "weights" else [value]
+        words += [f"--{option}", ",".join(repr(number).removesuffix(".0") for number in numbers)]
+    for option, value in (
+        ("--base", names[count:]),
+        ("--dtype", [request["dtype"]]),
+        ("--align", [request.get("align")]),
+    ):
+        words += [option, *value] if any(value) else []
+    words += ["--data", "DATA", "--reset", "BATCHES"] if "reset" in request else []
+    return shlex.join(words)

@@ -1,21 +1,91 @@
-"""The table of methods: what each is called, what it takes, and where it comes from. A new one is a file and a line."""
+"""The methods of merging: what each is called, what it takes and computes, and where it comes from.
+
+A new one is a function and a line in the table: it is given one tensor of all networks and its options, and returns
+what to do with every chunk of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from interbasin.errors import DataError, UnknownNameError
-from interbasin.jobs.merge.average import average
-from interbasin.jobs.merge.lerp import lerp
-from interbasin.jobs.merge.operands import Combine, Operands
-from interbasin.jobs.merge.recipe import Recipe, checked_density, checked_number, checked_weights
-from interbasin.jobs.merge.slerp import slerp
-from interbasin.jobs.merge.task_arithmetic import task_arithmetic
-from interbasin.jobs.merge.ties import ties
+import numpy as np
 
-__all__ = ["METHODS", "Method", "described", "resolved"]
+from interbasin.counting import counted
+from interbasin.errors import DataError, UnknownNameError
+from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operands, WeightedSum, slices
+from interbasin.jobs.merge.ties import ties
+from interbasin.networks.arcs import PARALLEL, shares_on_arc
+
+__all__ = ["METHODS", "Method", "Recipe", "find_method", "resolve"]
+
+DEFAULTS = {"t": 0.5, "density": 0.5, "scale": 1.0}
+ROW = 512  # numbers
+OPPOSITE = "point opposite ways in the two models, where there is no single arc; the line was taken"
+
+
+# ---------------------------------------------------------------------- the methods that take few lines
+
+
+def lerp(tensor: Operands, *, t: float) -> Combine:
+    """:math:`(1 - t) a + t b`, the line along which losses are looked at [goodfellow:15]."""
+    return average(tensor, weights=(1 - t, t))
+
+
+def slerp(tensor: Operands, *, t: float) -> Combine:
+    r"""A point of the arc between the directions of the two tensors, each seen as one vector [shoemake:85].
+
+    Where they are all but parallel, or one is zero, the line is taken, from which the arc cannot be told; where they
+    are all but opposite too, because then there are many arcs.
+    """
+    cosine = _cosine_between(tensor)
+    if cosine < -PARALLEL:
+        tensor.remarks.append(OPPOSITE)
+    return average(tensor, weights=shares_on_arc(cosine, t))
+
+
+def average(tensor: Operands, *, weights: Sequence[float]) -> Combine:
+    r""":math:`\sum_i w_i m_i` with weights that sum to one: the uniform soup, or a weighted one [wortsman:22]."""
+    mean = WeightedSum(weights)
+    return lambda chunk: mean(chunk.models)
+
+
+def task_arithmetic(tensor: Operands, *, weights: Sequence[float], scale: float) -> Combine:
+    r""":math:`b + \lambda \sum_i w_i (m_i - b)`, with :math:`\lambda` the scale [ilharco:23]."""
+    total = WeightedSum([scale * weight for weight in weights])
+
+    def combine(chunk: Chunk) -> Array:
+        merged = total(chunk.updates())
+        merged += chunk.base
+        return merged
+
+    return combine
+
+
+def _cosine_between(tensor: Operands) -> float:
+    """The cosine of the angle between the two tensors; 1 if one is zero."""
+    a, b = tensor.models
+    in_a = in_b = in_both = 0.0
+    for part in slices(len(tensor)):
+        x, y = a.wide(part, tensor.precision), b.wide(part, tensor.precision)
+        in_a, in_b, in_both = in_a + _dot(x, x), in_b + _dot(y, y), in_both + _dot(x, y)
+    lengths = math.sqrt(in_a) * math.sqrt(in_b)
+    return in_both / lengths if lengths else 1.0
+
+
+def _dot(x: Array, y: Array) -> float:
+    """The sum of products: short rows in the numbers' own precision, which loses nothing there, their sums in float64.
+
+    Widening every number would take longer than all the rest.
+    """
+    whole = len(x) - len(x) % ROW
+    rows = np.matmul(x[:whole].reshape(-1, 1, ROW), y[:whole].reshape(-1, ROW, 1))
+    return float(rows.sum(dtype=np.float64)) + float(x[whole:].astype(np.float64) @ y[whole:].astype(np.float64))
+
+
+# ---------------------------------------------------------------------- the table
 
 
 @dataclass(frozen=True)
@@ -28,10 +98,10 @@ class Method:
         formula: What is calculated, for the model card; ``m`` are the models and ``b`` is the base.
         reference: The key of the paper in docs/references.bib.
         paper: The paper for people.
-        plan: One tensor of all networks -> what to do with every stretch of it.
-        takes: The options that it has.
-        base: Whether it needs the network that the models were made from.
-        pair: Whether it takes two models and no more.
+        function: One tensor of all networks, and the options -> what to do with every chunk of it.
+        options: The names of the options that it has.
+        needs_base: Whether it needs the network that the models were made from.
+        takes_two: Whether it takes two models and no more.
         positive: Whether weights may not be negative.
         sum_to_one: Whether weights are divided by their sum.
     """
@@ -41,10 +111,10 @@ class Method:
     formula: str
     reference: str
     paper: str
-    plan: Callable[[Operands, Recipe], Combine]
-    takes: frozenset[str]
-    base: bool = False
-    pair: bool = False
+    function: Callable[..., Combine]
+    options: tuple[str, ...]
+    needs_base: bool = False
+    takes_two: bool = False
     positive: bool = False
     sum_to_one: bool = False
 
@@ -59,18 +129,18 @@ METHODS = {
             "goodfellow:15",
             "Goodfellow, Vinyals and Saxe, Qualitatively Characterizing Neural Network Optimization Problems, 2015",
             lerp,
-            frozenset({"t"}),
-            pair=True,
+            ("t",),
+            takes_two=True,
         ),
         Method(
             "slerp",
-            "spherical interpolation (SLERP), a tensor at a time",
+            "spherical interpolation (SLERP), tensor by tensor",
             "sin((1 - t) a) / sin(a) m1 + sin(t a) / sin(a) m2, with a the angle between the two tensors",
             "shoemake:85",
             "Shoemake, Animating Rotation with Quaternion Curves, 1985",
             slerp,
-            frozenset({"t"}),
-            pair=True,
+            ("t",),
+            takes_two=True,
         ),
         Method(
             "average",
@@ -80,7 +150,7 @@ METHODS = {
             "Wortsman et al., Model Soups: Averaging Weights of Multiple Fine-tuned Models Improves Accuracy without "
             "Increasing Inference Time, 2022",
             average,
-            frozenset({"weights"}),
+            ("weights",),
             sum_to_one=True,
         ),
         Method(
@@ -90,25 +160,25 @@ METHODS = {
             "ilharco:23",
             "Ilharco et al., Editing Models with Task Arithmetic, 2023",
             task_arithmetic,
-            frozenset({"weights", "scale"}),
-            base=True,
+            ("weights", "scale"),
+            needs_base=True,
         ),
         Method(
             "ties",
-            "TIES (trim, elect sign, disjoint mean), a tensor at a time",
+            "TIES (trim, elect sign, disjoint mean), tensor by tensor",
             "b + scale * mean of those w (m - b), trimmed to density, that have the elected sign",
             "yadav:23",
             "Yadav et al., TIES-Merging: Resolving Interference When Merging Models, 2023",
             ties,
-            frozenset({"weights", "density", "scale"}),
-            base=True,
+            ("weights", "density", "scale"),
+            needs_base=True,
             positive=True,
         ),
     )
 }
 
 
-def described(name: object) -> Method:
+def find_method(name: object) -> Method:
     """The method of that name; underscores will do for hyphens.
 
     Raises:
@@ -120,7 +190,39 @@ def described(name: object) -> Method:
     return method
 
 
-def resolved(name: object, count: int, *, base: bool, **given: Any) -> Recipe:
+# ---------------------------------------------------------------------- what was asked
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What was asked of a merge, with nothing left open.
+
+    Attributes:
+        method: How to merge.
+        options: Its options, defaults filled in: ``weights`` (one per model), ``t`` (where between two models),
+            ``density`` (the share of an update that is kept), ``scale`` (what updates are multiplied with).
+    """
+
+    method: Method
+    options: Mapping[str, Any]
+
+    def plan(self, tensor: Operands) -> Combine:
+        """What to do with every chunk of a tensor."""
+        return self.method.function(tensor, **self.options)
+
+    @property
+    def weights(self) -> Sequence[float]:
+        """The share of every model."""
+        t = self.options.get("t")
+        return self.options["weights"] if t is None else (1 - t, t)
+
+    @property
+    def nearer_model(self) -> int:
+        """Which model to take a tensor from that holds no real numbers: the first, or the nearer end of a path."""
+        return int(self.options.get("t", 0) >= 0.5)
+
+
+def resolve(name: object, count: int, *, base: bool, **given: Any) -> Recipe:
     """The recipe for so many models, defaults filled in.
 
     Args:
@@ -133,36 +235,77 @@ def resolved(name: object, count: int, *, base: bool, **given: Any) -> Recipe:
         UnknownNameError: if there is no such method.
         DataError: if the models, the base or the options do not fit it.
     """
-    method = described(name)
-    foreign = [option for option, value in given.items() if value is not None and option not in method.takes]
+    method = find_method(name)
+    foreign = [option for option, value in given.items() if value is not None and option not in method.options]
     if foreign:
-        taken = ", ".join(sorted(method.takes))
-        fits = ", ".join(other.name for other in METHODS.values() if foreign[0] in other.takes)
+        taken = ", ".join(sorted(method.options))
+        fits = ", ".join(other.name for other in METHODS.values() if foreign[0] in other.options)
         raise DataError(
             f"{method.name} was given {foreign[0]}, which it has no use for (it takes {taken}); leave it out, or use a "
             f"method that takes it: {fits}."
         )
-    if method.pair and count != 2:
+    if method.takes_two and count != 2:
         raise DataError(
             f"{method.name} goes from one model to another, and was given {count}; give two, or use average for any "
             "number."
         )
-    if method.base != base:
+    if method.needs_base != base:
         raise DataError(
             f"{method.name} adds up what the models learned since their base, and no base was given; say which network "
             "they were all fine-tuned from (base=)."
-            if method.base
+            if method.needs_base
             else f"{method.name} has no use for a base, and one was given; leave it out, or use task-arithmetic or "
             "ties."
         )
-    recipe: dict[str, Any] = {}
-    if "weights" in method.takes:
-        recipe["weights"] = checked_weights(
-            given.get("weights"), count, method.name, positive=method.positive, sum_to_one=method.sum_to_one
+    options: dict[str, Any] = {}
+    for option in method.options:
+        if option == "weights":
+            options[option] = _resolve_weights(given.get(option), count, method)
+        else:
+            value = given.get(option)
+            options[option] = DEFAULTS[option] if value is None else _require_number(value, option)
+    if not 0 < options.get("density", 1) <= 1:
+        raise DataError(
+            "density is the share of every update that is kept, above 0 and at most 1, found "
+            f"{options['density']:g}; try 0.5."
         )
-    for option in ("t", "scale"):
-        if given.get(option) is not None:
-            recipe[option] = checked_number(given[option], option)
-    if given.get("density") is not None:
-        recipe["density"] = checked_density(given["density"])
-    return Recipe(method.name, **recipe)
+    return Recipe(method, options)
+
+
+def _require_number(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"{what} of a merge is a number, found {value!r}; give one such as 0.5.")
+    return float(value)
+
+
+def _resolve_weights(values: Any, count: int, method: Method) -> tuple[float, ...]:
+    """One weight per model; equal ones, if none were given."""
+    if values is None:
+        values = [1.0] * count
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise DataError(f"weights is a list with one number per model, found {values!r}; give {count} numbers.")
+    weights = [_require_number(value, "A weight") for value in values]
+    shown = ", ".join(f"{weight:g}" for weight in weights)
+    if len(weights) != count:
+        raise DataError(
+            f"{method.name} takes one weight per model, and was given {counted(count, 'model')} and "
+            f"{counted(len(weights), 'weight')} ({shown}); the base has none."
+        )
+    if method.positive and min(weights) < 0:
+        raise DataError(f"{method.name} takes weights of zero or more, found {shown}; leave out what should not count.")
+    try:
+        total = math.fsum(weights)
+    except OverflowError:
+        raise DataError(
+            f"The weights of {method.name} add up to more than a number holds ({shown}); divide them."
+        ) from None
+    if method.positive and not total > 0:
+        raise DataError(f"{method.name} needs a weight above zero, found {shown}; leave weights out for equal ones.")
+    if method.sum_to_one:
+        if not total > 0:
+            raise DataError(
+                f"{method.name} divides its weights by their sum, which is {total:g} ({shown}); give weights with a "
+                "sum above zero."
+            )
+        weights = [weight / total for weight in weights]
+    return tuple(weights)

@@ -1,4 +1,4 @@
-r"""TIES: trim every update, elect a sign for every number, and average those updates that have it.
+r"""TIES: trim every update, elect a sign for each number, and average those updates that have it.
 
 The paper [yadav:23] trims an update as a whole and knows no weights. Here each tensor is trimmed by itself, so that a
 network need not be in memory, and an update counts with its weight, in the election and in the mean; with equal weights
@@ -11,13 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from interbasin.jobs.merge.numbers import Array, Numbers, stretches
-from interbasin.jobs.merge.operands import Combine, Operands, Parts, WeightedSum
-from interbasin.jobs.merge.recipe import Recipe
+from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operand, Operands, Precision, WeightedSum, slices
 
 __all__ = ["nth_largest", "ties"]
 
@@ -27,21 +24,20 @@ EVERYTHING = (-1.0, math.inf)
 KEEP_ALL = (-1.0, 0)
 
 
-def ties(tensor: Operands, recipe: Recipe) -> Combine:
+def ties(tensor: Operands, *, weights: Sequence[float], density: float, scale: float) -> Combine:
     r""":math:`b + \lambda \tau`, where :math:`\tau` is the mean of the trimmed updates that have the elected sign.
 
     The sign of a number is that of the sum of the trimmed updates there, plus if it is zero.
     """
     assert tensor.base is not None
-    trims = [Trim.of(model, tensor.base, recipe.density, tensor.precision) for model in tensor.models]
+    trims = [Trim.of(model, tensor.base, density, tensor.precision) for model in tensor.models]
 
-    def combine(parts: Parts) -> Array:
-        assert parts.base is not None
-        updates = [trim(model - parts.base) for trim, model in zip(trims, parts.models, strict=True)]
-        found = disjoint_mean(updates, recipe.weights)
-        found *= recipe.scale
-        found += parts.base
-        return found
+    def combine(chunk: Chunk) -> Array:
+        updates = [trim(update) for trim, update in zip(trims, chunk.updates(), strict=True)]
+        merged = disjoint_mean(updates, weights)
+        merged *= scale
+        merged += chunk.base
+        return merged
 
     return combine
 
@@ -71,7 +67,7 @@ def nth_largest(sizes: Callable[[slice], Array], length: int, count: int) -> tup
     counted. Should the sample have been misleading, all are collected.
 
     Args:
-        sizes: A stretch of them, none negative.
+        sizes: A slice of them, none negative.
         length: How many there are.
         count: How many are wanted.
 
@@ -81,9 +77,9 @@ def nth_largest(sizes: Callable[[slice], Array], length: int, count: int) -> tup
     """
     wanted = max(1, count)
     for low, high in (_bracket(sizes, length, wanted), EVERYTHING):
-        found = _within(sizes, length, wanted, low, high)
-        if found is not None:
-            return found
+        border = _within(sizes, length, wanted, low, high)
+        if border is not None:
+            return border
     return KEEP_ALL  # there is NaN among them, which will be found in the result
 
 
@@ -109,12 +105,12 @@ def _within(
     """The same, if it lies from ``low`` to ``high``."""
     above = 0
     inside: list[Array] = []
-    for part in stretches(length):
-        found = sizes(part)
-        larger = found > high
+    for part in slices(length):
+        values = sizes(part)
+        larger = values > high
         above += int(np.count_nonzero(larger))
-        larger ^= found > low
-        inside.append(found[np.flatnonzero(larger)])
+        larger ^= values > low
+        inside.append(values[np.flatnonzero(larger)])
     between = np.concatenate(inside)
     wanted -= above
     if wanted <= 0:
@@ -126,19 +122,19 @@ def _within(
         return float(border), wanted - int(np.count_nonzero(between[place:] > border))
     # All that are larger than low are wanted; of those as large as it, which may be most of them (zero), some.
     wanted -= len(between)
-    as_large = sum(int(np.count_nonzero(sizes(part) == low)) for part in stretches(length))
+    as_large = sum(int(np.count_nonzero(sizes(part) == low)) for part in slices(length))
     return (low, wanted) if wanted <= as_large else None
 
 
-def _sizes(model: Numbers, base: Numbers, part: slice, precision: type[np.floating[Any]]) -> Array:
-    found: Array = model.wide(part, precision) - base.wide(part, precision)
-    np.abs(found, out=found)
-    return found
+def _sizes(model: Operand, base: Operand, part: slice, precision: Precision) -> Array:
+    update: Array = model.wide(part, precision) - base.wide(part, precision)
+    np.abs(update, out=update)
+    return update
 
 
 @dataclass
 class Trim:
-    """Keeps the largest entries of an update, stretch by stretch.
+    """Keeps the largest entries of an update, chunk by chunk.
 
     Attributes:
         border: The size of the smallest entry that is kept.
@@ -149,7 +145,7 @@ class Trim:
     left: int
 
     @classmethod
-    def of(cls, model: Numbers, base: Numbers, density: float, precision: type[np.floating[Any]]) -> Trim:
+    def of(cls, model: Operand, base: Operand, density: float, precision: Precision) -> Trim:
         """The trim that keeps this share of the entries, one at least."""
         length = model.length
         if density >= 1 or not length:
@@ -158,7 +154,7 @@ class Trim:
         return cls(border, left)
 
     def __call__(self, update: Array) -> Array:
-        """The next stretch of the update, with zeros for what is trimmed; written over what is given."""
+        """The next chunk of the update, with zeros for what is trimmed; written over what is given."""
         sizes = np.abs(update)
         update *= sizes >= self.border
         at_border = np.flatnonzero(sizes == self.border)

@@ -6,6 +6,7 @@ from torch import nn
 
 from interbasin.counting import counted
 from interbasin.errors import ShapeError, WiringError
+from interbasin.networks.checkpoints.lora import is_adapter_name
 from interbasin.networks.folding import folding_of
 from interbasin.networks.wiring.admission import refuse_numbers_that_are_none
 from interbasin.networks.wiring.finding import wire
@@ -16,7 +17,6 @@ from interbasin.networks.wiring.wiring import Wiring
 
 __all__ = ["common_wiring", "is_folded", "require_same_tensors", "require_same_wiring"]
 
-PEFT = "base_model.model."  # what names of a network with an adapter of PEFT begin with
 _TRANSPORT = "carrying updates between unequal networks is the job of transport, which is not part of this version yet"
 
 
@@ -53,7 +53,7 @@ def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
         refuse_numbers_that_are_none(network)
     ours, theirs = source.state_dict(), target.state_dict()
     unlike = sorted(ours.keys() ^ theirs.keys())
-    adapted = next((name for name in unlike if ".lora_" in name or name.startswith(PEFT)), None)
+    adapted = next((name for name in unlike if is_adapter_name(name)), None)
     if adapted is not None:
         raise WiringError(
             f"Only one of the two networks carries an adapter ({adapted}), which stands beside the weights that "

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from interbasin._lazy import lazy_names
-from interbasin.networks.checkpoints.adapters import Adapter
-from interbasin.networks.checkpoints.base import Checkpoint, Entry
-from interbasin.networks.checkpoints.opening import open_checkpoint
+from interbasin.networks.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
+from interbasin.networks.checkpoints.lora import Adapter
+from interbasin.networks.checkpoints.open import open_checkpoint
 
 if TYPE_CHECKING:
-    from interbasin.networks.checkpoints.writing import write_checkpoint, write_into
+    from interbasin.networks.checkpoints.write import write_checkpoint, write_into
 
-__all__ = ["Adapter", "Checkpoint", "Entry", "open_checkpoint", "write_checkpoint", "write_into"]
+__all__ = ["Adapter", "Checkpoint", "Entry", "LazyTensors", "open_checkpoint", "write_checkpoint", "write_into"]
 
 # Writing tensors takes torch; opening a checkpoint does not, and torch takes a second to import.
 __getattr__, __dir__ = lazy_names(
-    __name__, (), dict.fromkeys(("write_checkpoint", "write_into"), f"{__name__}.writing")
+    __name__, ("delta", "lora"), dict.fromkeys(("write_checkpoint", "write_into"), f"{__name__}.write")
 )

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CODES", "KINDS", "kind_of_dtype", "storable", "torch_dtype"]
+__all__ = ["ARITHMETIC", "CODES", "KINDS", "kind_of_dtype", "torch_dtype", "wide_dtype"]
 
-# Code in a safetensors header -> torch's name of the dtype, and bytes a number.
+# Code in a safetensors header -> torch's name of the dtype, and bytes per number.
 KINDS: dict[str, tuple[str, int]] = {
     "BOOL": ("bool", 1),
     "U8": ("uint8", 1),
@@ -35,6 +35,8 @@ KINDS: dict[str, tuple[str, int]] = {
 }
 # The other way round.
 CODES = {kind: code for code, (kind, _) in KINDS.items()}
+# Kinds that are added and scaled. The others hold counts, flags, or codes of quantised weights.
+ARITHMETIC = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 
 
 def torch_dtype(kind: str) -> torch.dtype:
@@ -62,6 +64,17 @@ def kind_of_dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def storable(dtype: torch.dtype) -> bool:
-    """Whether such numbers can be kept in a safetensors file."""
-    return kind_of_dtype(dtype) in CODES
+def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """The dtype to add and multiply such numbers in: the widest of them, but float32 at least.
+
+    Example:
+        >>> import torch
+        >>> wide_dtype(torch.bfloat16, torch.float16), wide_dtype(torch.bfloat16, torch.float64)
+        (torch.float32, torch.float64)
+    """
+    import torch
+
+    wide = torch.float32
+    for dtype in dtypes:
+        wide = torch.promote_types(wide, dtype)
+    return wide

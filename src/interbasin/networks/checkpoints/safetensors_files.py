@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 import numpy as np
 
 from interbasin.errors import CheckpointError
-from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints.checkpoint import Entry
 from interbasin.networks.checkpoints.dtypes import KINDS
 from interbasin.networks.checkpoints.faults import cut_short, damaged, head_of, kind_of, stamp_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from interbasin.networks.checkpoints.base import Bytes, Read
+    from interbasin.networks.checkpoints.checkpoint import Bytes, Read
 
 __all__ = ["MARK", "SafetensorsFile", "mark_of", "open_safetensors"]
 

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from interbasin.errors import CheckpointError, UnknownNameError
-from interbasin.networks.checkpoints.base import Entry
-from interbasin.networks.checkpoints.dtypes import kind_of_dtype
+from interbasin.networks.checkpoints.checkpoint import Entry, reader_of
 from interbasin.networks.checkpoints.faults import damaged, head_of, kind_of, listed, stamp_of
+from interbasin.networks.checkpoints.in_memory import bytes_in, entry_of, identity
 
 if TYPE_CHECKING:
-    from interbasin.networks.checkpoints.base import Bytes, Read
+    from interbasin.networks.checkpoints.checkpoint import Bytes, Read
 
-__all__ = ["TorchFile", "identity", "load_harmless", "open_torch"]
+__all__ = ["TorchFile", "load_harmless", "open_torch"]
 
 # Where training programs keep the weights, in the order in which timm looks for them: averaged ones first.
 PARTS = (
@@ -76,17 +76,11 @@ class TorchFile:
         return self.tensors[name].detach().clone(memory_format=torch.contiguous_format)
 
     def bytes_of(self, name: str) -> Bytes:
-        return self.read(name).resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
+        return bytes_in(self.read(name))
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[Read]:
-        whole = self.bytes_of(name)
-
-        def read(start: int, buffer: Bytes) -> Bytes:
-            buffer[:] = whole[start : start + len(buffer)]
-            return buffer
-
-        yield read
+        yield reader_of(self.bytes_of(name))
 
 
 def open_torch(path: Path, part: str | None = None) -> TorchFile:
@@ -112,23 +106,8 @@ def open_torch(path: Path, part: str | None = None) -> TorchFile:
         stored = first.setdefault(identity(tensor), name)
         if stored != name:
             ties[name] = stored
-    entries = {name: _entry(one) for name, one in tensors.items() if name not in ties}
+    entries = {name: entry_of(one) for name, one in tensors.items() if name not in ties}
     return TorchFile(path, entries, ties, part, prefix, left_out, tensors, stamp)
-
-
-def _entry(tensor: Tensor) -> Entry:
-    return Entry(kind_of_dtype(tensor.dtype), tuple(tensor.shape), tensor.element_size())
-
-
-def identity(tensor: Tensor) -> object:
-    """Equal for two tensors that are the same numbers in the same memory, while both are alive."""
-    storage = tensor.untyped_storage()
-    # Tensors without numbers have no memory to share.
-    return (
-        (storage._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        if tensor.numel()
-        else object()
-    )
 
 
 def load_harmless(path: Path) -> Any:

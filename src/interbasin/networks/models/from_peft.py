@@ -8,13 +8,11 @@ from pathlib import Path
 from interbasin.errors import CheckpointError
 from interbasin.extras import import_extra
 from interbasin.networks.checkpoints import Checkpoint, open_checkpoint
-from interbasin.networks.checkpoints.adapters import read_adapter
 from interbasin.networks.checkpoints.faults import one_line
+from interbasin.networks.checkpoints.lora import DEFAULT, name_in_file, read_adapter
 from interbasin.networks.models.base import LoadedModel, refuse_mismatch
 
 __all__ = ["base_of", "load_adapter"]
-
-NAME = "default"  # what PEFT calls an adapter when it is the only one
 
 
 def base_of(folder: Path, asked: str | None = None) -> str:
@@ -52,27 +50,22 @@ def load_adapter(text: str, folder: Path, base: LoadedModel) -> LoadedModel:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about names that do not fit, of which we tell below
-            model = peft.PeftModel.from_pretrained(base.model, folder, adapter_name=NAME, is_trainable=False)
+            model = peft.PeftModel.from_pretrained(base.model, folder, adapter_name=DEFAULT, is_trainable=False)
     # PEFT and each of its methods may object in their own ways.
     except Exception as error:
         raise CheckpointError(
             f"PEFT could not put the adapter in {folder} on {base.text} ({type(error).__name__}: {one_line(error)}); "
             "is that the network it was trained on?"
         ) from error
-    if checkpoint.adapter is not None and checkpoint.adapter.method == "LORA":
+    if checkpoint.adapter is not None and checkpoint.adapter.is_lora:
         _refuse_strangers(checkpoint, base.text, list(model.state_dict()))
     return LoadedModel(model.eval(), base.inputs, checkpoint, text, base.family)
 
 
 def _refuse_strangers(checkpoint: Checkpoint, base: str, names: list[str]) -> None:
     """PEFT loads what fits and only warns of the rest."""
-    own = {_plain(name): name for name in names}
-    stored = {_plain(name): name for name in checkpoint.names}
-    missing = [name for plain, name in own.items() if f".{NAME}" in name and plain not in stored]
+    own = {name_in_file(name): name for name in names}
+    stored = {name_in_file(name): name for name in checkpoint.names}
+    missing = [name for plain, name in own.items() if f".{DEFAULT}" in name and plain not in stored]
     unexpected = [name for plain, name in stored.items() if plain not in own]
     refuse_mismatch(checkpoint, f"the adapter of {base}", missing, unexpected)
-
-
-def _plain(name: str) -> str:
-    """A name without what PEFT adds to it in memory."""
-    return name.replace(".modules_to_save", "").replace(f".{NAME}", "").removesuffix(".weight")

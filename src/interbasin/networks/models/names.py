@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from interbasin.errors import CheckpointError
-from interbasin.networks.checkpoints.adapters import CONFIGURATION
+from interbasin.networks.checkpoints.lora import CONFIGURATION
 
 __all__ = ["ModelName", "parse_model"]
 

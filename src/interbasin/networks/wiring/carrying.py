@@ -14,22 +14,13 @@ from torch import Tensor, nn
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity, Map
+from interbasin.networks.checkpoints.lora import Factor, Ranks, factor_of, plain_name, refuse_another_rank
 from interbasin.networks.wiring.account import Carried, SquaredNorms, Status, TensorAccount
-from interbasin.networks.wiring.adapter_names import (
-    Factor,
-    Ranks,
-    factor_axes,
-    factor_of,
-    factor_shape,
-    plain_name,
-    refusal,
-    refuse_another_rank,
-    updated_axis,
-)
 from interbasin.networks.wiring.admission import named_tensors, names_kept
 from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carry import Mover
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
+from interbasin.networks.wiring.lora_axes import factor_axes, factor_shape, refusal, updated_axis
 from interbasin.networks.wiring.spaces import BOUNDARY, Axis, Space
 from interbasin.networks.wiring.target import Misfit, Shape, TargetShapes, names_in, quote_names, shape_misfit
 from interbasin.networks.wiring.wiring import Wiring
@@ -265,7 +256,7 @@ class _Carrier:
         if factor is None or updated is None:
             known = [*wiring.tensors, *wiring.tied, *wiring.unused, *wiring.constants]
             raise refusal(name) or UnknownNameError.of("tensor in the wiring", name, known)
-        refuse_another_rank(factor, tensor, self.ranks)
+        refuse_another_rank(factor, tuple(tensor.shape), self.ranks)
         if updated not in wiring.tensors:
             return _Place(updated, None, factor, int((factor.letter == "A") is not factor.of_table))
         axes = wiring.tensors[updated].axes

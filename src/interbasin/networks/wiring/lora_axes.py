@@ -1,91 +1,16 @@
-"""The names that PEFT gives tensors, read back to those of the network beneath, and how its factors follow a layer.
-
-In memory a wrapped layer's own weight is ``layer.base_layer.weight``, a module that is trained whole is there twice
-(``layer.original_module``, ``layer.modules_to_save.NAME``), and everything stands below ``base_model.model.``. The
-factors of a low-rank update are named after their layer: A reads what the layer reads, B writes what it writes, and B
-may have a bias. Embeddings have them the other way round and without ``.weight``.
-"""
+"""How the factors of a LoRA follow the axes of the layer that they update."""
 
 from __future__ import annotations
-
-import re
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from torch import Tensor
 
 from interbasin.errors import InterbasinError, ShapeError, WiringError
+from interbasin.networks.checkpoints.lora import PREFIX, Factor, is_dora_name
 from interbasin.networks.wiring.spaces import Axis, In, Reason, Role, Still, leaves
 
-__all__ = [
-    "Factor",
-    "Ranks",
-    "factor_axes",
-    "factor_of",
-    "factor_shape",
-    "plain_name",
-    "refusal",
-    "refuse_another_rank",
-    "updated_axis",
-]
+__all__ = ["factor_axes", "factor_shape", "refusal", "updated_axis"]
 
-PREFIX = "base_model.model."
-_WRAPPED = re.compile(r"\.(?:base_layer|original_module|modules_to_save\.[^.]+)(?=\.)")
-_FACTOR = re.compile(
-    r"^(?P<layer>.*)\.lora_(?P<embedding>embedding_)?(?P<letter>[AB])"
-    r"(\.(?P<adapter>(?!(?:weight|bias)$)[^.]+))?(\.(?P<part>weight|bias))?$"
-)
-# Layer and adapter -> a factor of the update, and its rank.
-Ranks: TypeAlias = "dict[tuple[str, str], tuple[str, int]]"
 _RANK = Reason("structure", "the rank of a low-rank update lies along it")
-
-
-def plain_name(name: str) -> str:
-    """The name of a tensor in the network beneath.
-
-    Example:
-        >>> plain_name("base_model.model.blocks.0.fc.base_layer.weight")
-        'blocks.0.fc.weight'
-    """
-    return _WRAPPED.sub("", name.removeprefix(PREFIX))
-
-
-@dataclass(frozen=True)
-class Factor:
-    """One factor of a low-rank update.
-
-    Attributes:
-        name: Its own.
-        layer: The layer it updates.
-        letter: ``"A"`` reads what the layer reads, ``"B"`` writes what it writes.
-        adapter: PEFT's name of the adapter, which files leave out.
-        of_table: It updates an embedding.
-        is_bias: It is the bias behind B.
-    """
-
-    name: str
-    layer: str
-    letter: str
-    adapter: str
-    of_table: bool
-    is_bias: bool
-
-    @property
-    def weight(self) -> str:
-        """The tensor that it updates."""
-        return f"{self.layer}.weight"
-
-    def rank(self, tensor: Tensor) -> int:
-        return tensor.shape[0 if self.letter == "A" else 1]
-
-
-def factor_of(name: str) -> Factor | None:
-    """What a name says if it is that of a factor."""
-    found = _FACTOR.match(name)
-    if found is None:
-        return None
-    of_table, is_bias = found["embedding"] is not None, found["part"] == "bias"
-    return Factor(name, found["layer"], found["letter"], found["adapter"] or "", of_table, is_bias)
 
 
 def factor_axes(factor: Factor, tensor: Tensor, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
@@ -102,7 +27,7 @@ def factor_axes(factor: Factor, tensor: Tensor, axes: tuple[Axis, ...]) -> tuple
         )
     if factor.is_bias:
         return (own,)
-    still = Still(factor.rank(tensor), _RANK)
+    still = Still(factor.rank(tuple(tensor.shape)), _RANK)
     laid = (still, own) if factor.letter == "A" else (own, still)
     kernel = axes[2:] if factor.letter == "A" else (Still(1, _RANK),) * (tensor.ndim - 2)
     return (*laid, *kernel)[: tensor.ndim]
@@ -127,32 +52,15 @@ def factor_shape(factor: Factor, tensor: Tensor, axis: int, shape: tuple[int, ..
     """The shape that a factor of this rank has if it lies along ``axis`` of an updated tensor of ``shape``."""
     if factor.is_bias:
         return (shape[axis],)
+    rank = factor.rank(tuple(tensor.shape))
     if factor.letter == "A":
-        return (factor.rank(tensor), shape[axis], *shape[2:])[: tensor.ndim]
-    return (shape[axis], factor.rank(tensor), *([1] * (tensor.ndim - 2)))
-
-
-def refuse_another_rank(factor: Factor, tensor: Tensor, ranks: Ranks) -> None:
-    """Refuse a factor whose rank is not that of the other of its update: they are of two adapters, without a product.
-
-    Args:
-        factor: Which one it is.
-        tensor: Itself.
-        ranks: Those of the factors that were met before; this one is added.
-    """
-    if factor.is_bias or tensor.ndim < 2:
-        return
-    name, rank = ranks.setdefault((factor.layer, factor.adapter), (factor.name, factor.rank(tensor)))
-    if rank != factor.rank(tensor):
-        raise ShapeError(
-            f"{name} has rank {rank} and {factor.name} has rank {factor.rank(tensor)}, so that they have no product; "
-            "take both from the same adapter."
-        )
+        return (rank, shape[axis], *shape[2:])[: tensor.ndim]
+    return (shape[axis], rank, *([1] * (tensor.ndim - 2)))
 
 
 def refusal(name: str) -> InterbasinError | None:
     """The error for a tensor of an adapter that cannot be carried through the wiring of the network beneath."""
-    if ".lora_magnitude_vector" in name:
+    if is_dora_name(name):
         return WiringError(
             f"{name} belongs to a DoRA, whose magnitudes are lengths of rows of the updated weight and follow no map "
             "of their own. Wire the network with its adapter on (wire(peft_model, inputs)), or merge it first "

@@ -1,6 +1,9 @@
-"""The writer that streams, and stretches of tensors read from files of either format."""
+"""Tensors that come in chunks: written as they come, and read from files of either format."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,33 +12,38 @@ from hypothesis import given
 from safetensors.torch import load_file
 from tests.networks.checkpoints.strategies import tensors as any_tensor
 from tests.networks.checkpoints.strategies import weights
-from tests.test_storage import refused
+from tests.test_storage import left_in, refused
 
-from interbasin.errors import CheckpointError, UnknownNameError
+from interbasin.errors import CheckpointError, DataError, UnknownNameError
 from interbasin.networks import open_checkpoint, write_checkpoint
-from interbasin.networks.checkpoints import streaming
-from interbasin.networks.checkpoints.base import Entry
+from interbasin.networks.checkpoints import LazyTensors, write, write_into
 from interbasin.networks.checkpoints.dtypes import CODES, KINDS, kind_of_dtype, torch_dtype
-from interbasin.networks.checkpoints.layout import is_our_file, is_our_folder
-from interbasin.networks.checkpoints.streaming import in_file_order, stream_file, stream_into
+from interbasin.networks.checkpoints.in_memory import entry_of, tensor_from
+from interbasin.networks.checkpoints.write import is_our_file, is_our_folder
 
 
 def stored(tensor: torch.Tensor) -> np.ndarray:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def announced(tensors: dict[str, torch.Tensor]) -> dict[str, Entry]:
-    return {
-        name: Entry(kind_of_dtype(one.dtype), tuple(one.shape), one.element_size()) for name, one in tensors.items()
-    }
+class InChunks(LazyTensors):
+    """Tensors that come in two chunks each."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], ties: dict[str, str] | None = None) -> None:
+        self.tensors, self.ties = tensors, ties or {}
+        self.entries = {name: entry_of(tensor) for name, tensor in tensors.items()}
+
+    def chunks(self, name: str) -> Iterator[np.ndarray]:
+        raw = stored(self.tensors[self.stored_name(name)])
+        yield from (raw[:3], raw[3:])
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return tensor_from(self.chunks(name), self.entry(name))
 
 
-def streamed(folder, tensors, limit=10**9, pieces=lambda raw: [raw], **keywords):
+def written(folder: Path, tensors: dict[str, torch.Tensor], limit: int = 10**9, **keywords: object) -> int:
     folder.mkdir()
-    entries = announced(tensors)
-    coming = ((name, pieces(stored(tensors[name]))) for name in in_file_order(entries))
-    options = {"stem": "model", "ties": {}, "copied": [], "notes": {"format": "pt"}, "max_shard_bytes": limit}
-    return stream_into(folder, entries, coming, **{**options, **keywords})
+    return write_into(folder, InChunks(tensors), max_shard_bytes=limit, **keywords)
 
 
 def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -43,9 +51,9 @@ def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @given(found=weights())
-def test_what_is_streamed_is_read_back_bit_by_bit(found, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streamed") / "model"
-    streamed(folder, found, limit=64, pieces=lambda raw: [raw[:3], raw[3:]])
+def test_what_comes_in_chunks_is_read_back_bit_by_bit(found, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chunks") / "model"
+    written(folder, found, limit=64)
     back = open_checkpoint(folder)
     assert set(back) == set(found) and all(equal(back[name], tensor) for name, tensor in found.items())
     assert is_our_folder(folder)
@@ -53,7 +61,7 @@ def test_what_is_streamed_is_read_back_bit_by_bit(found, tmp_path_factory):
 
 @given(found=weights())
 def test_a_listener_hears_of_every_byte_once_it_can_be_read(found, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("streamed") / "model"
+    folder = tmp_path_factory.mktemp("chunks") / "model"
     seen: dict[int, list[int]] = {}
 
     def heard(path, size):
@@ -61,8 +69,8 @@ def test_a_listener_hears_of_every_byte_once_it_can_be_read(found, tmp_path_fact
         seen.setdefault(path.stat().st_ino, []).append(size)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streaming, "TOLD", 16)
-        streamed(folder, found, limit=64, pieces=lambda raw: [raw[:3], raw[3:]], written=heard)
+        patch.setattr(write, "REPORTED", 16)
+        written(folder, found, limit=64, listener=heard)
     assert all(sizes == sorted(sizes) for sizes in seen.values())
     files = folder.glob("*.safetensors")
     assert {file.stat().st_ino: file.stat().st_size for file in files} == {
@@ -70,52 +78,51 @@ def test_a_listener_hears_of_every_byte_once_it_can_be_read(found, tmp_path_fact
     }
 
 
-def test_the_library_reads_what_is_streamed(tmp_path):
+def test_the_library_reads_what_comes_in_chunks(tmp_path):
     tensors = {
         "a": torch.randn(3, 2).half(),
         "b": torch.randn(5).double(),
         "c": torch.tensor([True]),
         "d": torch.ones(()),
     }
-    assert streamed(tmp_path / "model", tensors) == 1
+    assert written(tmp_path / "model", tensors) == 1
     found = load_file(tmp_path / "model/model.safetensors")
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
 def test_ties_notes_and_a_single_file(tmp_path):
-    tensors = {"a": torch.randn(3)}
     path = tmp_path / "some.safetensors"
-    stream_file(path, announced(tensors), [("a", [stored(tensors["a"])])], ties={"b": "a"}, notes={"said": "so"})
+    tensors = {"a": torch.randn(3)}
+    write_checkpoint(path, InChunks(tensors, {"b": "a"}), metadata={"said": "so"})
     found = open_checkpoint(path)
     assert dict(found.ties) == {"b": "a"} and found.metadata["said"] == "so" and is_our_file(path)
     assert torch.equal(found["b"], tensors["a"])
 
 
-@pytest.mark.parametrize(
-    "coming",
-    [
-        [("b", [np.zeros(12, np.uint8)])],
-        [("a", [np.zeros(8, np.uint8)])],
-        [],
-        [("a", [np.zeros(12, np.uint8), np.zeros(1, np.uint8)])],
-    ],
-    ids=["another", "too short", "none", "too long"],
-)
-def test_what_was_not_announced_is_refused(coming, tmp_path):
-    entries = {"a": Entry("float32", (3,), 4)}
-    action = lambda: stream_file(tmp_path / "x.safetensors", entries, coming, ties={}, notes={})  # noqa: E731
-    refused(action, CheckpointError, ("a was announced with 12 bytes",))
+def test_a_tied_name_that_the_other_checkpoint_stores_is_stored(tmp_path):
+    tensor = torch.randn(3)
+    write_checkpoint(tmp_path / "like", {"a": tensor, "b": tensor.clone()})
+    write_checkpoint(tmp_path / "m", InChunks({"a": tensor}, {"b": "a", "c": "a"}), like=tmp_path / "like")
+    found = open_checkpoint(tmp_path / "m")
+    assert set(found.sources) == {"a", "b"} and dict(found.ties) == {"c": "a"}
 
 
-def test_one_tensor_too_many_is_refused(tmp_path):
-    coming = [("a", [np.zeros(4, np.uint8)]), ("b", [])]
-    entries = {"a": Entry("float32", (1,), 4)}
-    action = lambda: stream_file(tmp_path / "x.safetensors", entries, coming, ties={}, notes={})  # noqa: E731
-    refused(action, CheckpointError, ("b came, and was not announced",))
+@pytest.mark.parametrize("name", ["m", "m.safetensors"])
+@pytest.mark.parametrize("count", [0, 8, 13], ids=["none", "too short", "too long"])
+def test_what_was_not_announced_is_refused_and_nothing_is_left(name, count, tmp_path):
+    class Wrong(InChunks):
+        def chunks(self, name: str) -> Iterator[np.ndarray]:
+            yield np.zeros(count, np.uint8)
+
+    words = (f"a was announced with 12 bytes, and {count} came",)
+    refused(lambda: write_checkpoint(tmp_path / name, Wrong({"a": torch.ones(3)})), CheckpointError, words)
+    double = InChunks({"a": torch.ones(3, dtype=torch.complex128)})
+    refused(lambda: write_checkpoint(tmp_path / name, double), DataError, ("a is of complex128",))
+    assert left_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])
-def test_stretches_and_bytes_are_those_of_the_tensor(ending, tmp_path):
+def test_chunks_and_bytes_are_those_of_the_tensor(ending, tmp_path):
     tensors = {"x": torch.arange(10.0), "y": torch.arange(12).reshape(3, 4).mT.half()}
     path = tmp_path / f"some.{ending}"
     if ending == "pt":

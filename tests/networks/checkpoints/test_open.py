@@ -15,7 +15,7 @@ from tests.test_storage import case, refused
 
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints import open_checkpoint
-from interbasin.networks.checkpoints.base import gathered
+from interbasin.networks.checkpoints.checkpoint import gathered
 from interbasin.networks.checkpoints.safetensors_files import open_safetensors
 
 A, B = torch.arange(4.0), torch.ones(2, 3, dtype=torch.bfloat16)

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from interbasin.counting import counted
 from interbasin.errors import CheckpointError
-from interbasin.networks.checkpoints.adapters import CONFIGURATION, Adapter, read_adapter
-from interbasin.networks.checkpoints.base import Checkpoint, Source, gathered
+from interbasin.networks.checkpoints.checkpoint import Checkpoint, Source, gathered
 from interbasin.networks.checkpoints.faults import head_of, kind_of, listed, path_of, read_json
+from interbasin.networks.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.networks.checkpoints.quantised import (
     refuse_quantised_configuration,
     refuse_quantised_file,

@@ -18,7 +18,7 @@ from tests.test_storage import case, left_in, refused
 
 from interbasin.errors import CheckpointError, DataError, FileError
 from interbasin.networks.checkpoints import open_checkpoint, write_checkpoint, write_into
-from interbasin.networks.checkpoints.writing import is_our_file, is_our_folder
+from interbasin.networks.checkpoints.write import is_our_file, is_our_folder
 
 W = torch.arange(6.0).reshape(2, 3)
 INDEX = "model.safetensors.index.json"

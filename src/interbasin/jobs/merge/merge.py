@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from interbasin.errors import DataError, UnknownNameError
-from interbasin.jobs.merge.methods import resolved
-from interbasin.networks.checkpoints.base import Checkpoint
-from interbasin.networks.checkpoints.layout import SHARD
+from interbasin.jobs.merge.methods import resolve
+from interbasin.networks.checkpoints.checkpoint import Checkpoint
+from interbasin.networks.checkpoints.write import SHARD
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from interbasin.jobs.merge.files import Merged
-    from interbasin.jobs.merge.recipe import Recipe
+    from interbasin.jobs.merge.on_disk import MergeResult
 
     Module = TypeVar("Module", bound=nn.Module)
 else:
@@ -78,7 +76,7 @@ def merge(
     max_shard_bytes: int = ...,
     force: bool = ...,
     progress: Callable[[int], None] | None = ...,
-) -> Merged: ...
+) -> MergeResult: ...
 
 
 def merge(
@@ -100,7 +98,7 @@ def merge(
     force: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Any:
-    r"""One network of several that share their coordinates; a tensor at a time.
+    r"""One network of several that share their coordinates, made tensor by tensor.
 
     ====================  ========================================================================================
     ``lerp``              :math:`(1 - t) m_1 + t m_2`, two models
@@ -109,7 +107,7 @@ def merge(
     ``average``           :math:`\sum_i w_i m_i`, the weights divided by their sum
     ``task-arithmetic``   :math:`b + \lambda \sum_i w_i (m_i - b)`
     ``ties``              :math:`b + \lambda \tau`: every update trimmed to its ``density`` largest entries, a sign
-                          elected for every number, the mean of the updates that have it
+                          elected for each number, the mean of the updates that have it
     ====================  ========================================================================================
 
     Calculated in float32 (float64 for such tensors) and rounded once. Tensors that are the same in all networks are
@@ -119,7 +117,7 @@ def merge(
     Args:
         models: Modules; mappings of names to tensors; or, with ``output``, folders and files with weights.
         method: One of the above.
-        weights: One a model, equal ones by default: ones for task-arithmetic and ties. Not of the base, which has none.
+        weights: One per model, equal ones by default: ones for task-arithmetic and ties. The base has none.
         base: The network that the models were fine-tuned from, for task-arithmetic and ties; of the same sort as they.
         t: Where between two models, 0.5 by default; 0 is the first.
         density: For ties: the share of every update that is kept, in each tensor by itself; 0.5 by default.
@@ -140,8 +138,8 @@ def merge(
         progress: Called with the number of tensors that are done.
 
     Returns:
-        A new module of the first one's class; a mapping of tensors; or, with ``output``, a `Merged` that tells what was
-        written. Nothing that is given changes.
+        A new module of the first one's class; a mapping of tensors; or, with ``output``, a `MergeResult` that
+        tells what was written. Nothing that is given changes.
 
     Raises:
         UnknownNameError: if there is no such method or dtype.
@@ -166,18 +164,35 @@ def merge(
         raise DataError(f"merge takes a list of models, found a {type(models).__name__}; put them into a list.")
     if not models:
         raise DataError("merge was given no models; give at least one.")
-    recipe = resolved(method, len(models), base=base is not None, weights=weights, t=t, density=density, scale=scale)
-    kind = _kind(dtype)
-    given = [*models, *([] if base is None else [base])]
-    aligning = None if align is None else _aligning(align, base, inputs, seed)
-    if output is not None:
-        return _to_disk(
-            given, recipe, base is not None, output, kind, aligning, reset, max_shard_bytes, force, progress
-        )
-    return _in_memory(given, recipe, base is not None, kind, aligning, reset)
+    recipe = resolve(method, len(models), base=base is not None, weights=weights, t=t, density=density, scale=scale)
+    kind = None if dtype is None else str(dtype).removeprefix("torch.")
+    if kind not in (None, *DTYPES):
+        raise UnknownNameError.of("dtype to merge in", kind, DTYPES)
+    networks = [*models, *([] if base is None else [base])]
+    aligning = None
+    if align is not None:
+        _require_alignment_by_weights(align, base)
+        aligning = (align, inputs, seed)
+    if output is None:
+        from interbasin.jobs.merge.in_memory import merge_in_memory
+
+        return merge_in_memory(networks, recipe, kind, aligning, reset)
+    from interbasin.jobs.merge.on_disk import merge_on_disk
+
+    return merge_on_disk(
+        networks,
+        recipe,
+        output,
+        kind=kind,
+        align=aligning,
+        reset=reset,
+        max_shard_bytes=max_shard_bytes,
+        force=force,
+        progress=progress,
+    )
 
 
-def _aligning(method: str, base: object, inputs: Any, seed: int) -> tuple[str, Any, int]:
+def _require_alignment_by_weights(method: str, base: object) -> None:
     from interbasin.jobs.rebasin.methods import METHODS, chosen
 
     if base is not None:
@@ -185,116 +200,10 @@ def _aligning(method: str, base: object, inputs: Any, seed: int) -> tuple[str, A
             "Networks that were fine-tuned from one base share its coordinates already, and would lose them by being "
             "aligned; leave align= out, or merge by a method without a base."
         )
-    found, _ = chosen(method, None, has_data=True, has_labels=True)
-    if found.needs:
+    alignment, _ = chosen(method, None, has_data=True, has_labels=True)
+    if alignment.needs:
         without = ", ".join(name for name, one in METHODS.items() if not one.needs)
         raise DataError(
             f"{method} looks at data, and a merge aligns by weights alone; align by {without}, or put the networks "
             "into common coordinates with rebasin first and merge what that gives."
         )
-    return method, inputs, seed
-
-
-def _to_disk(
-    given: list[Any],
-    recipe: Recipe,
-    has_base: bool,
-    output: str | os.PathLike[str],
-    kind: str | None,
-    aligning: tuple[str, Any, int] | None,
-    reset: Any,
-    max_shard_bytes: int,
-    force: bool,
-    progress: Callable[[int], None] | None,
-) -> Merged:
-    started = time.perf_counter()
-    from interbasin.jobs.merge.files import merge_files, refuse_in_the_way
-    from interbasin.jobs.merge.stored import open_network
-
-    for one in given:
-        if not isinstance(one, str | os.PathLike | Checkpoint):
-            raise DataError(
-                f"With an output, merge goes from disk to disk, and a {type(one).__name__} was given; give folders or "
-                "files with weights, or merge in memory and use interbasin.networks.write_checkpoint."
-            )
-    if not isinstance(max_shard_bytes, int) or isinstance(max_shard_bytes, bool) or max_shard_bytes < 1:
-        raise DataError(
-            f"max_shard_bytes is a number of bytes, 1 or more, found {max_shard_bytes!r}; try 5_000_000_000."
-        )
-    opened, align = [open_network(one) for one in given], None
-    if aligning is not None:
-        from interbasin.jobs.merge.aligning import aligned_networks
-
-        refuse_in_the_way(output, opened, force)
-        opened, told = aligned_networks(given, opened, *aligning)
-        align = (aligning[0], told)
-    if reset is not None:
-        from interbasin.jobs.merge.resetting import built_for_reset
-
-        refuse_in_the_way(output, opened, force)
-        reset = built_for_reset(given[0], opened[0], reset)
-    models, base = (opened[:-1], opened[-1]) if has_base else (opened, None)
-    return merge_files(
-        models,
-        output,
-        recipe,
-        base,
-        kind=kind,
-        align=align,
-        reset=reset,
-        max_shard_bytes=max_shard_bytes,
-        force=force,
-        progress=progress,
-        started=started,
-    )
-
-
-def _in_memory(
-    given: list[Any],
-    recipe: Recipe,
-    has_base: bool,
-    kind: str | None,
-    aligning: tuple[str, Any, int] | None,
-    reset: Any,
-) -> Any:
-    from torch import nn
-
-    from interbasin.jobs.merge.memory import merge_modules, merge_tensors
-
-    models, base = (given[:-1], given[-1]) if has_base else (given, None)
-    if all(isinstance(one, nn.Module) for one in given):
-        if kind is not None:
-            raise DataError("dtype is for checkpoints and tensors; for modules call .to(dtype) on the merged one.")
-        if aligning is not None:
-            from interbasin.jobs.merge.aligning import aligned_modules
-
-            models = aligned_modules(models, *aligning)
-        if reset is None:
-            return merge_modules(models, recipe, base)
-        from interbasin.jobs.merge.resetting import reset_module
-
-        return reset_module(lambda: merge_modules(models, recipe, base), models[0], reset)
-    if all(isinstance(one, Mapping) for one in given):
-        if aligning is not None:
-            raise DataError(
-                "align= traces networks, and tensors alone tell no network; give modules, or MODELs on disk."
-            )
-        if reset is not None:
-            raise DataError(
-                "reset= runs the merged network, and tensors alone tell no network; give modules, or MODELs on disk."
-            )
-        return merge_tensors(models, recipe, base, kind)
-    sorts = ", ".join(dict.fromkeys(type(one).__name__ for one in given))
-    raise DataError(
-        f"In memory merge takes modules or mappings of tensors, all of one sort, found {sorts}; give such, or for "
-        "folders and files say where to write (output=)."
-    )
-
-
-def _kind(dtype: Any) -> str | None:
-    if dtype is None:
-        return None
-    kind = str(dtype).removeprefix("torch.")
-    if kind not in DTYPES:
-        raise UnknownNameError.of("dtype to merge in", kind, DTYPES)
-    return kind

@@ -10,7 +10,7 @@ from tests.test_storage import refused
 
 from interbasin import merge
 from interbasin.errors import DataError, UnknownNameError
-from interbasin.jobs.merge.methods import resolved
+from interbasin.jobs.merge.methods import resolve
 
 A, B, C = tensors(1), tensors(2), tensors(3)
 
@@ -20,15 +20,15 @@ A, B, C = tensors(1), tensors(2), tensors(3)
     [
         ({"models": [A, B, C], "method": "lerp"}, ("lerp goes from one model to another", "was given 3;", "average")),
         ({"models": [A], "method": "slerp"}, ("slerp goes from one model to another", "was given 1;")),
-        ({"models": [A, B], "weights": [1]}, ("a weight a model, and was given 2 models", "and 1 weight (1)")),
+        ({"models": [A, B], "weights": [1]}, ("one weight per model, and was given 2 models", "and 1 weight (1)")),
         ({"models": [A, B], "weights": [1, math.nan]}, ("A weight of a merge is a number", "nan")),
         ({"models": [A, B], "weights": [1, math.inf]}, ("A weight of a merge is a number", "inf")),
         ({"models": [A, B], "weights": [1, True]}, ("A weight of a merge is a number", "True")),
         ({"models": [A, B], "weights": [1, -1]}, ("divides its weights by their sum, which is 0 (1, -1)",)),
         ({"models": [A, B], "weights": [0, 0]}, ("divides its weights by their sum, which is 0",)),
-        ({"models": [A, B], "weights": "11"}, ("weights is a list with a number a model", "give 2 numbers")),
+        ({"models": [A, B], "weights": "11"}, ("weights is a list with one number per model", "give 2 numbers")),
         ({"models": [A, B], "weights": [1e308, 1e308]}, ("weights of average add up to more than a number holds",)),
-        ({"models": [A, B], "weights": 1}, ("weights is a list with a number a model", "give 2 numbers")),
+        ({"models": [A, B], "weights": 1}, ("weights is a list with one number per model", "give 2 numbers")),
         ({"models": [A, B], "method": "ties", "base": C, "weights": [1, -1]}, ("weights of zero or more", "1, -1")),
         ({"models": [A, B], "method": "ties", "base": C, "weights": [0, 0]}, ("needs a weight above zero",)),
         ({"models": [A, B], "method": "ties", "base": C, "density": 0}, ("above 0 and at most 1, found 0",)),
@@ -63,11 +63,10 @@ def test_an_unknown_dtype_is_refused():
 
 
 def test_defaults_are_filled_in():
-    assert resolved("average", 4, base=False).weights == (0.25,) * 4
-    assert resolved("lerp", 2, base=False).t == 0.5
-    found = resolved("ties", 2, base=True)
-    assert (found.weights, found.density, found.scale) == ((1.0, 1.0), 0.5, 1.0)
+    assert resolve("average", 4, base=False).options == {"weights": (0.25,) * 4}
+    assert resolve("lerp", 2, base=False).options == {"t": 0.5}
+    assert resolve("ties", 2, base=True).options == {"weights": (1.0, 1.0), "density": 0.5, "scale": 1.0}
 
 
 def test_weights_of_an_average_may_extrapolate():
-    assert resolved("average", 2, base=False, weights=[3, -1]).weights == (1.5, -0.5)
+    assert resolve("average", 2, base=False, weights=[3, -1]).weights == (1.5, -0.5)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from interbasin.errors import ShapeError, WiringError
 from interbasin.extras import import_extra
 from interbasin.networks.wiring import Alignment, carry, wire
-from interbasin.networks.wiring.adapter_names import factor_of, plain_name
 
 peft = import_extra("peft", "Wiring a network with a LoRA on it", "hf")
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -118,11 +117,3 @@ def test_factors_of_different_ranks_are_refused(alignment) -> None:
         carry(pair, alignment)
     two = {"up.lora_A.one.weight": torch.zeros(2, 8), "up.lora_B.two.weight": torch.zeros(12, 3)}
     assert list(carry(two, alignment)) == list(two)  # of two adapters
-
-
-def test_names_are_read_back_to_those_of_the_network_beneath() -> None:
-    assert plain_name("base_model.model.head.modules_to_save.default.bias") == "head.bias"
-    assert plain_name("head.original_module.bias") == "head.bias"
-    bias = factor_of("a.b.lora_B.default.bias")
-    assert bias is not None and bias.is_bias and (bias.layer, bias.adapter) == ("a.b", "default")
-    assert factor_of("a.b.lora_C.weight") is None

@@ -1,18 +1,16 @@
-"""What lies beside the weights: whether the networks' configurations tell of one architecture, and what differs."""
+"""What lies beside the weights: whether configurations are of one architecture, and in what they differ."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from interbasin.errors import WiringError
-from interbasin.jobs.merge.stored import StoredNetwork
 from interbasin.networks.checkpoints.faults import listed, read_json
 from interbasin.storage import write_document
 
-__all__ = ["check_configurations", "donor_of", "note_dtype"]
+__all__ = ["compare_configurations", "note_dtype"]
 
 CONFIGURATION = "config.json"
 # Settings that change nothing in what a network computes.
@@ -32,32 +30,27 @@ BESIDES = {
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
-def donor_of(networks: Sequence[StoredNetwork]) -> StoredNetwork | None:
-    """The network whose configuration and tokenizer are copied along: the first that is a folder."""
-    return next((one for one in networks if one.checkpoint.folder is not None), None)
-
-
-def check_configurations(networks: Sequence[StoredNetwork]) -> list[str]:
-    """What a reader of the result should know of the configurations and tokenizers.
+def compare_configurations(folders: Sequence[Path]) -> list[str]:
+    """What a reader of the result should know of the configurations and tokenizers in these folders.
 
     Raises:
         WiringError: if they are of different architectures, though their tensors are called the same.
     """
-    folders = [one.checkpoint.folder for one in networks if one.checkpoint.folder is not None]
     configured = [
         (folder, read_json(folder / CONFIGURATION)) for folder in folders if (folder / CONFIGURATION).is_file()
     ]
     remarks = []
-    for folder, found in configured[1:]:
+    for folder, settings in configured[1:]:
         first, expected = configured[0]
-        if found.get("model_type") != expected.get("model_type"):
+        if settings.get("model_type") != expected.get("model_type"):
             raise WiringError(
                 f"{first} is of the architecture {expected.get('model_type')} and {folder} of "
-                f"{found.get('model_type')}, "
-                "which compute differently though their tensors are alike; if they may be merged, give the weights' "
-                "files themselves, for which no configuration is read."
+                f"{settings.get('model_type')}, which compute differently though their tensors are alike; if they may "
+                "be merged, give the weights' files themselves, for which no configuration is read."
             )
-        differing = [key for key in sorted(expected.keys() | found.keys()) if _differ(key, expected, found)]
+        # A setting that is left out stands for a default that is not known here.
+        shared = sorted((expected.keys() & settings.keys()) - BESIDES)
+        differing = [key for key in shared if json.dumps(expected[key]) != json.dumps(settings[key])]
         if differing:
             remarks.append(
                 f"The configurations of {first} and {folder} differ in {listed(differing)}; the merged network has the "
@@ -78,11 +71,6 @@ def note_dtype(folder: Path, kind: str) -> None:
         settings = read_json(path)
         keys = [key for key in ("dtype", "torch_dtype") if key in settings] or ["torch_dtype"]
         write_document(path, settings | dict.fromkeys(keys, kind))
-
-
-def _differ(key: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
-    # A setting that is left out stands for a default that is not known here.
-    return key not in BESIDES and key in one and key in other and json.dumps(one[key]) != json.dumps(other[key])
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -1,0 +1,216 @@
+"""Merging on disk: from checkpoints to a checkpoint, so that memory is needed for a chunk of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interbasin.errors import CheckpointError, DataError, FileError
+from interbasin.jobs.merge.card import model_card
+from interbasin.jobs.merge.kernel import MergedTensors
+from interbasin.jobs.merge.methods import Recipe
+from interbasin.jobs.merge.model_config import compare_configurations, note_dtype
+from interbasin.networks.checkpoints.checkpoint import Checkpoint, LazyTensors
+from interbasin.networks.checkpoints.open import open_checkpoint
+from interbasin.networks.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
+from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
+from interbasin.outcome.hashes import Following, files_of
+from interbasin.storage import as_path, refuse_file_in_the_way
+
+__all__ = ["MergeResult", "merge_on_disk", "open_model"]
+
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """What a merge left on disk.
+
+    Attributes:
+        path: The folder or file.
+        method: How it was merged.
+        request: What was asked, defaults filled in.
+        metrics: ``tensors`` and ``parameters``, ``tensors_unchanged`` (the same in all networks), ``bytes``, ``files``.
+        remarks: Sentences that a user of the network should know.
+        seconds: How long it took.
+    """
+
+    path: Path
+    method: str
+    request: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    remarks: tuple[str, ...]
+    seconds: float
+
+    def summary(self) -> dict[str, Any]:
+        """All of it, fit for JSON."""
+        fields = {**vars(self), "output": str(self.path), "remarks": list(self.remarks), "metrics": dict(self.metrics)}
+        del fields["path"]
+        return fields
+
+
+def open_model(model: str | os.PathLike[str] | Checkpoint) -> Checkpoint:
+    """The weights of a MODEL: a folder, a file, ``NAME@weights``, or a checkpoint that is open already.
+
+    Raises:
+        CheckpointError: if there are none, or they are quantised or those of an adapter.
+    """
+    if isinstance(model, str) and "@" in model and not Path(model).exists():
+        model = model.partition("@")[2]  # what names the architecture is of no use here
+    checkpoint = model if isinstance(model, Checkpoint) else open_checkpoint(model)
+    if checkpoint.adapter is not None:
+        kind = "a LoRA" if checkpoint.adapter.is_lora else f"an adapter ({checkpoint.adapter.method})"
+        of = f" of {checkpoint.adapter.base}" if checkpoint.adapter.base else ""
+        raise CheckpointError(
+            f"{checkpoint.path} is {kind}{of} and not a network, and its factors cannot be merged one by one; merge it "
+            "into its base first (PEFT: model.merge_and_unload(), then save_pretrained) and give that folder."
+        )
+    return checkpoint
+
+
+def merge_on_disk(
+    models: Sequence[Any],
+    recipe: Recipe,
+    output: str | os.PathLike[str],
+    *,
+    kind: str | None,
+    align: tuple[str, Any, int] | None,
+    reset: Any,
+    max_shard_bytes: int,
+    force: bool,
+    progress: Callable[[int], None] | None,
+) -> MergeResult:
+    """Write the merged network; see `interbasin.merge`.
+
+    Args:
+        models: The MODELs and, for a recipe that needs one, the base behind them.
+        align: The method of alignment, inputs to trace with, and a seed.
+    """
+    started = time.perf_counter()
+    for model in models:
+        if not isinstance(model, str | os.PathLike | Checkpoint):
+            raise DataError(
+                f"With an output, merge goes from disk to disk, and a {type(model).__name__} was given; give folders "
+                "or files with weights, or merge in memory and use interbasin.networks.write_checkpoint."
+            )
+    require_shard_size(max_shard_bytes)
+    target, checkpoints = as_path(output), [open_model(model) for model in models]
+    # All that can be refused is, before anything is read or written.
+    _refuse_in_the_way(target, checkpoints, force)
+    remarks = compare_configurations([one.folder for one in checkpoints if one.folder is not None])
+    request = _request(recipe, checkpoints, kind)
+    tensors: list[LazyTensors] = [*checkpoints]
+    if align is not None:
+        from interbasin.jobs.merge.align import align_checkpoints
+
+        tensors, sentence = align_checkpoints(models, checkpoints, *align)
+        request["align"] = align[0]
+        remarks.append(sentence)
+    networks = [(checkpoint.label, network) for checkpoint, network in zip(checkpoints, tensors, strict=True)]
+    merged = MergedTensors(networks, recipe, kind, progress)
+    if reset is not None:
+        from interbasin.jobs.merge.batch_norm import reset_on_disk
+
+        merged.replaced, request["reset"] = reset_on_disk(
+            models[0], checkpoints[0], reset, MergedTensors(networks, recipe), merged.entries
+        )
+        remarks.append(
+            f"The running statistics of batch norms were estimated anew, on {request['reset']}: they are those of the "
+            "merged network."
+        )
+    if target.suffix == ".safetensors":
+        note = json.dumps({**request, "sha256": {one.label: files_of(one.label).sha256 for one in checkpoints}})
+        write_checkpoint(target, merged, metadata={"merge": note}, force=force)
+        metrics = _metrics(merged, 1)
+    else:
+        metrics = _write_folder(target, merged, checkpoints, remarks, request, recipe, max_shard_bytes, force, started)
+    return MergeResult(
+        target,
+        recipe.method.name,
+        request,
+        metrics,
+        (*remarks, *merged.remarks),
+        time.perf_counter() - started,
+    )
+
+
+def _write_folder(
+    target: Path,
+    merged: MergedTensors,
+    checkpoints: Sequence[Checkpoint],
+    remarks: Sequence[str],
+    request: Mapping[str, Any],
+    recipe: Recipe,
+    max_shard_bytes: int,
+    force: bool,
+    started: float,
+) -> dict[str, float]:
+    """Write the outcome's folder; the metrics. Configuration and tokenizer are those of the first that is a folder."""
+    names = [f"model {number + 1}" for number in range(len(checkpoints))]
+    if recipe.method.needs_base:
+        names[-1] = "base"
+    with (
+        new_outcome(target, job="merge", request=request, force=force, elapsed=time.perf_counter() - started) as draft,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        # Hashing takes no lock of Python's: on a second core it costs no time.
+        hashes = [
+            thread.submit(draft.add_input, name, checkpoint.label)
+            for name, checkpoint in zip(names, checkpoints, strict=True)
+        ]
+        following = Following()
+        with draft.filled("model", "checkpoint", following) as folder, following, draft.timed("merge"):
+            count = write_into(
+                folder,
+                merged,
+                like=next((one for one in checkpoints if one.folder is not None), None),
+                max_shard_bytes=max_shard_bytes,
+                destination=target,
+                listener=following.reached,
+            )
+            if request["dtype"] is not None:
+                note_dtype(folder, request["dtype"])
+        draft.metrics |= _metrics(merged, count)
+        draft.warnings += [*remarks, *merged.remarks]
+        files = [one.result() for one in hashes]
+        draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.warnings, folder))
+        return draft.metrics
+
+
+def _metrics(merged: MergedTensors, files: int) -> dict[str, float]:
+    return {
+        "tensors": len(merged.entries),
+        "parameters": merged.numel,
+        "tensors_unchanged": merged.unchanged,
+        "bytes": merged.nbytes,
+        "files": files,
+    }
+
+
+def _request(recipe: Recipe, checkpoints: Sequence[Checkpoint], kind: str | None) -> dict[str, Any]:
+    labels = [one.label for one in checkpoints]
+    options = {name: list(value) if name == "weights" else value for name, value in recipe.options.items()}
+    base = labels.pop() if recipe.method.needs_base else None
+    return {"models": labels, "method": recipe.method.name, **options, "base": base, "dtype": kind}
+
+
+def _refuse_in_the_way(target: Path, checkpoints: Sequence[Checkpoint], force: bool) -> None:
+    """Refuse a destination that is taken, or that is one of the inputs, lies in one or holds one."""
+    new = Path(os.path.realpath(target))
+    for checkpoint in checkpoints:
+        old = Path(os.path.realpath(checkpoint.path))
+        if new == old or new.is_relative_to(old) or old.is_relative_to(new):
+            raise FileError(
+                f"Asked to write the merged network to {target}, where {checkpoint.label} is, which it is made from; "
+                "choose another name."
+            )
+    if target.suffix == ".safetensors":
+        refuse_file_in_the_way(target, force=force, ours=is_our_file)
+    else:
+        refuse_outcome_in_the_way(target, force=force)
