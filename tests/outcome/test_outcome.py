@@ -380,9 +380,10 @@ def test_an_error_of_the_job_leaves_nothing(tmp_path):
 
 
 SLOW = """
-import sys, time, torch
+import signal, sys, time, torch
 from interbasin.outcome import new_outcome
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which programs in the background inherit as ignored
 with new_outcome(sys.argv[1], job="slow", request={}, force=True) as out:
     out.metrics["barrier"] = 2.0
     out.write_checkpoint({"w": torch.ones(1000)})
