@@ -165,6 +165,7 @@ def test_batches_are_the_callers_to_change(save: Callable[[Path, Array], Path], 
 ONE_GROUP = [partial(save_lists, row_group_size=10**6), partial(save_fixed_lists, row_group_size=10**6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", [save_npy, save_stored, save_compressed, *ONE_GROUP])
 def test_memory_is_bounded_by_batches_and_not_by_the_file(save: Callable[[Path, Array], Path], tmp_path: Path) -> None:
     # 40 MB of random numbers, which do not compress.

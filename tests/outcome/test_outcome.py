@@ -380,9 +380,10 @@ def test_an_error_of_the_job_leaves_nothing(tmp_path):
 
 
 SLOW = """
-import sys, time, torch
+import signal, sys, time, torch
 from interbasin.outcome import new_outcome
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which programs in the background inherit as ignored
 with new_outcome(sys.argv[1], job="slow", request={}, force=True) as out:
     out.metrics["barrier"] = 2.0
     out.write_checkpoint({"w": torch.ones(1000)})
@@ -403,12 +404,14 @@ def stop(process: subprocess.Popen[str], how: signal.Signals) -> None:
     process.communicate(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_interrupted_leaves_what_was_there_before(saved, tmp_path):
     stop(start(saved), signal.SIGINT)
     assert left_in(tmp_path) == ["out", *(f"out/{name}" for name in FILES)]
     assert Outcome.load(saved).metrics["barrier"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_tidies_up(saved, tmp_path):
     stop(start(saved), signal.SIGKILL)
     assert Outcome.load(saved).metrics["barrier"] == 1.0
@@ -416,6 +419,7 @@ def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_
     assert [name for name in left_in(tmp_path) if name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_what_is_being_filled_is_not_tidied_away(saved, tmp_path):
     process = start(tmp_path / "slow")
     try:
@@ -437,6 +441,7 @@ def test_a_file_system_without_locks_is_never_swept(tmp_path, monkeypatch):
     assert left_in(folder) == []
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full_leaves_nothing(tmp_path):
     """A limit on the size of files is as hard as a full disk, and needs no disk to fill."""
     script = """

@@ -18,6 +18,8 @@ from interbasin.networks.checkpoints import open_checkpoint, write_checkpoint
 
 resource = pytest.importorskip("resource")  # as is os.fork, of Unix
 
+pytestmark = pytest.mark.slow
+
 W = torch.arange(5_000.0)
 COUNT = 20
 

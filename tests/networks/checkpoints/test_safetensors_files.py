@@ -69,6 +69,7 @@ def test_nothing_is_read_before_it_is_asked_for(file, monkeypatch):
     assert checkpoint == checkpoint and checkpoint != open_checkpoint(file) and hash(checkpoint)
 
 
+@pytest.mark.slow
 def test_many_tensors_cost_memory_for_one(tmp_path):
     save_file({f"t{i}": torch.full((1000,), float(i)) for i in range(50)}, tmp_path / "w.safetensors")
     checkpoint = open_checkpoint(tmp_path / "w.safetensors")

@@ -102,6 +102,7 @@ def test_a_tensor_made_where_another_was_is_not_taken_for_it(tmp_path):
     assert not found.ties and all(found[f"t{number}"][0] == number for number in range(50))
 
 
+@pytest.mark.slow
 def test_no_more_than_a_shard_is_in_memory(tmp_path):
     alive = 0
     most = 0

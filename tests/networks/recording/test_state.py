@@ -84,6 +84,7 @@ record(models, data, ["blocks.0.mlp.fc2:input", "norm:input"], state=sys.argv[1]
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path):
     folder = tmp_path / "s"
     command = [sys.executable, "-c", KILLED, str(folder)]
@@ -256,6 +257,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_runs_that_share_a_state_do_not_disturb_one_another(tmp_path):
     command = [sys.executable, "-c", TOGETHER, str(tmp_path / "s")]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]

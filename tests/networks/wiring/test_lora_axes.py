@@ -13,7 +13,6 @@ from interbasin.errors import ShapeError, WiringError
 from interbasin.extras import import_extra
 from interbasin.networks.wiring import Alignment, carry, wire
 
-peft = import_extra("peft", "Wiring a network with a LoRA on it", "hf")
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 
@@ -28,11 +27,16 @@ class Small(nn.Module):
         return self.head(torch.tanh(x + self.down(torch.relu(self.up(x)))))
 
 
+@pytest.fixture(scope="module")
+def peft() -> Any:
+    return import_extra("peft", "Wiring a network with a LoRA on it", "hf")
+
+
 def tokens() -> Tensor:
     return torch.randint(0, 9, (2, 5), generator=torch.Generator().manual_seed(0))
 
 
-def adapted(base: nn.Module, **settings: Any) -> Any:
+def adapted(peft: Any, base: nn.Module, **settings: Any) -> Any:
     config = peft.LoraConfig(r=2, **{"target_modules": ["up", "table"], **settings})
     network = peft.get_peft_model(copy.deepcopy(base), config).double().eval()
     generator = torch.Generator().manual_seed(1)
@@ -63,8 +67,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_a_network_with_a_lora_on_it_moves_through_the_wiring_of_its_base(base, alignment, settings: str) -> None:
-    network = adapted(base, **SETTINGS[settings])
+def test_a_network_with_a_lora_on_it_moves_through_the_wiring_of_its_base(peft, base, alignment, settings: str) -> None:
+    network = adapted(peft, base, **SETTINGS[settings])
     other = carry(network, alignment)
     torch.testing.assert_close(other(tokens()), network(tokens()), **CLOSE)
     moved = carry(network.state_dict(), alignment)
@@ -75,8 +79,8 @@ def test_a_network_with_a_lora_on_it_moves_through_the_wiring_of_its_base(base, 
     assert any(not torch.equal(moved[name], network.state_dict()[name]) for name in factors)
 
 
-def test_a_merged_lora_moves_too_and_can_be_taken_out_again(base, alignment) -> None:
-    network = adapted(base)
+def test_a_merged_lora_moves_too_and_can_be_taken_out_again(peft, base, alignment) -> None:
+    network = adapted(peft, base)
     expected = network(tokens())
     network.merge_adapter()
     other = carry(network, alignment)
@@ -85,8 +89,8 @@ def test_a_merged_lora_moves_too_and_can_be_taken_out_again(base, alignment) -> 
     torch.testing.assert_close(other(tokens()), expected, **CLOSE)
 
 
-def test_a_saved_lora_moves_by_the_names_in_its_file(base, alignment) -> None:
-    network = adapted(base, target_modules=["up", "down"])
+def test_a_saved_lora_moves_by_the_names_in_its_file(peft, base, alignment) -> None:
+    network = adapted(peft, base, target_modules=["up", "down"])
     saved = peft.get_peft_model_state_dict(network)
     moved = carry(saved, alignment)
     assert list(moved) == list(saved)
@@ -95,8 +99,8 @@ def test_a_saved_lora_moves_by_the_names_in_its_file(base, alignment) -> None:
     torch.testing.assert_close(there(tokens()), network(tokens()), **CLOSE)
 
 
-def test_a_dora_is_refused_by_name_and_moves_through_a_wiring_of_its_own(base, alignment) -> None:
-    network = adapted(base, target_modules=["up"], use_dora=True)
+def test_a_dora_is_refused_by_name_and_moves_through_a_wiring_of_its_own(peft, base, alignment) -> None:
+    network = adapted(peft, base, target_modules=["up"], use_dora=True)
     for subject in (network, network.state_dict(), peft.get_peft_model_state_dict(network)):
         with pytest.raises(WiringError, match=r"up\.lora_magnitude_vector.* belongs to a DoRA.*merge"):
             carry(subject, alignment)
@@ -104,7 +108,7 @@ def test_a_dora_is_refused_by_name_and_moves_through_a_wiring_of_its_own(base, a
     assert own.check(network, tokens()) < 1e-10
 
 
-def test_an_adapter_that_is_no_lora_is_refused_by_name(base, alignment) -> None:
+def test_an_adapter_that_is_no_lora_is_refused_by_name(peft, base, alignment) -> None:
     config = peft.IA3Config(target_modules=["up"], feedforward_modules=[])
     network = peft.get_peft_model(copy.deepcopy(base), config).double().eval()
     with pytest.raises(WiringError, match=r"ia3_l.*neither a factor of a LoRA"):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from interbasin.errors import DataError
-from interbasin.networks.wiring.adapter_names import Factor
+from interbasin.networks.checkpoints.lora import Factor
 from interbasin.networks.wiring.carry import require_numbers
 
 __all__ = ["Carried", "SquaredNorms", "Status", "TensorAccount"]

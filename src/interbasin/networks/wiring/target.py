@@ -10,7 +10,7 @@ from torch import nn
 
 from interbasin.errors import InterbasinError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity
-from interbasin.networks.wiring.adapter_names import plain_name
+from interbasin.networks.checkpoints.lora import plain_name
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.spaces import Axis, In, leaves

@@ -24,6 +24,8 @@ from tests.data.vectors.stores.translators import Plain, vectors
 
 from interbasin.data.vectors.stores import translate_vectors
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("INTERBASIN_KILLS", "20"))
 ROWS, BATCH = 6000, 20
 TRANSLATOR = Plain(6, 9)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
-import lancedb
-import lancedb.index
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +24,8 @@ ROWS, TRANSLATOR = 300, Plain(6, 9)
 @pytest.fixture(autouse=True)
 def database(tmp_path, monkeypatch):
     """A table that was written in two goes and of which a row was deleted again."""
+    import lancedb
+
     monkeypatch.chdir(tmp_path)
     database = lancedb.connect("db")
     whole = source(vectors(ROWS, 6))
@@ -32,6 +33,13 @@ def database(tmp_path, monkeypatch):
     made.add(whole.slice(200))
     made.delete("id = 'key 5'")
     return database
+
+
+def table(name: str, folder: str = "db") -> Any:
+    """The table ``name`` as a new connection reads it."""
+    import lancedb
+
+    return lancedb.connect(folder).open_table(name)
 
 
 def source(x: np.ndarray) -> pa.Table:
@@ -48,7 +56,7 @@ def of(table: pa.Table) -> np.ndarray:
 def test_order_ids_and_other_columns_are_kept(database, batch):
     old = database.open_table("old").to_arrow()
     done = translate_vectors(TRANSLATOR, "lance://db/old", "lance://db/new", rows_per_batch=batch)
-    new = lancedb.connect("db").open_table("new").to_arrow()
+    new = table("new").to_arrow()
     assert done.rows == len(new) == ROWS - 1
     assert new.drop(["v"]).equals(old.drop(["v"]))
     np.testing.assert_array_equal(of(new), translated(TRANSLATOR, of(old)))
@@ -79,7 +87,7 @@ def test_half_precision_is_kept(database):
     x = vectors(50, 6, "float16")
     database.create_table("half", source(x))
     translate_vectors(TRANSLATOR, "lance://db/half#v", "lance://db/new")
-    new = lancedb.connect("db").open_table("new").to_arrow()
+    new = table("new").to_arrow()
     assert new.schema.field("v").type.value_type == pa.float16()
     np.testing.assert_array_equal(of(new), translated(TRANSLATOR, x))
 
@@ -87,7 +95,7 @@ def test_half_precision_is_kept(database):
 def test_between_tables_and_files(database):
     translate_vectors(TRANSLATOR, "lance://db/old", "new.parquet")
     translate_vectors(Plain(9, 6), "new.parquet", "lance://db/back", column="v")
-    back = lancedb.connect("db").open_table("back").to_arrow()
+    back = table("back").to_arrow()
     assert back.column("id").equals(database.open_table("old").to_arrow().column("id"))
     np.testing.assert_array_equal(of(back), translated(Plain(9, 6), of(pq.read_table("new.parquet"))))
 
@@ -101,7 +109,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_table(database):
         assert not Path("db/new.lance").exists()
     done = translate_vectors(TRANSLATOR, "lance://db/old", "lance://db/new", **options)
     assert done.resumed_at >= 200
-    tables = [lancedb.connect("db").open_table(name).to_arrow() for name in ("new", "whole")]
+    tables = [table(name).to_arrow() for name in ("new", "whole")]
     assert tables[0].equals(tables[1])
 
 
@@ -109,10 +117,10 @@ def test_a_batch_without_the_word_that_it_was_written_is_written_once(database):
     with pytest.raises(Stopped):
         translate_vectors(TRANSLATOR, "lance://db/old", "lance://db/new", rows_per_batch=20, progress=stop_at(100))
     (folder,) = Path("db").glob(".interbasin-*")
-    growing = lancedb.connect(str(folder)).open_table("table")
+    growing = table("table", str(folder))
     growing.add(growing.to_arrow().slice(0, 20))
     translate_vectors(TRANSLATOR, "lance://db/old", "lance://db/new")
-    new = lancedb.connect("db").open_table("new").to_arrow()
+    new = table("new").to_arrow()
     assert new.column("id").equals(database.open_table("old").to_arrow().column("id"))
 
 
@@ -121,7 +129,7 @@ def test_a_table_that_exists_is_not_overwritten_unasked(database):
     with pytest.raises(FileError, match="lance://db/new exists already and nothing is overwritten unasked"):
         translate_vectors(TRANSLATOR, "lance://db/old", "lance://db/new")
     translate_vectors(TRANSLATOR, "lance://db/old", "lance://db/new", force=True)
-    assert lancedb.connect("db").open_table("new").count_rows() == ROWS - 1
+    assert table("new").count_rows() == ROWS - 1
 
 
 def test_the_source_is_never_written_to():
@@ -163,7 +171,9 @@ def test_what_the_library_refuses_is_one_sentence():
 
 
 def test_how_an_index_compares_is_found(database):
-    database.open_table("old").create_index("v", config=lancedb.index.IvfFlat(distance_type="dot", num_partitions=2))
+    from lancedb.index import IvfFlat
+
+    database.open_table("old").create_index("v", config=IvfFlat(distance_type="dot", num_partitions=2))
     lossy = Plain(6, 9, carries_norms=False)
     done = translate_vectors(lossy, "lance://db/old", "lance://db/new")
     assert any("has an index over its vectors; the new table has none yet" in one for one in done.remarks)

@@ -286,6 +286,7 @@ def test_files_batches_and_tensors_are_welcome(tmp_path):
     assert "The numbers are int8" in found(open_vectors(tmp_path / "q.npy"))["storage"].text
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_table():
     import tracemalloc
 
