@@ -17,6 +17,7 @@ from tests.test_storage import left_in, refused
 from torch import Tensor, nn
 
 from interbasin.errors import CheckpointError, DataError, FileError, ShapeError
+from interbasin.extras import import_extra
 from interbasin.networks.checkpoints import open_checkpoint
 from interbasin.networks.checkpoints.delta import LoraUpdate, add, difference
 from interbasin.networks.checkpoints.lora import (
@@ -60,7 +61,7 @@ def tokens() -> Tensor:
 
 def adapted(base: nn.Module, folder: Path, **settings: Any) -> Any:
     """``base`` with a LoRA of PEFT, whose numbers are drawn, and which is saved to ``folder``."""
-    import peft
+    peft = import_extra("peft", "This test", "hf")
 
     settings = {"r": 2, "lora_alpha": 3, "target_modules": ["up", "down", "square"], **settings}
     network = peft.get_peft_model(copy.deepcopy(base), peft.LoraConfig(**settings)).double().eval()
@@ -104,7 +105,7 @@ def test_base_plus_dense_update_is_what_peft_computes_and_merges(settings, tmp_p
 @pytest.mark.filterwarnings("ignore")
 def test_weights_stored_the_other_way_round_take_the_transpose(tmp_path):
     """As in GPT-2, where shapes tell it of some layers, and the class or the configuration of square ones."""
-    transformers = pytest.importorskip("transformers")
+    transformers = import_extra("transformers", "This test", "hf")
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=11, n_positions=7)
     base = transformers.GPT2LMHeadModel(config).double().eval()
     network = adapted(base, tmp_path / "a", target_modules=["c_attn", "c_proj"], fan_in_fan_out=True)
@@ -118,7 +119,7 @@ def test_weights_stored_the_other_way_round_take_the_transpose(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_tensors_of_a_network_in_memory_will_do(tmp_path):
-    import peft
+    peft = import_extra("peft", "This test", "hf")
 
     base = small()
     network = adapted(base, tmp_path / "adapter")
@@ -179,7 +180,7 @@ def test_what_has_no_factors_is_refused(update, rank, error, words):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("known", [True, False], ids=["modules known", "modules unknown"])
 def test_an_adapter_that_is_written_is_one_that_peft_loads(tmp_path, known, recwarn):
-    import peft
+    peft = import_extra("peft", "This test", "hf")
 
     base, tuned = small(), small()
     ranks = {"up": 3, "down": 2, "table": 2, "conv": 2, "square": 2}
@@ -218,7 +219,7 @@ def test_an_adapter_that_is_written_is_one_that_peft_loads(tmp_path, known, recw
 @pytest.mark.filterwarnings("ignore")
 def test_only_the_layers_that_are_named_get_factors(tmp_path):
     """A short name would mean a layer of a block as well."""
-    import peft
+    peft = import_extra("peft", "This test", "hf")
 
     base = nn.ModuleDict({"fc": nn.Linear(3, 3), "block": nn.ModuleDict({"fc": nn.Linear(3, 3)})})
     names = [name for name, _ in base.named_modules() if name]
