@@ -24,7 +24,7 @@ from tests import torchvision_operators  # noqa: F401  (before torchvision is im
 
 import torchvision  # isort: skip
 import transformers  # isort: skip
-from interbasin.data.digits import load_digits  # isort: skip
+from interbasin.datasets.digits import load_digits  # isort: skip
 from tests.architectures.randomise import randomise  # isort: skip
 
 VOCABULARY, CONTEXT = 256, 64

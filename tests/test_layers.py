@@ -9,11 +9,10 @@ from pathlib import Path
 
 PACKAGE = "interbasin"
 ORDER = [
-    "secrecy",
+    "text",
     "errors",
     "_version",
     "_lazy",
-    "counting",
     "arrays",
     "randomness",
     "storage",
@@ -23,12 +22,14 @@ ORDER = [
     "networks",
     "outcome",
     "evaluate",
+    "vectors",
+    "datasets",
     "jobs",
     "report",
-    "data",
     "demo",
     "cli",
     "__main__",
+    "data",
 ]
 
 

@@ -8,7 +8,7 @@ from interbasin._lazy import lazy_names
 from interbasin._version import __version__
 
 if TYPE_CHECKING:
-    from interbasin import data, errors, evaluate, fit, maps, networks, outcome, statistics
+    from interbasin import datasets, errors, evaluate, fit, maps, networks, outcome, statistics, vectors
     from interbasin.errors import InterbasinError
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
@@ -42,7 +42,7 @@ __all__ = [
     "bridge",
     "carry",
     "compose",
-    "data",
+    "datasets",
     "doctor",
     "errors",
     "evaluate",
@@ -58,10 +58,11 @@ __all__ = [
     "record",
     "statistics",
     "stitch",
+    "vectors",
     "wire",
 ]
 
-_FOLDERS = ("data", "errors", "evaluate", "fit", "maps", "networks", "outcome", "statistics")
+_FOLDERS = ("datasets", "errors", "evaluate", "fit", "maps", "networks", "outcome", "statistics", "vectors")
 _HOMES = {
     "Alignment": "interbasin.networks.wiring",
     "InterbasinError": "interbasin.errors",
@@ -87,4 +88,4 @@ _HOMES = {
 }
 
 # torch takes a second to import: it is not paid for before something needs it.
-__getattr__, __dir__ = lazy_names(__name__, _FOLDERS, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _FOLDERS, _HOMES, unlisted=("data",))

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from tests.test_storage import TOO_LONG, case, full_disk, interrupt, left_in, refused
 
 import interbasin as ib
-from interbasin import storage
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.networks import load_model
 from interbasin.outcome import Outcome, new_outcome, outcome, refuse_outcome_in_the_way
-from interbasin.outcome.abandoned import LOCK, claimed, sweep
 from interbasin.outcome.hashes import files_of
+from interbasin.storage import atomic
+from interbasin.storage.stale import LOCK, claimed, sweep
 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
@@ -342,7 +342,7 @@ FAULTS = {
     "a text": lambda patch, fault: patch.setattr(Path, "write_text", fault),
     "a hash": lambda patch, fault: patch.setattr("hashlib.file_digest", fault),
     "the flush": lambda patch, fault: patch.setattr(os, "fsync", fault),
-    "the exchange": lambda patch, fault: patch.setattr(storage, "_exchanged", fault),
+    "the exchange": lambda patch, fault: patch.setattr(atomic, "_exchanged", fault),
     "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
 }
 

@@ -26,13 +26,13 @@ from interbasin.cli.reading import (
     numbers,
     tokenizer_of,
 )
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
-    from interbasin.data import Batches
+    from interbasin.datasets import Batches
     from interbasin.networks.wiring import Alignment
     from interbasin.outcome import Outcome
 
@@ -200,7 +200,7 @@ def _checked_method(method: str) -> Callable[[Any, Batches, int], Callable[[nn.M
 def _show(console: Console, outcome: Outcome, batches: Batches, output: Path) -> None:
     metrics = outcome.metrics
     rows = [(name, number(metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in metrics]
-    console.print(f"{batches.samples.name}: {counted(batches.count, 'sample')}")
+    console.print(f"{batches.samples.name}: {plural(batches.count, 'sample')}")
     console.print(table(("figure", "value", "meaning"), rows, words=(0, 2)))
     errors = "alignment_error_relative."
     spaces = [name.removeprefix(errors) for name in metrics if name.startswith(errors)]

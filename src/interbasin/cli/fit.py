@@ -9,8 +9,8 @@ import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
 from interbasin.cli.vectors import Column, Keep, RowsPerBatch, SourceVectors, TargetColumn, TargetVectors, collect
-from interbasin.counting import counted
 from interbasin.errors import FileError
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -152,7 +152,7 @@ def _show(console: Console, found: Fit, rows: int, output: Path) -> None:
         ("rows", f"{rows:,}"),
         ("residual", f"{number(found.residual)}  (||m(x) - y|| / ||y||)"),
         ("explained", f"{number(found.explained)}  (share of the target's variance about its mean)"),
-        ("status", found.status + (f" after {counted(found.steps, 'step')}" if found.steps > 1 else "")),
+        ("status", found.status + (f" after {plural(found.steps, 'step')}" if found.steps > 1 else "")),
         ("written to", str(output)),
     ]
     console.print(table(("", ""), [("method", found.method), *facts], words=(0, 1)))

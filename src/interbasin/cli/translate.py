@@ -19,7 +19,7 @@ from interbasin.cli.translate_fit import fit
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from interbasin.jobs.translate.applying import Applied
+    from interbasin.jobs.translate.apply import Applied
 
 __all__ = ["translate"]
 
@@ -101,8 +101,9 @@ def apply(
           -o 'postgresql:?table=t&column=new'
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    from interbasin.data.vectors.stores import parse_address, translate_vectors
     from interbasin.jobs.translate import Card, Translator
+    from interbasin.jobs.translate.apply import translate_vectors
+    from interbasin.vectors.stores import parse_address
 
     fitted = Translator.load(translator)
     given = {"source_model": model, "metric": metric}

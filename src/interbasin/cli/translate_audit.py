@@ -12,7 +12,7 @@ import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, print_table, table
 from interbasin.cli.translating import Column, Force, Seed, matrix, request_of, rows_in, whole_numbers
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +90,7 @@ def audit(
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     counts = whole_numbers(curve, "--curve")
-    from interbasin.data.labels import read_labels, read_lines
+    from interbasin.datasets.labels import read_labels, read_lines
     from interbasin.jobs.translate import audit as find_out
     from interbasin.outcome import refuse_outcome_in_the_way
 
@@ -159,11 +159,11 @@ def audit(
 
 
 def _refuse_other_count(option: str, named: int, items: Path, column: str | None) -> None:
-    from interbasin.data import open_vectors
+    from interbasin.vectors import open_vectors
 
     rows = open_vectors(items, column=column if items.suffix.lower() != ".npy" else None).rows
     if named != rows:
-        message = f"names {counted(named, 'item')}, and {items} has {counted(rows, 'row')}; give a line for each."
+        message = f"names {plural(named, 'item')}, and {items} has {plural(rows, 'row')}; give a line for each."
         raise typer.BadParameter(message, param_hint=option)
 
 

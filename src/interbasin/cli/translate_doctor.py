@@ -48,10 +48,10 @@ def doctor(
       interbasin translate doctor 'lance://store/documents' -o out
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    from interbasin.data.vectors.stores import parse_address
-    from interbasin.data.vectors.stores.opening import open_rows
     from interbasin.jobs.translate import doctor as examined
     from interbasin.outcome import refuse_outcome_in_the_way
+    from interbasin.vectors.stores import parse_address
+    from interbasin.vectors.stores.opening import open_rows
 
     if output is not None:
         refuse_outcome_in_the_way(output, force=force)

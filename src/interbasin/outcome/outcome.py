@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from interbasin.counting import counted
 from interbasin.errors import FileError, UnknownNameError
 from interbasin.outcome.hashes import Digest, InputFiles, digest_of
 from interbasin.outcome.numbers import from_json, to_json
 from interbasin.storage import read_document
+from interbasin.text import plural
 
 if TYPE_CHECKING:  # jobs that need no torch write outcomes too, and torch takes longer to import than they do
     from interbasin.networks import Alignment, Checkpoint
@@ -180,8 +180,8 @@ class Outcome:
 
     def __repr__(self) -> str:
         figures = [f"{name}={self.metrics[name]:.4g}" for name in list(self.metrics)[:4]]
-        more = [f"{counted(len(self.metrics) - 4, 'more figure')}"] if len(self.metrics) > 4 else []
-        beside = [counted(len(self.artefacts), "artefact")] if self.artefacts else []
+        more = [f"{plural(len(self.metrics) - 4, 'more figure')}"] if len(self.metrics) > 4 else []
+        beside = [plural(len(self.artefacts), "artefact")] if self.artefacts else []
         return f"Outcome({', '.join([repr(str(self.folder)), self.job, *figures, *more, *beside])})"
 
     def written(self) -> list[str]:
@@ -191,7 +191,7 @@ class Outcome:
             if one.path != "."
             else next(iter(one.files))
             if len(one.files) == 1
-            else f"{counted(len(one.files), 'file')} of the {one.name}"
+            else f"{plural(len(one.files), 'file')} of the {one.name}"
             for one in self.artefacts
         ]
 

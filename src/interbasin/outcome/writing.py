@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
-from interbasin.outcome.abandoned import claimed, sweep
 from interbasin.outcome.hashes import Digest, Following, InputFiles, digest_of, files_of
 from interbasin.outcome.numbers import checked_number, plain, to_json
 from interbasin.outcome.outcome import (
@@ -33,6 +32,7 @@ from interbasin.outcome.outcome import (
     is_our_outcome,
 )
 from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
+from interbasin.storage.stale import claimed, sweep
 
 if TYPE_CHECKING:  # a job that needs no torch should not wait for it
     from torch import nn

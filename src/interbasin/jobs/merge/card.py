@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from interbasin._version import __version__
-from interbasin.counting import counted
 from interbasin.jobs.merge.methods import METHODS
 from interbasin.jobs.merge.recipe import Recipe
 from interbasin.outcome.hashes import InputFiles
+from interbasin.text import plural
 
 __all__ = ["model_card"]
 
@@ -44,7 +44,7 @@ def model_card(
     lines = "\n".join(f"| {_cell(name)} | {weight} | `{sha256}` |" for name, weight, sha256 in rows)
     notes = "".join(f"\n{remark}\n" for remark in remarks)
     made_with = ", ".join(f"{name} {number}" for name, number in versions.items())
-    size = f"{counted(metrics['parameters'], 'number')} in {counted(metrics['tensors'], 'tensor')}"
+    size = f"{plural(metrics['parameters'], 'number')} in {plural(metrics['tensors'], 'tensor')}"
     done = "Nothing was trained, and nothing was measured"
     if reset is not None:
         done = f"Nothing was trained; the statistics of batch norms were estimated on {reset}"
@@ -52,7 +52,7 @@ def model_card(
     return f"""{_front_matter(models, base, of_transformers)}
 # {title}
 
-A merge of {counted(len(models), "model")}{" and a base" if base else ""} by {method.title},
+A merge of {plural(len(models), "model")}{" and a base" if base else ""} by {method.title},
 made with interbasin {__version__}. {done}.
 
 | model | weight | SHA-256 |

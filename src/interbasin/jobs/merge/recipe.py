@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from interbasin.counting import counted
 from interbasin.errors import DataError
+from interbasin.text import plural
 
 __all__ = ["Recipe", "checked_density", "checked_number", "checked_weights"]
 
@@ -78,8 +78,8 @@ def checked_weights(values: Any, count: int, method: str, *, positive: bool, sum
     told = ", ".join(f"{weight:g}" for weight in weights)
     if len(weights) != count:
         raise DataError(
-            f"{method} takes a weight a model, and was given {counted(count, 'model')} and "
-            f"{counted(len(weights), 'weight')} ({told}); the base has none."
+            f"{method} takes a weight a model, and was given {plural(count, 'model')} and "
+            f"{plural(len(weights), 'weight')} ({told}); the base has none."
         )
     if positive and min(weights) < 0:
         raise DataError(f"{method} takes weights of zero or more, found {told}; leave out what should not count.")

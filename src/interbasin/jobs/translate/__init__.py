@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from interbasin._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from interbasin.jobs.translate.apply import translate_vectors
     from interbasin.jobs.translate.auditing import Audit, audit, pool_rows
     from interbasin.jobs.translate.bridging import Bridge, bridge, match_threshold, recalibrate
     from interbasin.jobs.translate.cards import Card
@@ -36,6 +37,7 @@ __all__ = [
     "pool_rows",
     "recalibrate",
     "stitch",
+    "translate_vectors",
 ]
 
 _HOMES = {
@@ -59,6 +61,7 @@ _HOMES = {
     "pool_rows": "interbasin.jobs.translate.auditing",
     "recalibrate": "interbasin.jobs.translate.bridging",
     "stitch": "interbasin.jobs.translate.stitching",
+    "translate_vectors": "interbasin.jobs.translate.apply",
 }
 
 # Applying a translation to a store needs no torch, which takes seconds to import in every worker of a cluster.

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from interbasin.counting import counted
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints.adapters import Adapter
 from interbasin.networks.checkpoints.dtypes import torch_dtype
 from interbasin.networks.checkpoints.faults import listed
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -228,7 +228,7 @@ class Checkpoint(Mapping[str, "Tensor"]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        size = f"{counted(len(self), 'tensor')}, {counted(self.numel, 'number')}"
+        size = f"{plural(len(self), 'tensor')}, {plural(self.numel, 'number')}"
         return f"Checkpoint({str(self.path)!r}, {self.kind}, {size})"
 
     def _stored(self, name: str) -> str:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import interbasin.jobs.translate.doctoring.checkup as checkup
-from interbasin.data import open_vectors
 from interbasin.errors import DataError, ShapeError
 from interbasin.jobs.translate import doctor
 from interbasin.jobs.translate.doctoring.mixture import Stretches
 from interbasin.outcome import Outcome
+from interbasin.vectors import open_vectors
 
 
 def healthy(rows: int = 600, width: int = 24, seed: int = 0) -> np.ndarray:

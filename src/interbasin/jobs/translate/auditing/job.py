@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interbasin.counting import counted
 from interbasin.errors import DataError
 from interbasin.evaluate.retrieval import Interval, Ranking, reranked
 from interbasin.jobs.translate.auditing.curve import counts_of, learning_curve
@@ -24,6 +23,7 @@ from interbasin.jobs.translate.auditing.slices import slices
 from interbasin.jobs.translate.auditing.unseen import Unseen
 from interbasin.jobs.translate.auditing.verdict import judged
 from interbasin.jobs.translate.translator import Translator
+from interbasin.text import plural
 
 __all__ = ["audit", "pool_rows"]
 
@@ -286,7 +286,7 @@ def _warnings(
     said = []
     asked, documents = int(yardstick.asked.sum()), len(material.documents)
     if asked < FEW_QUERIES:
-        said.append(f"With {counted(asked, 'query', 'queries')} the intervals are wide; give some hundreds.")
+        said.append(f"With {plural(asked, 'query', 'queries')} the intervals are wide; give some hundreds.")
     if asked < len(material.old_queries):
         said.append(f"{asked:,} of {len(material.old_queries):,} queries have labels; figures are over these.")
     share = len(material.old_pairs) / documents
@@ -296,7 +296,7 @@ def _warnings(
             "another form, translated vectors look better here than they are; say which they are with pair_rows=."
         )
     if found.zeros:
-        said.append(f"{counted(found.zeros, 'document')} of the index {'is' if found.zeros == 1 else 'are'} all zeros.")
+        said.append(f"{plural(found.zeros, 'document')} of the index {'is' if found.zeros == 1 else 'are'} all zeros.")
     lost = [name for name, one in fitted.items() if not one.carries_norms]
     if material.metric != "cosine" and lost:
         said.append(
@@ -304,7 +304,7 @@ def _warnings(
         )
     if known is not None and known.bound:
         said.append(
-            f"What the new model finds was measured among a pool of {counted(len(pool), 'document')} "
+            f"What the new model finds was measured among a pool of {plural(len(pool), 'document')} "
             f"({len(pool) / documents:.1%} of the index) and is an upper bound: overlaps, re-embedding the top and "
             "re-embedding everything would come out lower or equal. Of what translated searches brought into the pool, "
             f"{found.pool_overlap():.0%} the old one brought too."
@@ -312,7 +312,7 @@ def _warnings(
     if known is None:
         said.append(
             "Nothing is known of the new model's vectors of documents beyond the pairs: embed the "
-            f"{counted(len(pool), 'document')} of the pool ({len(pool) / documents:.1%} of the index) to have a bound "
+            f"{plural(len(pool), 'document')} of the pool ({len(pool) / documents:.1%} of the index) to have a bound "
             "of what re-embedding would bring."
         )
     return said

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from interbasin.counting import counted
 from interbasin.errors import FitError
 from interbasin.jobs.translate.auditing.material import Material
 from interbasin.jobs.translate.auditing.unseen import Unseen
 from interbasin.jobs.translate.translator import Translator
+from interbasin.text import plural
 
 __all__ = ["doubt_of_pairs"]
 
@@ -52,7 +52,7 @@ def doubt_of_pairs(material: Material, method: Translator, fitted: Unseen) -> st
         return None
     hits = int((nearer < 1).sum())
     return (
-        f"The pairs do not look like pairs: of {counted(len(rows), 'pair')} that the map did not see, translations "
+        f"The pairs do not look like pairs: of {plural(len(rows), 'pair')} that the map did not see, translations "
         f"find the right partner of {hits:,} (chance finds 1), with a mean cosine of {own.mean():.2f} to partners and "
         f"{cosines.mean():.2f} to all; are rows in the same order?"
     )

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interbasin.counting import counted
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.retrieval import Nearest, Ranking, nearest
 from interbasin.evaluate.retrieval.search import blocks_of
+from interbasin.text import plural
 
 __all__ = ["All", "IncompletePoolError", "Pool", "embedded_pool", "given_pool"]
 
@@ -119,7 +119,7 @@ def given_pool(needed: NDArray[np.int64], given: tuple[Any, Any], width: int) ->
     if len(missing):
         named = ", ".join(map(str, missing[:NAMED])) + (", ..." if len(missing) > NAMED else "")
         raise IncompletePoolError(
-            f"The pool lacks {counted(len(missing), 'document')} of the {len(needed):,} that these searches brought up "
+            f"The pool lacks {plural(len(missing), 'document')} of the {len(needed):,} that these searches brought up "
             f"or labels name ({named}); embed them too, and give the same pairs, queries, labels and methods as when "
             "the pool was listed.",
             missing,

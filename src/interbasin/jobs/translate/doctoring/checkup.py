@@ -11,7 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from interbasin.counting import counted
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.retrieval.search import blocks_of
@@ -19,6 +18,7 @@ from interbasin.jobs.translate.doctoring.lattice import largest_step, storage_of
 from interbasin.jobs.translate.doctoring.mixture import Stretches
 from interbasin.jobs.translate.row_hashes import hashes
 from interbasin.outcome import Outcome, new_outcome
+from interbasin.text import plural
 
 __all__ = ["Checkup", "Finding", "doctor"]
 
@@ -37,7 +37,7 @@ SPREAD = 0.25  # of lengths below 1, relative to their mean, that cutting leaves
 
 @runtime_checkable
 class Batched(Protocol):
-    """What gives its rows in batches, as `interbasin.data.open_vectors` does."""
+    """What gives its rows in batches, as `interbasin.vectors.open_vectors` does."""
 
     def batches(self, rows_per_batch: int, /) -> Iterator[NDArray[Any]]: ...
 
@@ -89,7 +89,7 @@ class Checkup(Measured):
     @property
     def basics(self) -> str:
         """What kind of table it is, on one line."""
-        about = [f"{counted(self.rows, 'row')} of {counted(self.width, 'number')}", self.dtype, self.lengths]
+        about = [f"{plural(self.rows, 'row')} of {plural(self.width, 'number')}", self.dtype, self.lengths]
         return ", ".join(filter(None, about))
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Checkup(Measured):
             return head + "nothing was found."
         return (
             head
-            + counted(len(self.findings), "finding")
+            + plural(len(self.findings), "finding")
             + "\n"
             + "\n".join(f"{one.severity}: {one.text}" for one in self.findings)
         )
@@ -145,8 +145,8 @@ def doctor(
     how far that goes).
 
     Args:
-        vectors: Rows: an array, which may be memory-mapped; what `interbasin.data.open_vectors` opens; a store as
-            `applying.Rows` has it; or batches of rows to iterate over, once.
+        vectors: Rows: an array, which may be memory-mapped; what `interbasin.vectors.open_vectors` opens; a store as
+            `interbasin.vectors.stores.rows.Rows` has it; or batches of rows to iterate over, once.
         rows_per_batch: Rows in memory at once.
         seed: Of what is sampled.
         progress: Told how many rows are done.
@@ -227,7 +227,7 @@ class _Kind:
 
     def named(self, what: str = "row") -> str:
         shown = ", ".join(map(str, self.first)) + (" ..." if self.count > len(self.first) else "")
-        return f"{counted(self.count, what)} ({shown})"
+        return f"{plural(self.count, what)} ({shown})"
 
 
 class _Duplicates:
@@ -357,7 +357,7 @@ class _State:
         found = self.duplicates
         if found.count:
             about = "about " if found.one_in > 1 else ""
-            named = found.kind.named() if found.one_in == 1 else f"{counted(found.count, 'row')}"
+            named = found.kind.named() if found.one_in == 1 else f"{plural(found.count, 'row')}"
             text = f"{about}{named} {'is an exact copy' if found.count == 1 else 'are exact copies'} of earlier ones."
             yield Finding("duplicate", "remark", found.count, tuple(found.kind.first), text)
 
@@ -433,7 +433,7 @@ class _State:
                 "warning",
                 max(1, many),
                 (self.longest_row,),
-                f"{counted(max(1, many), 'row')} of more than {LONG:.0f} times the usual length {self.median:.3g}; the "
+                f"{plural(max(1, many), 'row')} of more than {LONG:.0f} times the usual length {self.median:.3g}; the "
                 f"longest, row {self.longest_row}, has {self.longest:.3g}.",
             )
 
@@ -492,7 +492,7 @@ class _State:
             text = f"Only the first {used} of {self.width} dimensions are used, the rest is zero: cut vectors, padded."
             yield Finding("padded", "warning", self.good, (), text)
         elif short >= MIXED * self.good:
-            text = f"{counted(short, 'row')} end early in zeros and others do not: they were cut to other widths."
+            text = f"{plural(short, 'row')} end early in zeros and others do not: they were cut to other widths."
             yield Finding("padded", "warning", short, (), text)
         mean = self.sum / self.good
         if (
