@@ -13,6 +13,8 @@ ORDER = [
     "errors",
     "_version",
     "_lazy",
+    "checks",
+    "methods",
     "arrays",
     "randomness",
     "storage",
