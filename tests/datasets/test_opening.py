@@ -21,7 +21,7 @@ from tests.test_storage import TOO_LONG, case, refused
 
 from interbasin import data
 from interbasin.datasets import open_data, splits_of
-from interbasin.datasets.idx import read_idx
+from interbasin.datasets.arrays import read_idx
 from interbasin.datasets.shaping import shaping_like
 from interbasin.datasets.texts import longest
 from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, UnknownNameError

@@ -103,11 +103,11 @@ def apply(
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     from interbasin.jobs.translate import Card, Translator
     from interbasin.jobs.translate.apply import translate_vectors
-    from interbasin.vectors.stores import parse_address
+    from interbasin.vectors.stores import parse_uri
 
     fitted = Translator.load(translator)
     given = {"source_model": model, "metric": metric}
-    named = parse_address(vectors, column=column, table=table, key=key).shown
+    named = parse_uri(vectors, column=column, table=table, key=key).shown
     fitted.card_.refuse_others(Card.of(given), f"The vectors in {named}")
     kept = (0, 0)
     with contextlib.ExitStack() as stack:

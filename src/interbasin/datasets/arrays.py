@@ -1,8 +1,15 @@
-"""``.npy``, ``.npz`` and idx: samples along the first axis of an array, of any shape, read where they lie."""
+"""``.npy``, ``.npz`` and idx: samples along the first axis of an array, of any shape, read where they lie.
+
+The idx files of MNIST and its kin, gzipped or not, have a header that gives type and shape, and then the numbers.
+"""
 
 from __future__ import annotations
 
+import gzip
+import math
+import struct
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +23,11 @@ from torch import Tensor
 from interbasin.datasets.base import class_numbers
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError
 from interbasin.text import plural
-from interbasin.vectors.files.faults import damaged
+from interbasin.vectors.files.integrity import cut_short, damaged
 from interbasin.vectors.files.npy import MappedReader, open_npy
 from interbasin.vectors.files.npz import archive, open_npz
 
-__all__ = ["ArraySamples", "arrays_of", "open_npy_samples", "open_npz_samples"]
+__all__ = ["ArraySamples", "arrays_of", "idx_pairs", "open_npy_samples", "open_npz_samples", "read_idx"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,3 +144,48 @@ def _loaded(path: Path, name: str) -> NDArray[Any]:
         raise
     except Exception as error:  # a damaged archive makes numpy and zipfile raise many things
         raise damaged(path, error) from error
+
+
+TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+SPLITS = {"train": ("train",), "test": ("t10k", "test")}
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """The array in an idx file.
+
+    Raises:
+        FileError: if it is missing, damaged or cut short.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+    except FileNotFoundError as error:
+        raise FileError(
+            f"An idx file was to be read from {path}, but there is no such file; check the path."
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged(path, error) from error
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in TYPES or not content[3]:
+        raise FileError(f"{path} is not an idx file: it begins with {content[:4]!r}; give the original file of MNIST.")
+    axes, dtype = content[3], np.dtype(TYPES[content[2]])
+    if len(content) < 4 + 4 * axes:
+        raise cut_short(path, "its header is not complete")
+    shape = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
+    expected, found = math.prod(shape) * dtype.itemsize, len(content) - 4 - 4 * axes
+    if found < expected:
+        raise cut_short(path, f"its header promises {expected} bytes for shape {shape}, but {found} follow")
+    array = np.frombuffer(content, dtype, count=math.prod(shape), offset=4 + 4 * axes).reshape(shape)
+    return array.astype(dtype.newbyteorder("="))
+
+
+def idx_pairs(folder: Path) -> dict[str, tuple[Path, Path]]:
+    """The splits that a folder of idx files has: name to the file of images and that of labels."""
+    found = {}
+    for split, prefixes in SPLITS.items():
+        for prefix in prefixes:
+            images = sorted(folder.glob(f"{prefix}-images*idx3*"))
+            labels = sorted(folder.glob(f"{prefix}-labels*idx1*"))
+            if images and labels:
+                found[split] = images[0], labels[0]
+    return found

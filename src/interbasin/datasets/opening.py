@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from interbasin.datasets.arrays import ArraySamples, arrays_of, open_npy_samples, open_npz_samples
+from interbasin.datasets.arrays import ArraySamples, arrays_of, idx_pairs, open_npy_samples, open_npz_samples, read_idx
 from interbasin.datasets.base import Batches, Samples
 from interbasin.datasets.digits import load_digits
-from interbasin.datasets.idx import idx_pairs, read_idx
 from interbasin.datasets.images import open_images
 from interbasin.datasets.shaping import Shaping, shaping_like
 from interbasin.datasets.texts import TextSamples, longest, read_jsonl, read_lines, tokenizer_of
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.randomness import generator_of
-from interbasin.vectors.files.faults import check_begins
+from interbasin.vectors.files.integrity import check_begins
 
 if TYPE_CHECKING:
     from interbasin.networks.models.base import Inputs

@@ -32,7 +32,7 @@ SCRIPT = f"""
 import os, sys
 from tests.vectors.stores.translators import Plain
 from interbasin.jobs.translate.apply import translate_vectors
-from interbasin.vectors.stores import parquet, postgresql
+from interbasin.vectors.stores import parquet, postgresql_sink
 import psycopg
 print("ready", flush=True)
 for line in sys.stdin:

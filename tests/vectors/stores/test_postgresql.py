@@ -15,7 +15,7 @@ from tests.vectors.stores.translators import Plain, translated, vectors
 from interbasin.cli.output import in_options
 from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, StoreError, UnknownNameError
 from interbasin.jobs.translate.apply import translate_vectors
-from interbasin.vectors.stores import parse_address
+from interbasin.vectors.stores import parse_uri
 from interbasin.vectors.stores.postgresql import composed, matrix_of, parsed, reason_of
 
 ROWS, TRANSLATOR = 200, Plain(6, 9)
@@ -492,7 +492,7 @@ def test_no_password_is_ever_told(server, capsys):
         assert "kept" not in str(caught.value)
         told = f"{caught.value} {caught.value!r} {caught.value.__cause__} {capsys.readouterr()}"
         assert "hunter2" not in told.replace('sslmode value: "***"', ""), told
-    address = parse_address("postgresql://me:hun%20ter@host/db?table=docs")
+    address = parse_uri("postgresql://me:hun%20ter@host/db?table=docs")
     assert reason_of(ValueError('bad "postgresql://me:hun%20ter@host/db" hun ter'), address) == 'bad "***" ***'
 
 

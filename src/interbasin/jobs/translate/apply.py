@@ -24,10 +24,10 @@ from interbasin.jobs.translate.treatment import (
     norms_remark,
     translator_fingerprint,
 )
-from interbasin.vectors.stores.addresses import parse_address
-from interbasin.vectors.stores.files import ArrayRows
+from interbasin.vectors.stores.npy import ArrayRows
 from interbasin.vectors.stores.opening import open_rows, open_sink
 from interbasin.vectors.stores.rows import Piece, Rows, Sink, output_dtype
+from interbasin.vectors.stores.uri import parse_uri
 
 __all__ = ["ENGINES", "Applied", "apply", "batch_rows", "translate_vectors"]
 
@@ -144,8 +144,8 @@ def translate_vectors(
     """
     if engine not in ENGINES:
         raise UnknownNameError.of("engine", engine, ENGINES)
-    source = parse_address(os.fspath(vectors), column=column, table=table, key=key)
-    destination = parse_address(os.fspath(output))
+    source = parse_uri(os.fspath(vectors), column=column, table=table, key=key)
+    destination = parse_uri(os.fspath(output))
     rows = open_rows(source)
     if wrap:
         from interbasin.jobs.translate.wrap_faiss import wrapped

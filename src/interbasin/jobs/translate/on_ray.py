@@ -17,9 +17,9 @@ from typing import Any
 
 from interbasin.errors import FileError, InterbasinError, MissingExtraError
 from interbasin.jobs.translate.treatment import Treatment
-from interbasin.vectors.stores.addresses import Address
 from interbasin.vectors.stores.opening import open_rows
 from interbasin.vectors.stores.rows import Piece, Rows
+from interbasin.vectors.stores.uri import StoreURI
 
 __all__ = ["pieces_on_ray", "require_ray"]
 
@@ -32,7 +32,7 @@ def worth_telling(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Progress bars disabled")
 
 
-def require_ray(source: Address) -> None:
+def require_ray(source: StoreURI) -> None:
     """Nothing, if this source can be read by Ray.
 
     Raises:
@@ -50,7 +50,7 @@ def require_ray(source: Address) -> None:
         raise MissingExtraError.of("The engine 'ray'", "ray") from error
 
 
-def pieces_on_ray(source: Address, rows: Rows) -> Callable[[Treatment, int, int], Generator[Piece, None, None]]:
+def pieces_on_ray(source: StoreURI, rows: Rows) -> Callable[[Treatment, int, int], Generator[Piece, None, None]]:
     """A way of getting translated pieces, for `interbasin.jobs.translate.apply.apply`."""
 
     def pieces(treatment: Treatment, size: int, start: int) -> Generator[Piece, None, None]:
@@ -100,7 +100,7 @@ def pieces_on_ray(source: Address, rows: Rows) -> Callable[[Treatment, int, int]
 class Task:
     """What a worker does: one batch, read and translated."""
 
-    source: Address
+    source: StoreURI
     treatment: Any  # a reference, so that the translator is sent to each machine once
     size: int
 

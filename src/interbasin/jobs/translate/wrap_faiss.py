@@ -16,7 +16,7 @@ from interbasin.jobs.translate.bridging.steps import Steps
 from interbasin.jobs.translate.translator import Translator
 from interbasin.jobs.translate.treatment import FittedTranslator
 from interbasin.vectors.stores.faiss import FaissRows, library, write_index
-from interbasin.vectors.stores.files import refuse_unless_free
+from interbasin.vectors.stores.npy import refuse_unless_free
 from interbasin.vectors.stores.rows import Rows
 
 __all__ = ["affine_form", "wrapped"]

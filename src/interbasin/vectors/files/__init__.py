@@ -5,7 +5,6 @@
 """
 
 from interbasin.vectors.files.base import Batch, Reader, Vectors
-from interbasin.vectors.files.opening import open_vectors
-from interbasin.vectors.files.pairs import default_rows_per_batch, paired_batches
+from interbasin.vectors.files.opening import default_rows_per_batch, open_vectors, paired_batches
 
 __all__ = ["Batch", "Reader", "Vectors", "default_rows_per_batch", "open_vectors", "paired_batches"]

@@ -17,7 +17,7 @@ from numpy.lib import format as npy_format
 
 from interbasin.errors import DataError, FileError, ShapeError
 from interbasin.vectors.files.base import Batch, Vectors, batch_dtype
-from interbasin.vectors.files.faults import check_begins, cut_short, damaged
+from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
 
 __all__ = ["Header", "MappedReader", "open_npy", "read_header"]
 

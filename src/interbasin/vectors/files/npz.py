@@ -16,7 +16,7 @@ import numpy as np
 
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
 from interbasin.vectors.files.base import Batch, Reader, Vectors, batch_dtype
-from interbasin.vectors.files.faults import check_begins, cut_short, damaged
+from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
 from interbasin.vectors.files.npy import Header, MappedReader, read_header
 
 __all__ = ["StoredReader", "StreamedReader", "open_npz"]

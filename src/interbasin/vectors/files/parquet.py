@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from interbasin.errors import DataError, InterbasinError
 from interbasin.vectors.files.base import Batch, Vectors
-from interbasin.vectors.files.faults import check_begins, cut_short, damaged
+from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
 from interbasin.vectors.files.tables import Selection, first_width, select, to_matrix
 
 __all__ = ["ParquetReader", "open_parquet"]

@@ -1,9 +1,9 @@
 """Stores of vectors that are read and written: files, Lance tables, FAISS indexes, PostgreSQL tables.
 
-``addresses`` says what a VECTORS string means, ``rows`` what a source and a sink are, ``opening`` finds both, one file
-per store implements them, and ``unfinished`` keeps what an interrupted run wrote.
+``uri`` says what a VECTORS string means, ``rows`` what a source and a sink are, ``opening`` finds both, one file
+per store implements them, and an interrupted run goes on from its journal (`interbasin.storage.journal`).
 """
 
-from interbasin.vectors.stores.addresses import Address, parse_address
+from interbasin.vectors.stores.uri import StoreURI, parse_uri
 
-__all__ = ["Address", "parse_address"]
+__all__ = ["StoreURI", "parse_uri"]

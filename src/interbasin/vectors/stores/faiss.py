@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from interbasin.errors import DataError, FileError, MissingExtraError, StoreError
 from interbasin.storage import new_file
-from interbasin.vectors.files.fingerprints import file_fingerprint
-from interbasin.vectors.stores.addresses import Address
+from interbasin.vectors.files.integrity import file_fingerprint
 from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.stores.uri import StoreURI
 
 __all__ = ["FaissRows", "FaissSink", "open_faiss", "write_index"]
 
@@ -109,7 +109,7 @@ def _of_cells(index: Any, outer_ids: NDArray[Any] | None, rows_per_batch: int, f
         yield Piece(np.concatenate(vectors), np.concatenate(ids))
 
 
-def open_faiss(address: Address) -> FaissRows:
+def open_faiss(address: StoreURI) -> FaissRows:
     """The index in a file.
 
     Raises:

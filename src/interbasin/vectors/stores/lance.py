@@ -19,9 +19,9 @@ import pyarrow as pa
 from interbasin.errors import DataError, FileError, MissingExtraError, StoreError, UnknownNameError
 from interbasin.storage.journal import Unfinished
 from interbasin.vectors.files.tables import Selection, first_width, select
-from interbasin.vectors.stores.addresses import Address
 from interbasin.vectors.stores.columns import list_array, pieces_of_table
 from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.stores.uri import StoreURI
 
 __all__ = ["COUNTS", "LanceRows", "LanceSink", "open_lance", "refuse_table_in_the_way"]
 
@@ -47,7 +47,7 @@ def lancedb_for(what: str) -> Any:
 class LanceRows:
     """Rows of a Lance table, in the order in which it keeps them, at the version it had when it was opened."""
 
-    address: Address
+    address: StoreURI
     rows: int
     width: int
     selection: Selection
@@ -85,7 +85,7 @@ class LanceRows:
 class told:
     """Around calls of the library: what it raises becomes one sentence."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: StoreURI) -> None:
         self._address = address
 
     def __enter__(self) -> None:
@@ -102,7 +102,7 @@ class told:
             ) from error
 
 
-def open_lance(address: Address) -> LanceRows:
+def open_lance(address: StoreURI) -> LanceRows:
     """The table at an address.
 
     Raises:
@@ -125,7 +125,7 @@ def open_lance(address: Address) -> LanceRows:
     return LanceRows(address, rows, width, selection, schema, version, metric, remarks)
 
 
-def _index_remark(address: Address) -> str:
+def _index_remark(address: StoreURI) -> str:
     return f"{address.shown} has an index over its vectors; the new table has none yet: build it when you need it."
 
 
@@ -137,7 +137,7 @@ def _metric(opened: Any, selection: Selection) -> str | None:
     return None
 
 
-def _opened(address: Address) -> Any:
+def _opened(address: StoreURI) -> Any:
     lancedb = lancedb_for(f"Reading {address.shown}")
     folder = address.path / f"{address.table}.lance"
     if not folder.is_dir():
@@ -150,12 +150,12 @@ def _opened(address: Address) -> Any:
     return lancedb.connect(str(address.path)).open_table(address.table)
 
 
-def _refuse_remote(address: Address) -> None:
+def _refuse_remote(address: StoreURI) -> None:
     if "://" in address.shown.removeprefix("lance://"):
         raise FileError(f"Lance tables are read from local folders, found {address.shown}; copy the table here first.")
 
 
-def refuse_table_in_the_way(output: Address, source: Address, *, force: bool) -> None:
+def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) -> None:
     """Nothing, if a table may be written there.
 
     Raises:
@@ -194,7 +194,7 @@ class LanceSink:
     def __init__(self, unfinished: Unfinished, name: str, schema: pa.Schema, column: str) -> None:
         self._unfinished, self.name, self._schema, self._column = unfinished, name, schema, column
         unfinished.require_bytes({f"{TABLE}.lance/_versions": 0})
-        self._address = Address("lance", name, unfinished.folder, TABLE)
+        self._address = StoreURI("lance", name, unfinished.folder, TABLE)
         self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
         self.rows = 0
         self._table: Any = None

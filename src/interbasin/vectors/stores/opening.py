@@ -12,9 +12,9 @@ import numpy as np
 from interbasin.errors import FileError
 from interbasin.storage.journal import Unfinished
 from interbasin.vectors.files.opening import open_vectors
-from interbasin.vectors.stores.addresses import FILES, Address
-from interbasin.vectors.stores.files import ArrayRows, refuse_unless_free
+from interbasin.vectors.stores.npy import ArrayRows, refuse_unless_free
 from interbasin.vectors.stores.rows import Rows, Sink, output_dtype
+from interbasin.vectors.stores.uri import FILES, StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["open_rows", "open_sink"]
 
 
-def open_rows(address: Address) -> Rows:
+def open_rows(address: StoreURI) -> Rows:
     """The store at an address, checked but not yet read.
 
     Raises:
@@ -50,8 +50,8 @@ def open_rows(address: Address) -> Rows:
 
 
 def open_sink(
-    output: Address,
-    source: Address,
+    output: StoreURI,
+    source: StoreURI,
     rows: Rows,
     width: int,
     fingerprint: Mapping[str, Any],
@@ -82,7 +82,8 @@ def open_sink(
         if (output.kind == kind) != (source.kind == kind):
             raise FileError(f"What is in {_told(source)} cannot be written to {_told(output)}; {_instead(source)}")
     if output.kind == "postgresql":
-        from interbasin.vectors.stores.postgresql import PostgresqlRows, PostgresqlSink
+        from interbasin.vectors.stores.postgresql import PostgresqlRows
+        from interbasin.vectors.stores.postgresql_sink import PostgresqlSink
 
         assert isinstance(rows, PostgresqlRows)
         return PostgresqlSink(output, rows, width, dict(fingerprint), bad_rows=bad_rows, force=force)
@@ -152,7 +153,7 @@ def _closed_if_it_fails(unfinished: Unfinished) -> Iterator[None]:
 
 
 def _array_sink(
-    output: Address, source: Address, rows: Rows, width: int, dtype: np.dtype[Any], unfinished: Unfinished
+    output: StoreURI, source: StoreURI, rows: Rows, width: int, dtype: np.dtype[Any], unfinished: Unfinished
 ) -> Sink:
     from interbasin.vectors.stores.npy import ArraySink
 
@@ -171,7 +172,7 @@ def _table(rows: Rows) -> tuple[pa.Schema | None, Any]:
     return getattr(rows, "schema", None), getattr(rows, "selection", None)
 
 
-def _refuse_lost_columns(output: Address, rows: Rows) -> None:
+def _refuse_lost_columns(output: StoreURI, rows: Rows) -> None:
     schema, selection = _table(rows)
     others = [name for name in schema.names if name not in selection.columns] if schema is not None else []
     if others:
@@ -182,12 +183,12 @@ def _refuse_lost_columns(output: Address, rows: Rows) -> None:
         )
 
 
-def _told(address: Address) -> str:
+def _told(address: StoreURI) -> str:
     names = {"lance": "a Lance table", "faiss": "a FAISS index", "postgresql": "a PostgreSQL table"}
     return names.get(address.kind, f"a .{address.kind} file")
 
 
-def _instead(source: Address) -> str:
+def _instead(source: StoreURI) -> str:
     if source.kind == "faiss":
         return "give another faiss:// file as output."
     if source.kind == "postgresql":

@@ -15,22 +15,24 @@ import pyarrow as pa
 from interbasin.errors import DataError
 from interbasin.storage.journal import Unfinished
 from interbasin.vectors.files.base import Vectors
-from interbasin.vectors.files.fingerprints import file_fingerprint
+from interbasin.vectors.files.integrity import file_fingerprint
 from interbasin.vectors.files.parquet import ParquetReader, table
 from interbasin.vectors.files.tables import Selection
 from interbasin.vectors.stores.columns import pieces_of_table
-from interbasin.vectors.stores.files import require_room
-from interbasin.vectors.stores.pages import (
+from interbasin.vectors.stores.npy import require_room
+from interbasin.vectors.stores.parquet_writer import (
     CODECS,
+    I64,
     column_of,
     empty_footer,
+    encoded,
     encoded_elsewhere,
     leaves,
     moved,
+    of_structs,
     row_group,
 )
 from interbasin.vectors.stores.rows import Piece
-from interbasin.vectors.stores.thrift import I64, encoded, of_structs
 
 __all__ = ["COUNTS", "ParquetRows", "ParquetSink", "compressions"]
 

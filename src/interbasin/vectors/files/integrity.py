@@ -1,12 +1,14 @@
-"""The sentences for files that are not what they should be, so that every format words the same fault alike."""
+"""What is wrong with a file, in one wording for every format, and what tells a file from another or from its past."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Any
 
 from interbasin.errors import FileError
 
-__all__ = ["check_begins", "cut_short", "damaged"]
+__all__ = ["check_begins", "cut_short", "damaged", "file_fingerprint"]
 
 # First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
 SIGNATURES = {
@@ -61,3 +63,34 @@ def damaged(path: Path, cause: BaseException | str) -> FileError:
     """The error for a file that could be found but not read, with the library's own reason on one line."""
     reason = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
     return FileError(f"{path} could not be read ({reason}); check its permissions, or copy or download it again.")
+
+
+SAMPLE_BYTES = 2**16
+
+
+def file_fingerprint(path: Path) -> dict[str, Any]:
+    """Name, size, time and a sample of a file; JSON-able.
+
+    Raises:
+        FileError: If it cannot be read.
+    """
+    try:
+        status = path.stat()
+        return {
+            "file": path.name,
+            "bytes": status.st_size,
+            "sample": _digest(path, status.st_size),
+            "modified": status.st_mtime_ns,
+        }
+    except OSError as error:
+        raise FileError(f"{path} cannot be read any more: {error.strerror}; is it still there?") from error
+
+
+def _digest(path: Path, size: int) -> str:
+    """A hash of blocks from the head, the middle and the tail: files from one archive share sizes and times."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for start in (0, size // 3, 2 * size // 3, max(0, size - SAMPLE_BYTES)):
+            file.seek(start)
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What a VECTORS string says: a file, or a table of a vector store. Passwords never leave `Address.secret`."""
+"""What a VECTORS string says: a file, or a table of a vector store. Passwords never leave `StoreURI.secret`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from interbasin.errors import FileError
 
-__all__ = ["Address", "parse_address"]
+__all__ = ["StoreURI", "parse_uri"]
 
 FILES = ("npy", "npz", "parquet")
 INDEXES = (".index", ".faiss", ".ivf", ".hnsw", ".idx")  # as indexes of FAISS are often named
@@ -17,7 +17,7 @@ OWN = ("table", "column", "key", "type")  # what of a PostgreSQL address is ours
 
 
 @dataclass(frozen=True)
-class Address:
+class StoreURI:
     """Where vectors are.
 
     Attributes:
@@ -45,17 +45,17 @@ class Address:
         return self.kind in FILES
 
 
-def parse_address(text: str, *, column: str | None = None, table: str | None = None, key: str | None = None) -> Address:
+def parse_uri(text: str, *, column: str | None = None, table: str | None = None, key: str | None = None) -> StoreURI:
     """What a VECTORS string says; options say what it leaves open.
 
     Raises:
         FileError: if it cannot be understood.
 
     Example:
-        >>> found = parse_address("lance://stores/docs#embedding")
+        >>> found = parse_uri("lance://stores/docs#embedding")
         >>> found.path, found.table, found.column
         (PosixPath('stores'), 'docs', 'embedding')
-        >>> parse_address("postgresql://me:secret@host/db?table=docs&column=embedding").shown
+        >>> parse_uri("postgresql://me:secret@host/db?table=docs&column=embedding").shown
         'postgresql://me@host/db?table=docs&column=embedding'
     """
     scheme, separator, rest = text.partition("://")
@@ -68,7 +68,7 @@ def parse_address(text: str, *, column: str | None = None, table: str | None = N
     if scheme == "faiss":
         if not rest:
             raise FileError("A FAISS index is named as faiss://FILE, found faiss:// alone; name the file.")
-        return Address("faiss", f"faiss://{rest}", Path(rest))
+        return StoreURI("faiss", f"faiss://{rest}", Path(rest))
     if scheme in ("postgresql", "postgres"):
         return _postgresql(f"postgresql://{rest}", column, table, key)
     # What follows may hold a password, whatever it is.
@@ -78,7 +78,7 @@ def parse_address(text: str, *, column: str | None = None, table: str | None = N
     )
 
 
-def _file(text: str, column: str | None) -> Address:
+def _file(text: str, column: str | None) -> StoreURI:
     path = Path(text)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FILES:
@@ -87,7 +87,7 @@ def _file(text: str, column: str | None) -> Address:
             f"Vectors are in a .npy, .npz or .parquet file, or at lance://, faiss:// or postgresql://; {text} has "
             f"{found}. {_meant(text, path)}"
         )
-    return Address(kind, text, path, column=column)
+    return StoreURI(kind, text, path, column=column)
 
 
 def _meant(text: str, path: Path) -> str:
@@ -101,7 +101,7 @@ def _meant(text: str, path: Path) -> str:
     return "Convert or rename it."
 
 
-def _lance(text: str, rest: str, column: str | None, table: str | None) -> Address:
+def _lance(text: str, rest: str, column: str | None, table: str | None) -> StoreURI:
     place, _, named = rest.partition("#")
     folder, separator, last = place.rstrip("/").rpartition("/")
     if table is not None:
@@ -111,7 +111,7 @@ def _lance(text: str, rest: str, column: str | None, table: str | None) -> Addre
     if not last or "/" in last or last in (".", ".."):
         raise FileError(f"A Lance table is named as lance://FOLDER/TABLE[#COLUMN], found {text}; name the table.")
     chosen = column or named or None
-    return Address(
+    return StoreURI(
         "lance",
         f"lance://{place}{f'#{chosen}' if chosen else ''}",
         Path(folder or "/"),
@@ -120,7 +120,7 @@ def _lance(text: str, rest: str, column: str | None, table: str | None) -> Addre
     )
 
 
-def _postgresql(text: str, column: str | None, table: str | None, key: str | None) -> Address:
+def _postgresql(text: str, column: str | None, table: str | None, key: str | None) -> StoreURI:
     try:
         parts = urlsplit(text)
         asked = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
@@ -153,7 +153,7 @@ def _postgresql(text: str, column: str | None, table: str | None, key: str | Non
     name, colon, password = parts.netloc.rpartition("@")[0].partition(":")
     whole = f"{_encoded(name)}{colon}{_encoded(password)}@{host}" if "@" in parts.netloc else host
     secret = f"postgresql://{whole}{parts.path}{query}"
-    return Address("postgresql", shown, table=table, column=column, key=key, type=own.get("type"), secret=secret)
+    return StoreURI("postgresql", shown, table=table, column=column, key=key, type=own.get("type"), secret=secret)
 
 
 def _encoded(text: str) -> str:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from interbasin.errors import FileError
-from interbasin.vectors.stores.addresses import parse_address
+from interbasin.vectors.stores.uri import parse_uri
 
 
 def test_files_are_told_by_their_extension():
-    assert parse_address("a/b.npy").kind == "npy"
-    assert parse_address("b.NPZ", column="x").column == "x"
-    assert parse_address("c.parquet").path == Path("c.parquet")
+    assert parse_uri("a/b.npy").kind == "npy"
+    assert parse_uri("b.NPZ", column="x").column == "x"
+    assert parse_uri("c.parquet").path == Path("c.parquet")
 
 
 @pytest.mark.parametrize(
@@ -26,24 +26,24 @@ def test_files_are_told_by_their_extension():
     ],
 )
 def test_lance_tables(text, folder, table, column):
-    found = parse_address(text)
+    found = parse_uri(text)
     assert (found.path, found.table, found.column) == (Path(folder), table, column)
 
 
 def test_options_say_what_an_address_leaves_open():
-    assert parse_address("lance://db", table="docs", column="v").table == "docs"
-    found = parse_address("postgresql://host/db", table="docs", column="v", key="id")
+    assert parse_uri("lance://db", table="docs", column="v").table == "docs"
+    found = parse_uri("postgresql://host/db", table="docs", column="v", key="id")
     assert (found.table, found.column, found.key) == ("docs", "v", "id")
 
 
 def test_the_servers_own_settings_reach_the_server():
-    found = parse_address("postgresql://me:pw@host:5/db?sslmode=require&table=docs&column=a%20b&key=id&type=halfvec")
+    found = parse_uri("postgresql://me:pw@host:5/db?sslmode=require&table=docs&column=a%20b&key=id&type=halfvec")
     assert found.secret == "postgresql://me:pw@host:5/db?sslmode=require"
     assert (found.table, found.column, found.key, found.type) == ("docs", "a b", "id", "halfvec")
 
 
 def test_the_same_database_needs_no_server():
-    found = parse_address("postgresql:?table=docs&column=new")
+    found = parse_uri("postgresql:?table=docs&column=new")
     assert (found.secret, found.table, found.column) == ("postgresql:///", "docs", "new")
 
 
@@ -58,7 +58,7 @@ def test_the_same_database_needs_no_server():
     ],
 )
 def test_passwords_are_not_shown(text):
-    found = parse_address(text)
+    found = parse_uri(text)
     assert "hunter2" not in found.shown + repr(found)
     assert "hunter2" in found.secret
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_understood_is_refused_without_secrets(text, words):
     if text == "lance://db/":
         text = "lance://"
     with pytest.raises(FileError, match=words) as caught:
-        parse_address(text)
+        parse_uri(text)
     assert "ter2" not in str(caught.value)
 
 
@@ -103,5 +103,5 @@ def test_a_bare_path_of_a_store_is_told_how_to_be_written(given, said, tmp_path,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileError) as caught:
-        parse_address(given)
+        parse_uri(given)
     assert str(caught.value).endswith(said)
