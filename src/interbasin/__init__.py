@@ -12,16 +12,10 @@ if TYPE_CHECKING:
     from interbasin.errors import InterbasinError
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
-    from interbasin.jobs.translate import (
-        RelativeDecoder,
-        RelativeEncoder,
-        Translator,
-        audit,
-        bridge,
-        compose,
-        doctor,
-        stitch,
-    )
+    from interbasin.jobs.translate import RelativeDecoder, RelativeEncoder, Translator, compose, stitch
+    from interbasin.jobs.translate.audit import audit
+    from interbasin.jobs.translate.bridge import bridge
+    from interbasin.jobs.translate.doctor import doctor
     from interbasin.networks.folding import fold_norms
     from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import record
@@ -72,11 +66,11 @@ _HOMES = {
     "RelativeEncoder": "interbasin.jobs.translate",
     "Translator": "interbasin.jobs.translate",
     "Wiring": "interbasin.networks.wiring",
-    "audit": "interbasin.jobs.translate",
-    "bridge": "interbasin.jobs.translate",
+    "audit": "interbasin.jobs.translate.audit",
+    "bridge": "interbasin.jobs.translate.bridge",
     "carry": "interbasin.networks.wiring",
     "compose": "interbasin.jobs.translate",
-    "doctor": "interbasin.jobs.translate",
+    "doctor": "interbasin.jobs.translate.doctor",
     "fold_norms": "interbasin.networks.folding",
     "interpolate": "interbasin.networks.paths",
     "merge": "interbasin.jobs.merge",

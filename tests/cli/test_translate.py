@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tests.cli.test_frame import failed, run
-from tests.jobs.translate.auditing.worlds import world
+from tests.jobs.translate.audit.worlds import world
 
 from interbasin.cli.translate_audit import _show
 from interbasin.cli.translating import METHODS
 from interbasin.jobs.translate import Translator
-from interbasin.jobs.translate import audit as find_out
+from interbasin.jobs.translate.audit import audit as find_out
 from interbasin.jobs.translate.translator import ALL
 from interbasin.outcome import Outcome
 
@@ -243,7 +243,7 @@ def test_a_bridge_is_built_and_a_threshold_carried_over():
 
 
 def test_a_bridge_of_many_documents_draws_some(monkeypatch):
-    from interbasin.jobs.translate.bridging import thresholds
+    from interbasin.jobs.translate.bridge import thresholds
 
     monkeypatch.setattr(thresholds, "MOST_DOCUMENTS", 200)
     done("fit", "pairs-new.npy", "pairs-old.npy", "--method", "ridge", "-o", "back")

@@ -91,7 +91,7 @@ def audit(
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     counts = whole_numbers(curve, "--curve")
     from interbasin.datasets.labels import read_labels, read_lines
-    from interbasin.jobs.translate import audit as find_out
+    from interbasin.jobs.translate.audit import audit as find_out
     from interbasin.outcome import refuse_outcome_in_the_way
 
     refuse_outcome_in_the_way(output, force=force)
@@ -170,7 +170,7 @@ def _refuse_other_count(option: str, named: int, items: Path, column: str | None
 @contextmanager
 def _missing_written(output: Path) -> Iterator[None]:
     """Leave the numbers of documents that a pool lacks in a file beside OUTPUT: a message cannot hold them."""
-    from interbasin.jobs.translate.auditing.pool import IncompletePoolError
+    from interbasin.jobs.translate.audit.inputs import IncompletePoolError
 
     try:
         yield

@@ -13,7 +13,7 @@ from interbasin.cli.translating import Column, Force, Metric, Seed, matrix, requ
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from interbasin.jobs.translate.bridging import Decisions, MatchedThreshold
+    from interbasin.jobs.translate.bridge import Decisions, MatchedThreshold
     from interbasin.outcome import Outcome
 
 __all__ = ["bridge"]
@@ -70,7 +70,7 @@ def bridge(
             f"is one of {', '.join(TRANSLATED)}, and got {translates!r}.", param_hint="--translates"
         )
     from interbasin.jobs.translate import Translator
-    from interbasin.jobs.translate import bridge as bridged
+    from interbasin.jobs.translate.bridge import bridge as bridged
     from interbasin.outcome import refuse_outcome_in_the_way
 
     refuse_outcome_in_the_way(output, force=force)
@@ -78,7 +78,7 @@ def bridge(
     scores, matched, remarks = None, None, []
     inputs: dict[str, Any] = {"translator": translator}
     if old_queries is not None and new_queries is not None and documents is not None:
-        from interbasin.jobs.translate.bridging import drawn_rows, matched_threshold, recalibrated
+        from interbasin.jobs.translate.bridge import drawn_rows, matched_threshold, recalibrated
 
         inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
         compared = metric or fitted.card_.metric or "cosine"

@@ -48,7 +48,7 @@ def doctor(
       interbasin translate doctor 'lance://store/documents' -o out
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    from interbasin.jobs.translate import doctor as examined
+    from interbasin.jobs.translate.doctor import doctor as examined
     from interbasin.outcome import refuse_outcome_in_the_way
     from interbasin.vectors.stores import parse_uri
     from interbasin.vectors.stores.opening import open_rows

@@ -87,7 +87,7 @@ def evaluate(
 
 
 def _show(console: Console, found: HeldOut, output: Path | None) -> None:
-    from interbasin.jobs.translate.evaluating import MEANINGS
+    from interbasin.jobs.translate.evaluate import MEANINGS
 
     console.print(plural(found.pairs, "pair"))
     plain = bool(found.untranslated)

@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.vectors.stores.conftest import running, server  # noqa: F401  (fixtures)
 from tests.vectors.stores.test_files import lists
 from tests.vectors.stores.translators import Plain, vectors
 
 from interbasin.errors import DataError, FileError, MissingExtraError
 from interbasin.jobs.translate.apply import translate_vectors
-from interbasin.vectors.stores.on_ray import PROGRESS, worth_telling
+from interbasin.jobs.translate.on_ray import PROGRESS, worth_telling
 
 TRANSLATOR = Plain(6, 9)
 
@@ -63,7 +64,7 @@ def path() -> str:
     return ":".join(one for one in sys.path if one)
 
 
-def test_stores_whose_rows_have_no_numbers_are_refused(server):
+def test_stores_whose_rows_have_no_numbers_are_refused(server):  # noqa: F811
     server.fill(vectors(10, 6))
     with pytest.raises(FileError, match="Ray reads files and Lance tables, whose rows are reached by their number"):
         translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=new", engine="ray")

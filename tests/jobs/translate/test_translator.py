@@ -22,8 +22,8 @@ from tests.test_storage import retensored
 import interbasin as ib
 from interbasin.errors import DataError, FileError, FitError, ShapeError, UnknownNameError
 from interbasin.jobs.translate import translation
-from interbasin.jobs.translate.choosing import CANDIDATES
-from interbasin.jobs.translate.leave_one_out import ridge_by_leave_one_out
+from interbasin.jobs.translate.auto import CANDIDATES
+from interbasin.jobs.translate.methods import ridge_by_leave_one_out
 
 ALL = ["relative-projection", "procrustes", "ridge", "affine", "cca", "auto"]
 # What scikit-learn asks and a translator does not do.

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from interbasin.arrays import like_input
 from interbasin.errors import FileError, FitError, InterbasinError, UnknownNameError
 from interbasin.jobs.translate.apply import Applied, translate_vectors
+from interbasin.jobs.translate.auto import CANDIDATES, cosine, judged
 from interbasin.jobs.translate.cards import Card
-from interbasin.jobs.translate.choosing import CANDIDATES, cosine, judged
 from interbasin.jobs.translate.methods import METHODS, Options, named
 from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder, joined
 from interbasin.jobs.translate.rows import paired_rows, rows_of

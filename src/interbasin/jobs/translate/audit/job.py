@@ -12,16 +12,32 @@ from numpy.typing import NDArray
 
 from interbasin.errors import DataError
 from interbasin.evaluate.retrieval import Interval, Ranking, reranked
-from interbasin.jobs.translate.auditing.curve import counts_of, learning_curve
-from interbasin.jobs.translate.auditing.figures import Choice, Numbers, Yardstick, chosen_elsewhere
-from interbasin.jobs.translate.auditing.material import Material, backward, forward, methods_of
-from interbasin.jobs.translate.auditing.pairing import doubt_of_pairs
-from interbasin.jobs.translate.auditing.pool import All, Embed, Pool, embedded_pool, given_pool
-from interbasin.jobs.translate.auditing.result import WAYS, Audit, Way
-from interbasin.jobs.translate.auditing.searches import Searched, searched
-from interbasin.jobs.translate.auditing.slices import slices
-from interbasin.jobs.translate.auditing.unseen import Unseen
-from interbasin.jobs.translate.auditing.verdict import judged
+from interbasin.jobs.translate.audit.inputs import (
+    All,
+    AuditInputs,
+    CrossFitted,
+    Embed,
+    Pool,
+    backward,
+    check_pair_order,
+    embedded_pool,
+    forward,
+    given_pool,
+    methods_of,
+)
+from interbasin.jobs.translate.audit.measures import (
+    Choice,
+    Numbers,
+    Searched,
+    SearchMetric,
+    chosen_elsewhere,
+    counts_of,
+    learning_curve,
+    searched,
+    slices,
+)
+from interbasin.jobs.translate.audit.result import WAYS, Audit, Way
+from interbasin.jobs.translate.audit.verdict import judged
 from interbasin.jobs.translate.translator import Translator
 from interbasin.text import plural
 
@@ -114,61 +130,61 @@ def audit(
         raise DataError("The new model's vectors come from new_documents=, embed= or pool=; give one of the three.")
     if not 0 <= margin < 1:
         raise DataError(f"margin is a difference of shares, from 0 to 1, found {margin}.")
-    material = Material.of(pairs, queries, documents, labels, query_pairs, pair_rows, query_texts, metric, k, depth)
-    counts = [] if curve is False else counts_of(None if curve is True else curve, len(material.old_pairs))
+    inputs = AuditInputs.of(pairs, queries, documents, labels, query_pairs, pair_rows, query_texts, metric, k, depth)
+    counts = [] if curve is False else counts_of(None if curve is True else curve, len(inputs.old_pairs))
     tried = methods_of(methods, seed)
     work = _Work(progress)
-    width = material.new_pairs.shape[1]
-    complete = None if new_documents is None else All(new_documents, len(material.documents), width)
+    width = inputs.new_pairs.shape[1]
+    complete = None if new_documents is None else All(new_documents, len(inputs.documents), width)
 
-    fitted, found = _searches(material, tried, work, seed)
-    rows = found.pool(material)
+    fitted, found = _searches(inputs, tried, work, seed)
+    rows = found.pool(inputs)
     with work.stage("new model") as tell:
         known: All | Pool | None = complete
         if embed is not None:
             known = embedded_pool(rows, embed, width, tell)
         elif pool is not None:
             known = given_pool(rows, pool, width)
-        rankings = _rankings(material, found, known)
-    yardstick = Yardstick.of(material, rankings.get(("reembed", "")), draws, confidence, seed)
-    values = {key: yardstick.measures(ranking) for key, ranking in rankings.items()}
-    choices = _choices(values, yardstick, seed)
+        rankings = _rankings(inputs, found, known)
+    search_metric = SearchMetric.of(inputs, rankings.get(("reembed", "")), draws, confidence, seed)
+    values = {key: search_metric.measures(ranking) for key, ranking in rankings.items()}
+    choices = _choices(values, search_metric, seed)
     primary = {way: choice.numbers for way, choice in choices.items()}
     best = choices["translate"].method if choices else next(iter(fitted))
     verdict = judged(
         choices,
-        yardstick.bootstrap,
-        labelled=material.labels is not None,
+        search_metric.bootstrap,
+        labelled=inputs.labels is not None,
         bound=known is not None and known.bound,
         k=k,
-        depth=material.depth,
+        depth=inputs.depth,
         margin=margin,
     )
     with work.stage("curve") as tell:
         drawn = None
-        if yardstick.primary is not None and counts:
+        if search_metric.primary is not None and counts:
             # Without any shrinking, a map does worse with more pairs as long as they are about as many as dimensions.
             over = "ridge" if best == "affine" and "ridge" in fitted else best
-            with_all = values["translate", over][yardstick.primary]
-            drawn = learning_curve(yardstick, over, tried[over], counts, with_all, margin, seed, tell)
+            with_all = values["translate", over][search_metric.primary]
+            drawn = learning_curve(search_metric, over, tried[over], counts, with_all, margin, seed, tell)
     table = tuple(
-        Way(way, method, yardstick.intervals(one), WAYS[way].format(depth=material.depth))
+        Way(way, method, search_metric.intervals(one), WAYS[way].format(depth=inputs.depth))
         for (way, method), one in values.items()
     )
-    groups = slices(yardstick, primary, draws, confidence, seed) if primary else ()
-    doubt = doubt_of_pairs(material, tried[best], fitted[best])
+    groups = slices(search_metric, primary, draws, confidence, seed) if primary else ()
+    doubt = check_pair_order(inputs, tried[best], fitted[best])
     warnings = [
         *([doubt] if doubt else []),
         *work.warnings,
-        *_warnings(material, fitted, found, known, yardstick, rows),
+        *_warnings(inputs, fitted, found, known, search_metric, rows),
     ]
     if drawn is not None and drawn.rising:
         warnings.append("The learning curve still rises at its end: more pairs would make a better translation.")
-    metrics = _metrics(table, primary, yardstick, verdict.differences, best)
+    metrics = _metrics(table, primary, search_metric, verdict.differences, best)
     metrics |= {
-        "pairs": len(material.old_pairs),
-        "queries": int(yardstick.asked.sum()),
-        "documents": len(material.documents),
+        "pairs": len(inputs.old_pairs),
+        "queries": int(search_metric.asked.sum()),
+        "documents": len(inputs.documents),
         "pool": len(rows),
         "pool_overlap": found.pool_overlap(),
         **({} if drawn is None or drawn.enough is None else {"pairs_enough": drawn.enough}),
@@ -176,13 +192,13 @@ def audit(
     request = {
         "metric": metric,
         "k": k,
-        "depth": material.depth,
+        "depth": inputs.depth,
         "methods": list(fitted),
         "margin": margin,
         "confidence": confidence,
         "draws": draws,
         "seed": seed,
-        "labels": material.labels is not None,
+        "labels": inputs.labels is not None,
         "new_vectors": "all" if complete is not None else "pool" if known is not None else "none",
     }
     work.finished()
@@ -206,29 +222,29 @@ def pool_rows(
 
     Takes what `audit` does.
     """
-    material = Material.of(pairs, queries, documents, labels, query_pairs, None, None, metric, k, depth)
-    return _searches(material, methods_of(methods, seed), _Work(None), seed)[1].pool(material)
+    inputs = AuditInputs.of(pairs, queries, documents, labels, query_pairs, None, None, metric, k, depth)
+    return _searches(inputs, methods_of(methods, seed), _Work(None), seed)[1].pool(inputs)
 
 
 def _searches(
-    material: Material, tried: Mapping[str, Translator], work: _Work, seed: int
-) -> tuple[dict[str, Unseen], Searched]:
+    inputs: AuditInputs, tried: Mapping[str, Translator], work: _Work, seed: int
+) -> tuple[dict[str, CrossFitted], Searched]:
     with work.stage("fit"):
-        there, remarks = forward(tried, material, seed)
-        back, others = backward(tried, material)
+        there, remarks = forward(tried, inputs, seed)
+        back, others = backward(tried, inputs)
         work.warnings += list(dict.fromkeys([*remarks, *others]))
     with work.stage("search") as tell:
-        return there, searched(material, there, back, tell)
+        return there, searched(inputs, there, back, tell)
 
 
-def _rankings(material: Material, found: Searched, known: All | Pool | None) -> dict[tuple[str, str], Ranking]:
+def _rankings(inputs: AuditInputs, found: Searched, known: All | Pool | None) -> dict[tuple[str, str], Ranking]:
     """By way and method, in the order of the table."""
     rankings = {("keep", ""): found.keep}
     rankings |= {("translate", name): one for name, one in found.translate.items()}
     rankings |= {("adapt", name): one for name, one in found.adapt.items()}
     if known is None:
         return rankings
-    queries, metric, k = material.new_queries, material.metric, material.k
+    queries, metric, k = inputs.new_queries, inputs.metric, inputs.k
     for name, one in found.translate.items():
         rankings["rerank", name] = reranked(queries, one, known.of, metric, k)
     rankings["keep_rerank", ""] = reranked(queries, found.keep, known.of, metric, k)
@@ -237,10 +253,10 @@ def _rankings(material: Material, found: Searched, known: All | Pool | None) -> 
 
 
 def _choices(
-    values: Mapping[tuple[str, str], Mapping[str, Numbers]], yardstick: Yardstick, seed: int
+    values: Mapping[tuple[str, str], Mapping[str, Numbers]], search_metric: SearchMetric, seed: int
 ) -> dict[str, Choice]:
     """For each way the best of its methods; none if there is nothing to measure by."""
-    measure = yardstick.primary
+    measure = search_metric.primary
     if measure is None:
         return {}
     found = {}
@@ -254,7 +270,7 @@ def _choices(
 def _metrics(
     table: Sequence[Way],
     primary: Mapping[str, Numbers],
-    yardstick: Yardstick,
+    search_metric: SearchMetric,
     differences: Mapping[str, Interval],
     best: str,
 ) -> dict[str, float]:
@@ -267,30 +283,30 @@ def _metrics(
     for way in table:
         for measure, one in way.figures.items():
             note(measure, f"{way.way}.{way.method}" if way.method else way.way, one)
-    for way_name, one in yardstick.intervals(primary).items():
+    for way_name, one in search_metric.intervals(primary).items():
         if way_name in ("translate", "adapt", "rerank"):
-            note(str(yardstick.primary), f"{way_name}.best", one)
+            note(str(search_metric.primary), f"{way_name}.best", one)
     for name, one in differences.items():
         note("difference", name, one)
     return found
 
 
 def _warnings(
-    material: Material,
-    fitted: Mapping[str, Unseen],
+    inputs: AuditInputs,
+    fitted: Mapping[str, CrossFitted],
     found: Searched,
     known: All | Pool | None,
-    yardstick: Yardstick,
+    search_metric: SearchMetric,
     pool: NDArray[np.int64],
 ) -> list[str]:
     said = []
-    asked, documents = int(yardstick.asked.sum()), len(material.documents)
+    asked, documents = int(search_metric.asked.sum()), len(inputs.documents)
     if asked < FEW_QUERIES:
         said.append(f"With {plural(asked, 'query', 'queries')} the intervals are wide; give some hundreds.")
-    if asked < len(material.old_queries):
-        said.append(f"{asked:,} of {len(material.old_queries):,} queries have labels; figures are over these.")
-    share = len(material.old_pairs) / documents
-    if share > LARGE_SHARE and not material.places:
+    if asked < len(inputs.old_queries):
+        said.append(f"{asked:,} of {len(inputs.old_queries):,} queries have labels; figures are over these.")
+    share = len(inputs.old_pairs) / documents
+    if share > LARGE_SHARE and not inputs.places:
         said.append(
             f"The pairs are {share:.0%} as many as the documents, and none was found among them: if they are there in "
             "another form, translated vectors look better here than they are; say which they are with pair_rows=."
@@ -298,10 +314,8 @@ def _warnings(
     if found.zeros:
         said.append(f"{plural(found.zeros, 'document')} of the index {'is' if found.zeros == 1 else 'are'} all zeros.")
     lost = [name for name, one in fitted.items() if not one.carries_norms]
-    if material.metric != "cosine" and lost:
-        said.append(
-            f"Scores by {material.metric} depend on norms, which these methods do not carry: {', '.join(lost)}."
-        )
+    if inputs.metric != "cosine" and lost:
+        said.append(f"Scores by {inputs.metric} depend on norms, which these methods do not carry: {', '.join(lost)}.")
     if known is not None and known.bound:
         said.append(
             f"What the new model finds was measured among a pool of {plural(len(pool), 'document')} "

@@ -1,11 +1,11 @@
 """A translation as a function for queries that needs none of this package, and scores brought to a new scale.
 
-``steps`` takes a translation apart into plain arrays, ``graphs`` writes these for ONNX, ``thresholds`` carries a
-threshold of scores over, ``building`` puts them into one folder.
+``steps`` takes a translation apart into plain arrays and an ONNX graph, ``thresholds`` carries a threshold of scores
+over, ``job`` puts them into one folder.
 """
 
-from interbasin.jobs.translate.bridging.building import LOADER, Bridge, bridge
-from interbasin.jobs.translate.bridging.thresholds import (
+from interbasin.jobs.translate.bridge.job import LOADER, Bridge, bridge
+from interbasin.jobs.translate.bridge.thresholds import (
     Decisions,
     MatchedThreshold,
     Recalibration,

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from interbasin.errors import DataError, FitError, MissingExtraError, ShapeError, UnknownNameError
-from interbasin.jobs.translate import Translator, bridge, match_threshold, recalibrate
-from interbasin.jobs.translate.bridging import (
+from interbasin.jobs.translate import Translator, match_threshold, recalibrate
+from interbasin.jobs.translate.bridge import (
     LOADER,
     Recalibration,
+    bridge,
     drawn_rows,
     matched_threshold,
     recalibrated,
     thresholds,
 )
-from interbasin.jobs.translate.bridging.graphs import check_graph, write_graph
-from interbasin.jobs.translate.bridging.steps import Steps
+from interbasin.jobs.translate.bridge.steps import Steps, check_graph, write_graph
 from interbasin.outcome import Outcome
 
 METHODS = [

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.retrieval import Interval
-from interbasin.jobs.translate.auditing.curve import Curve
-from interbasin.jobs.translate.auditing.slices import Slice
-from interbasin.jobs.translate.auditing.verdict import Verdict
+from interbasin.jobs.translate.audit.measures import Curve, Slice
+from interbasin.jobs.translate.audit.verdict import Verdict
 from interbasin.outcome import Draft, Outcome, new_outcome
 from interbasin.outcome.plots import bar_chart, line_chart
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from interbasin.evaluate.retrieval import Bootstrap
-from interbasin.jobs.translate.auditing.figures import Choice
-from interbasin.jobs.translate.auditing.verdict import ADVICE, judged
+from interbasin.jobs.translate.audit.measures import Choice
+from interbasin.jobs.translate.audit.verdict import ADVICE, judged
 
 QUERIES = 400
 

@@ -7,14 +7,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from tests.jobs.translate.auditing.worlds import world
+from tests.jobs.translate.audit.worlds import world
 
 import interbasin as ib
 from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
 from interbasin.evaluate.retrieval import Labels, nearest, overlap, recall
-from interbasin.jobs.translate import audit, pool_rows
-from interbasin.jobs.translate.auditing import material
-from interbasin.jobs.translate.auditing.slices import LESS_THAN
+from interbasin.jobs.translate.audit import audit, inputs, pool_rows
+from interbasin.jobs.translate.audit.measures import LESS_THAN
 from interbasin.outcome import Outcome
 
 
@@ -296,7 +295,7 @@ def test_rows_of_zeros_are_told(apart):
 def test_a_method_that_cannot_be_fitted_is_left_out_and_said(apart, monkeypatch):
     broken = ib.Translator(method="procrustes")
     methods = {"ridge": ib.Translator(method="ridge"), "broken": broken}
-    monkeypatch.setattr(material, "Unseen", _only_ridge(material.Unseen))
+    monkeypatch.setattr(inputs, "CrossFitted", _only_ridge(inputs.CrossFitted))
     found = audit(**apart.arguments(methods=methods))
     assert "The method broken was left out: too few." in found.warnings
     assert ("translate", "broken") not in [(way.way, way.method) for way in found.table]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from interbasin.evaluate.retrieval import Bootstrap, Interval
-from interbasin.jobs.translate.auditing.figures import Choice
+from interbasin.jobs.translate.audit.measures import Choice
 
 __all__ = ["ADVICE", "Verdict", "judged"]
 

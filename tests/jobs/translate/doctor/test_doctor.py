@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-import interbasin.jobs.translate.doctoring.checkup as checkup
+import interbasin.jobs.translate.doctor.findings as findings
 from interbasin.errors import DataError, ShapeError
-from interbasin.jobs.translate import doctor
-from interbasin.jobs.translate.doctoring.mixture import Stretches
+from interbasin.jobs.translate.doctor import doctor
+from interbasin.jobs.translate.doctor.mixture import Stretches
 from interbasin.outcome import Outcome
 from interbasin.vectors import open_vectors
 
@@ -80,7 +80,7 @@ def test_of_many_rows_the_first_are_named():
 
 
 def test_more_duplicates_than_are_remembered_are_estimated(monkeypatch):
-    monkeypatch.setattr(checkup, "MOST_HASHES", 500)
+    monkeypatch.setattr(findings, "MOST_HASHES", 500)
     rows = np.concatenate([healthy(4000), healthy(4000)[:2000]])
     one = found(rows, rows_per_batch=500)["duplicate"]
     assert 1000 < one.count < 4000 and one.text.startswith("about ")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["AT_THE_MEAN", "Side"]
+__all__ = ["AT_THE_MEAN", "Standardiser"]
 
 # Rows nearer to the mean than this share of the mean distance have no direction: they are taken to be the mean.
 AT_THE_MEAN = 1e-6
@@ -18,7 +18,7 @@ _ALIKE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class Standardiser:
     """The statistics of one space that a translation needs, in float64.
 
     Attributes:
@@ -36,7 +36,7 @@ class Side:
     length: float | None
 
     @classmethod
-    def seen(cls, rows: Tensor, *, unit: bool = False, standardise: bool = False) -> Side:
+    def fit(cls, rows: Tensor, *, unit: bool = False, standardise: bool = False) -> Standardiser:
         """The side of a space from ``rows`` of it, ``(rows, width)``."""
         wide = rows.double()
         mean = wide.mean(0)
@@ -56,7 +56,7 @@ class Side:
     def width(self) -> int:
         return len(self.mean)
 
-    def entered(self, rows: Tensor) -> Tensor:
+    def transform(self, rows: Tensor) -> Tensor:
         """Rows of the space on the common footing."""
         rows = rows - self.mean.to(rows)
         if self.deviation is not None:
@@ -71,7 +71,7 @@ class Side:
         """Whether rows of such lengths about the mean are far enough from it to have a direction."""
         return lengths > AT_THE_MEAN * self.norm
 
-    def left(self, rows: Tensor) -> Tensor:
+    def inverse_transform(self, rows: Tensor) -> Tensor:
         """Rows from the common footing in the space."""
         if self.unit:
             rows = rows * self.norm
@@ -96,7 +96,7 @@ class Side:
         return {"unit": self.unit, "norm": self.norm, "length": self.length}, tensors
 
     @classmethod
-    def restored(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Side:
+    def restored(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Standardiser:
         """What `described` told.
 
         Raises:

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from interbasin.errors import DataError
 from interbasin.evaluate.measured import Measured
 from interbasin.jobs.translate.cards import Card
-from interbasin.jobs.translate.evaluating import evaluate_translation
+from interbasin.jobs.translate.evaluate import evaluate_translation
 from interbasin.jobs.translate.rows import paired_rows
 from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Outcome, new_outcome

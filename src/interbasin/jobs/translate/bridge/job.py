@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from interbasin.errors import DataError
-from interbasin.jobs.translate.bridging.steps import Steps
-from interbasin.jobs.translate.bridging.thresholds import MatchedThreshold, Recalibration
+from interbasin.jobs.translate.bridge.steps import Steps
+from interbasin.jobs.translate.bridge.thresholds import MatchedThreshold, Recalibration
 from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Outcome, new_outcome
 
@@ -95,7 +95,7 @@ class Bridge:
             out.warnings.extend(remarks)
             out.metrics |= {"source_width": float(source), "target_width": float(target)}
             if onnx:
-                from interbasin.jobs.translate.bridging.graphs import check_graph, write_graph
+                from interbasin.jobs.translate.bridge.steps import check_graph, write_graph
 
                 write_graph(out.folder / "bridge.onnx", self.steps, dict(self.card))
                 rows = self._probes() if check is None else np.asarray(check)

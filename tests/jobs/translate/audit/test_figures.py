@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interbasin.jobs.translate.auditing.figures import chosen_elsewhere
+from interbasin.jobs.translate.audit.measures import chosen_elsewhere
 
 
 def test_a_method_that_all_queries_prefer_keeps_its_own_numbers():
