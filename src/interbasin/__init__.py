@@ -10,6 +10,7 @@ from interbasin._version import __version__
 if TYPE_CHECKING:
     from interbasin import datasets, errors, evaluate, fit, maps, networks, outcome, statistics, vectors
     from interbasin.errors import InterbasinError
+    from interbasin.jobs.comparison import compare_networks
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
     from interbasin.jobs.translate import RelativeDecoder, RelativeEncoder, Translator, compose, stitch
@@ -35,6 +36,7 @@ __all__ = [
     "audit",
     "bridge",
     "carry",
+    "compare_networks",
     "compose",
     "datasets",
     "doctor",
@@ -69,6 +71,7 @@ _HOMES = {
     "audit": "interbasin.jobs.translate.audit",
     "bridge": "interbasin.jobs.translate.bridge",
     "carry": "interbasin.networks.wiring",
+    "compare_networks": "interbasin.jobs.comparison",
     "compose": "interbasin.jobs.translate",
     "doctor": "interbasin.jobs.translate.doctor",
     "fold_norms": "interbasin.networks.folding",

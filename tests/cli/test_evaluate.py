@@ -114,7 +114,7 @@ def test_batch_norms_are_reset_on_request():
     assert done.exit_code == 0 and "interpolated like weights" not in done.stderr
     assert "between the ends, on 40 samples; the ends keep their own" in done.stderr
     outcome = Outcome.load("reset")
-    assert outcome.request["reset"] == 2 and "estimated anew" in outcome.warnings[0]
+    assert outcome.request["reset"] == 2 and "estimated anew" in outcome.notes[0]
 
 
 def test_images_are_normalised_as_asked():

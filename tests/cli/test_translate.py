@@ -250,7 +250,7 @@ def test_a_bridge_of_many_documents_draws_some(monkeypatch):
     words = ["--threshold", "0.5", "--old-queries", "q-old.npy", "--new-queries", "q-new.npy", "--documents", "old.npy"]
     shown = done("bridge", "back", *words, "--no-onnx", "--seed", "3", "-o", "bridge")
     said = "Scores are of 120 of 120 queries and 200 of 500 documents, drawn at random (seed 3)."
-    assert said in shown.stderr and said in Outcome.load("bridge").warnings
+    assert said in shown.stderr and said in Outcome.load("bridge").notes
     refused = failed(run("translate", "bridge", "back", *words, "--threshold", "2", "--no-onnx", "-o", "other"))
     assert "None of 24,000 pairs reach the old threshold of 2" in refused and "(--metric)" in refused
     np.save("q-new.npy", np.load("q-new.npy")[1:])

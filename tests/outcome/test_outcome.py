@@ -64,7 +64,7 @@ def test_an_outcome_comes_back_as_it_was(saved):
     assert found.path("README.md").read_text("utf-8") == "What this is.\n"
     assert found.versions["interbasin"] == ib.__version__ and found.versions["torch"] == torch.__version__
     assert set(found.versions) == {"interbasin", "python", "torch", "numpy"}
-    assert found.seconds >= 0 and found.started.endswith("+00:00") and not found.warnings
+    assert found.seconds >= 0 and found.started.endswith("+00:00") and not found.notes
     found.verify()
 
 
@@ -97,7 +97,7 @@ def test_numbers_and_requests_are_saved_exactly(tmp_path_factory, metrics, colum
     assert repr(found.table("column")["value"]) == repr(column)
     assert repr(found.request["asked"]) == repr(request_)
     odd = [name for name, value in metrics.items() if not math.isfinite(value)]
-    assert len(found.warnings) == bool(odd)
+    assert len(found.notes) == bool(odd)
 
 
 @given(st.lists(st.text(st.characters(blacklist_characters="\r\0", blacklist_categories=["Cs"]))))
@@ -498,12 +498,12 @@ def with_value(key: str, value: object) -> Callable[[Path], object]:
         case("a later version", with_value("version", 2), FileError, "format version 2", "update interbasin"),
         *(
             case(f"no {key}", edit("", lambda d, key=key: d.pop(key)), FileError, f"'{key}' is missing")
-            for key in ("job", "request", "seed", "versions", "inputs", "metrics", "timings", "warnings", "artefacts")
+            for key in ("job", "request", "seed", "versions", "inputs", "metrics", "timings", "notes", "artefacts")
         ),
         case("metrics in words", edit("metrics", lambda m: m.update(x="many")), FileError, "'many' is no number"),
         case("a true metric", edit("metrics", lambda m: m.update(x=True)), FileError, "True is no number"),
         case("a list of metrics", with_value("metrics", []), FileError, "metrics should be a mapping"),
-        case("warnings in a word", with_value("warnings", "x"), FileError, "warnings should be a list"),
+        case("notes in a word", with_value("notes", "x"), FileError, "notes should be a list"),
         case("a job of 3", with_value("job", 3), FileError, "job should be text"),
         case("a seed in words", with_value("seed", "3"), FileError, "seed should be a whole number"),
         case("a strange kind", edit("artefacts", lambda a: a[0].update(kind="x")), FileError, "unknown kind 'x'"),

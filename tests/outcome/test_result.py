@@ -33,12 +33,12 @@ def counted() -> Counted:
 def test_a_saved_result_is_an_outcome_with_all_it_knows(tmp_path):
     data = tmp_path / "data.txt"
     data.write_text("a b", "utf-8")
-    written = counted().save(tmp_path / "out", inputs={"data": data}, request={"deep": False, "extra": 1})
+    written = counted().save(tmp_path / "out", inputs={"data": data}, request={"deep": None, "seed": 4, "extra": 1})
     outcome = Outcome.load(tmp_path / "out")
-    assert outcome.job == "count" and outcome.metrics == {"total": 2.0} and outcome.seed == 3
-    # What the result knows counts more than what the caller says.
-    assert outcome.request == {"seed": 3, "deep": True, "extra": 1}
-    assert outcome.warnings == ("Few words.",) and set(outcome.timings) >= {"count"}
+    assert outcome.job == "count" and outcome.metrics == {"total": 2.0} and outcome.seed == 4
+    # What the caller says counts, except None: the result knows what the default became.
+    assert outcome.request == {"seed": 4, "deep": True, "extra": 1}
+    assert outcome.notes == ("Few words.",) and set(outcome.timings) >= {"count"}
     assert outcome.path("words.txt").read_text("utf-8") == "a b" and outcome.inputs["data"].bytes == 3
     assert written.folder == outcome.folder
 
@@ -64,3 +64,10 @@ def test_a_stopwatch_adds_up_and_counts_what_failed():
     with pytest.raises(ValueError), watch("fit"):
         raise ValueError
     assert watch.timings["fit"] >= 0
+
+
+def test_notes_of_an_older_outcome_are_read(tmp_path):
+    counted().save(tmp_path / "out")
+    document = tmp_path / "out" / "outcome.json"
+    document.write_text(document.read_text("utf-8").replace('"notes":', '"warnings":'), "utf-8")
+    assert Outcome.load(tmp_path / "out").notes == ("Few words.",)

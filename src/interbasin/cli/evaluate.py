@@ -123,7 +123,7 @@ def evaluate(
     shape = numbers(input_shape, "--input-shape")
     if alignment is not None and original is None:
         raise typer.BadParameter("says what carried --original to A; give both.", param_hint="--alignment")
-    from interbasin.evaluate import between
+    from interbasin.jobs.comparison import compare_networks
     from interbasin.networks import load_model
     from interbasin.networks.labelled import InputsOnly
     from interbasin.outcome import refuse_outcome_in_the_way
@@ -156,7 +156,7 @@ def evaluate(
     training = reading.part("train" if "train" in known else None, None if reset is None else reset * batch_size)
     inputs = InputsOnly(batches).first()
     with words.progress("Evaluating", 100) as done:
-        found = between(
+        found = compare_networks(
             one.model,
             other.model,
             batches,
@@ -170,9 +170,9 @@ def evaluate(
             progress=lambda share: done(round(100 * share)),
         )
     named = {"a": a, "b": b, "data": data, **({"original": original} if original else {})}
-    outcome = found.save(output, request=request, inputs=named, seed=seed, force=force)
+    outcome = found.save(output, request=request, inputs=named, force=force)
     words.result({**outcome.summary(), "output": str(output)}, lambda console: _show(console, outcome, batches, output))
-    for warning in outcome.warnings:
+    for warning in outcome.notes:
         words.remark(warning)
 
 

@@ -144,7 +144,7 @@ def apply(
                 raise KeyboardInterrupt(said) from error
             raise
     words.result(made.summary(), lambda console: _show(console, made))
-    for remark in made.remarks:
+    for remark in made.notes:
         words.remark(remark)
 
 

@@ -153,7 +153,7 @@ def audit(
         ],
         "output": str(output),
     }
-    for warning in outcome.warnings:  # first, so that the verdict is what a screen ends with
+    for warning in outcome.notes:  # first, so that the verdict is what a screen ends with
         words.remark(warning)
     words.result(summary, lambda console: _show(console, found, outcome, output, everything=everything))
 

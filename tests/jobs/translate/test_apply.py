@@ -24,7 +24,7 @@ from interbasin.vectors.stores.rows import Piece
 class Array:
     """Rows in memory, with their numbers as what goes along."""
 
-    name, remarks = "memory", ()
+    name, notes = "memory", ()
 
     def __init__(self, x: NDArray[Any], metric: str | None = None) -> None:
         self.x, self.rows, self.width, self.dtype, self.metric = x, len(x), x.shape[1], x.dtype, metric
@@ -42,7 +42,7 @@ class Array:
 class Kept:
     """A sink in memory that may fail at some row, once."""
 
-    name, mark, remarks = "kept", None, ()
+    name, mark, notes = "kept", None, ()
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.pieces: list[Piece] = []
@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_keeps_its_batches_and_says_so():
     seen: list[int] = []
     done = apply(translator, Array(x), sink, rows_per_batch=10, progress=seen.append)
     assert done.resumed_at == 14 and seen == [14, 21, 28, 35, 42, 49, 50]
-    assert done.remarks == ("The earlier run wrote batches of 7 rows, and this one went on with these.",)
+    assert done.notes == ("The earlier run wrote batches of 7 rows, and this one went on with these.",)
     assert json.loads(json.dumps(done.summary()))["rows"] == 50
 
 
@@ -229,11 +229,11 @@ def test_what_is_no_scale_is_refused(scale):
 
 def test_lost_lengths_are_told_where_they_count():
     lossy = Plain(6, 9, carries_norms=False)
-    assert apply(lossy, Array(vectors(5, 6), "cosine"), Kept()).remarks == ()
-    assert apply(Plain(6, 9), Array(vectors(5, 6), "l2"), Kept()).remarks == ()
-    (remark,) = apply(lossy, Array(vectors(5, 6)), Kept()).remarks
+    assert apply(lossy, Array(vectors(5, 6), "cosine"), Kept()).notes == ()
+    assert apply(Plain(6, 9), Array(vectors(5, 6), "l2"), Kept()).notes == ()
+    (remark,) = apply(lossy, Array(vectors(5, 6)), Kept()).notes
     assert "compare by cosine" in remark
-    (remark,) = apply(lossy, Array(vectors(5, 6), "inner product"), Kept()).remarks
+    (remark,) = apply(lossy, Array(vectors(5, 6), "inner product"), Kept()).notes
     assert remark.startswith("memory is compared by inner product, for which the lengths of vectors count")
 
 

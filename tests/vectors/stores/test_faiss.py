@@ -74,7 +74,7 @@ def test_settings_are_kept():
     done = translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index", force=True)
     new = faiss.read_index("new.index")
     assert (new.nprobe, new.nlist) == (5, 8)
-    assert done.remarks == ("The 8 cells were trained anew on 400 translated vectors; check nprobe.",)
+    assert done.notes == ("The 8 cells were trained anew on 400 translated vectors; check nprobe.",)
 
 
 @pytest.mark.parametrize("kind", ["Flat", "HNSW16", "IVF8,Flat", "IDMap,Flat", "IDMap2,HNSW16"])
@@ -108,7 +108,7 @@ def test_what_finds_the_cells_is_kept(metric):
     quantizer.hnsw.efSearch = 33
     faiss.write_index(old, "old.index")
     done = translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
-    assert len(done.remarks) == 1
+    assert len(done.notes) == 1
     new = faiss.read_index("new.index")
     found = faiss.downcast_index(new.quantizer)
     assert isinstance(found, faiss.IndexHNSWFlat) and found.ntotal == 8
@@ -123,7 +123,7 @@ def test_what_finds_the_cells_is_kept(metric):
 def test_another_way_of_finding_the_cells_is_remarked():
     written("IVF8(SQ8),Flat")
     done = translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
-    assert done.remarks[-1] == (
+    assert done.notes[-1] == (
         "The cells were found by an IndexScalarQuantizer and are now by an IndexFlat, which is exact and may be slower."
     )
 
@@ -149,7 +149,7 @@ def test_what_cannot_be_rebuilt_is_refused_by_name_and_can_be_wrapped(kind, name
     assert not Path("new.index").exists()
     back = Plain(9, 6)
     done = translate_vectors(back, "faiss://old.index", "faiss://new.index", wrap=True)
-    assert "No row was touched" in done.remarks[0]
+    assert "No row was touched" in done.notes[0]
     new, queries = faiss.read_index("new.index"), vectors(20, 9, seed=4)
     assert new.d == 9
     assert (new.search(queries, 3)[1] == index.search(back.transform(queries), 3)[1]).mean() > 0.95
@@ -211,7 +211,7 @@ def test_directions_and_other_lengths_cannot_be_wrapped():
 def test_lost_lengths_are_told():
     written("Flat", faiss.METRIC_INNER_PRODUCT)
     done = translate_vectors(Plain(6, 9, carries_norms=False), "faiss://old.index", "faiss://new.index")
-    assert "is compared by inner product, for which the lengths of vectors count" in done.remarks[0]
+    assert "is compared by inner product, for which the lengths of vectors count" in done.notes[0]
 
 
 def test_files_that_are_no_index():

@@ -166,8 +166,8 @@ def test_how_an_index_compares_is_found(database):
     database.open_table("old").create_index("v", config=lancedb.index.IvfFlat(distance_type="dot", num_partitions=2))
     lossy = Plain(6, 9, carries_norms=False)
     done = translate_vectors(lossy, "lance://db/old", "lance://db/new")
-    assert any("has an index over its vectors; the new table has none yet" in one for one in done.remarks)
-    assert any("is compared by inner product" in one for one in done.remarks)
+    assert any("has an index over its vectors; the new table has none yet" in one for one in done.notes)
+    assert any("is compared by inner product" in one for one in done.notes)
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch):

@@ -30,8 +30,8 @@ def same(found: dict, expected: np.ndarray, kind: str = "integer") -> None:
         np.testing.assert_allclose(found[key], row, rtol=1e-6)
 
 
-def without_the_index(remarks: tuple[str, ...]) -> list[str]:
-    return [one for one in remarks if not one.startswith("No index over the new vectors was built")]
+def without_the_index(notes: tuple[str, ...]) -> list[str]:
+    return [one for one in notes if not one.startswith("No index over the new vectors was built")]
 
 
 @pytest.mark.parametrize("kind", ["integer", "text", "uuid"])
@@ -86,7 +86,7 @@ def test_a_new_table_has_a_primary_key_of_its_own_name(server):
 def test_the_index_to_build_is_told_as_a_statement_that_runs(server, output):
     server.fill(X)
     done = translate_vectors(TRANSLATOR, server.address(), output)
-    (told,) = done.remarks
+    (told,) = done.notes
     said, statement = told.split(": ", 1)
     assert said == "No index over the new vectors was built; do so with"
     if output == NEW_COLUMN:
@@ -98,7 +98,7 @@ def test_the_index_to_build_is_told_as_a_statement_that_runs(server, output):
 
 def test_an_index_that_cannot_be_built_is_not_told_of(server):
     server.fill(X)
-    (told,) = translate_vectors(Plain(6, 2001), server.address(), NEW_COLUMN).remarks
+    (told,) = translate_vectors(Plain(6, 2001), server.address(), NEW_COLUMN).notes
     assert told.endswith("pgvector builds none over vector of more than 2,000 numbers: these have 2,001.")
 
 
@@ -108,7 +108,7 @@ def test_rows_without_a_vector_stay_without_one(server):
     done = translate_vectors(TRANSLATOR, server.address(), NEW_COLUMN, rows_per_batch=30)
     assert done.rows == ROWS - 2
     assert [key for key, row in server.column("new").items() if row is None] == [-100, 50]
-    assert "2 rows of postgresql://" in done.remarks[0] and "stayed without one" in done.remarks[0]
+    assert "2 rows of postgresql://" in done.notes[0] and "stayed without one" in done.notes[0]
 
 
 def test_names_are_quoted_whatever_they_are(server):
@@ -288,8 +288,8 @@ def test_the_metric_of_an_index_is_found(server):
         server.connection.execute("DROP INDEX IF EXISTS fast")
         server.connection.execute(f"CREATE INDEX fast ON docs USING hnsw (old vector_{metric}_ops)")
         done = translate_vectors(lossy, server.address(column="old"), NEW_COLUMN, force=True)
-        assert [words in one for one in without_the_index(done.remarks)] == ([True] if words else [])
-        assert f'("new" vector_{metric}_ops);' in done.remarks[-1]
+        assert [words in one for one in without_the_index(done.notes)] == ([True] if words else [])
+        assert f'("new" vector_{metric}_ops);' in done.notes[-1]
 
 
 def test_rows_that_come_behind_the_readers_back_are_counted(server):
@@ -300,7 +300,7 @@ def test_rows_that_come_behind_the_readers_back_are_counted(server):
             server.connection.execute("INSERT INTO docs (id, old) VALUES (-1000, '[1,2,3,4,5,6]')")
 
     done = translate_vectors(TRANSLATOR, server.address(), NEW_COLUMN, rows_per_batch=20, progress=insert)
-    assert done.remarks[-1].startswith("1 row came into the table behind the reader's back and is not translated")
+    assert done.notes[-1].startswith("1 row came into the table behind the reader's back and is not translated")
 
 
 def at_100(server: Server, statement: str) -> Any:
@@ -341,7 +341,7 @@ def test_changes_of_the_source_are_remarked(server, output, statement, words, st
         assert done.resumed_at >= 100
     else:
         done = translate_vectors(TRANSLATOR, server.address(), output, progress=at_100(server, statement), **options)
-    told = [one for one in without_the_index(done.remarks) if "without a vector" not in one]
+    told = [one for one in without_the_index(done.notes) if "without a vector" not in one]
     assert len(told) == len(words)
     for remark, word in zip(told, words, strict=True):
         assert remark.startswith(word) and "run again with --force when nothing is being written" in remark
@@ -354,7 +354,7 @@ def test_the_server_sums_up_as_the_reader_does_whatever_the_key(server, kind):
         server.connection.execute("UPDATE docs SET id = 'ключ ' || id")
     for address, output in ((server.address(), NEW_COLUMN), (server.address(column="old"), NEW_TABLE)):
         done = translate_vectors(TRANSLATOR, address, output, rows_per_batch=30)
-        assert without_the_index(done.remarks) == []
+        assert without_the_index(done.notes) == []
 
 
 @pytest.mark.parametrize(

@@ -292,7 +292,7 @@ def _write_folder(
                 note_dtype(folder, merging.kind)
         inputs = [one.result() for one in hashes]
         draft.metrics |= {**merging.metrics(), "files": files}
-        draft.warnings += merging.all_remarks()
+        draft.notes += merging.all_remarks()
         draft.text(CARD, _card(target, merging, request, inputs, "config.json" in copied))
     return files
 

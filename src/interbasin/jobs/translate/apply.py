@@ -21,7 +21,7 @@ from interbasin.jobs.translate.treatment import (
     FittedTranslator,
     Treatment,
     check_fits,
-    norms_remark,
+    norms_notes,
     translator_fingerprint,
 )
 from interbasin.vectors.stores.npy import ArrayRows
@@ -52,7 +52,7 @@ class Applied:
         bad_rows: Kind -> how many rows of this run were of it and were kept as they are.
         seconds: Of this run, without putting the output in its place.
         seconds_finishing: For that, which includes waiting for the disk.
-        remarks: What a user should know.
+        notes: What a user should know.
     """
 
     source: str
@@ -65,7 +65,7 @@ class Applied:
     bad_rows: Mapping[str, int]
     seconds: float
     seconds_finishing: float
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """All of it, JSON-able."""
@@ -80,7 +80,7 @@ class Applied:
             "bad_rows": dict(self.bad_rows),
             "seconds": self.seconds,
             "seconds_finishing": self.seconds_finishing,
-            "remarks": list(self.remarks),
+            "notes": list(self.notes),
         }
 
 
@@ -238,10 +238,10 @@ def apply(
             raise ShapeError(f"Batches of {rows_per_batch} rows were asked for; give 1 or more.")
         treatment = Treatment(translator, rows.name, rows.dtype, bad_rows, scale, getattr(sink, "keeps", True))
         resumed_at = done = sink.rows
-        remarks = [*rows.remarks, *norms_remark(translator, rows.name, rows.metric or metric)]
+        notes = [*rows.notes, *norms_notes(translator, rows.name, rows.metric or metric)]
         size = sink.rows_per_batch or rows_per_batch or batch_rows(translator.source_width, translator.target_width)
         if sink.rows_per_batch is not None and rows_per_batch not in (None, size):
-            remarks.append(f"The earlier run wrote batches of {size:,} rows, and this one went on with these.")
+            notes.append(f"The earlier run wrote batches of {size:,} rows, and this one went on with these.")
         sink.start(size)
         if progress is not None:
             progress(done)
@@ -270,7 +270,7 @@ def apply(
         treatment.counts,
         calculated - started,
         finished - calculated,
-        (*remarks, *sink.remarks),
+        (*notes, *sink.notes),
     )
 
 

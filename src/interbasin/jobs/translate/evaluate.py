@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from interbasin.errors import FitError
-from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.retrieval import Bootstrap, Interval, Labels, nearest, recall, reciprocal_rank
 from interbasin.jobs.translate.rows import paired_rows
 from interbasin.jobs.translate.translator import Translator
-from interbasin.outcome import Outcome, new_outcome
+from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart
 
 __all__ = ["MEANINGS", "HeldOut", "evaluate_translation"]
@@ -32,50 +30,29 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class HeldOut(Measured):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class HeldOut(Result):
     """What was measured; ``metrics`` hold all figures by name, intervals as ``NAME_low`` and ``NAME_high``.
 
     Attributes:
         figures: By name, with intervals over the pairs.
         untranslated: The same for the source's rows as they are, where both spaces are of one width.
         pairs: How many there were.
-        request: What was asked, as far as it is not vectors.
-        seconds: How long it took.
     """
 
     figures: Mapping[str, Interval] = field(default_factory=dict)
     untranslated: Mapping[str, Interval] = field(default_factory=dict)
     pairs: int = 0
-    request: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
 
-    def save(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        request: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
-        force: bool = False,
-    ) -> Outcome:
-        """Leave an outcome: the figures, and a plot of them."""
-        asked = {**self.request, **(request or {})}
-        with new_outcome(
-            folder,
-            job="translate evaluate",
-            request=asked,
-            inputs=inputs,
-            seed=self.request["seed"],
-            force=force,
-            elapsed=self.seconds,
-        ) as out:
-            out.timings["evaluate"] = self.seconds
-            out.metrics.update(self.metrics)
-            bars = {"translated": {name: one.value for name, one in self.figures.items()}}
-            if self.untranslated:
-                bars["as it is"] = {name: one.value for name, one in self.untranslated.items()}
-            out.plot("figures", bar_chart(bars, title="On pairs that were held out", note=f"{self.pairs:,} pairs"))
-        return out.outcome
+    job = "translate evaluate"
+    headline = ("cosine", "recall_1")
+
+    def write(self, draft: Draft) -> None:
+        """Add a plot of the figures."""
+        bars = {"translated": {name: interval.value for name, interval in self.figures.items()}}
+        if self.untranslated:
+            bars["as it is"] = {name: interval.value for name, interval in self.untranslated.items()}
+        draft.plot("figures", bar_chart(bars, title="On pairs that were held out", note=f"{self.pairs:,} pairs"))
 
 
 def evaluate_translation(
@@ -119,7 +96,14 @@ def evaluate_translation(
         metrics |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
     metrics |= {f"{name}_untranslated": one.value for name, one in plain.items()}
     request = {"metric": metric, "draws": draws, "seed": seed}
-    return HeldOut(metrics, figures, plain, len(source), request, time.perf_counter() - started)
+    return HeldOut(
+        metrics=metrics,
+        figures=figures,
+        untranslated=plain,
+        pairs=len(source),
+        request=request,
+        timings={"evaluate": time.perf_counter() - started},
+    )
 
 
 def _measured(found: torch.Tensor, wanted: torch.Tensor, metric: str, bootstrap: Bootstrap) -> dict[str, Interval]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,12 +11,11 @@ import numpy as np
 from sklearn.base import clone
 
 from interbasin.errors import DataError
-from interbasin.evaluate.measured import Measured
 from interbasin.jobs.translate.cards import Card
 from interbasin.jobs.translate.evaluate import evaluate_translation
 from interbasin.jobs.translate.rows import paired_rows
 from interbasin.jobs.translate.translator import Translator
-from interbasin.outcome import Outcome, new_outcome
+from interbasin.outcome import Draft, Result
 
 __all__ = ["FittedMaps", "fit_translation"]
 
@@ -28,50 +26,32 @@ QUERIES = "queries"
 NO_PAIRS = 0.2  # mean cosine below which rows that find their partner by chance alone are no pairs
 
 
-@dataclass(frozen=True)
-class FittedMaps(Measured):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FittedMaps(Result):
     """Translators, and how they do on pairs that were held out of a first fit; then they were fitted on all.
 
     Attributes:
         documents: The translator of documents, or of everything.
         queries: The translator of queries, if they had pairs of their own.
-        warnings: What a user should know.
         request: What was asked, as far as it is not vectors.
-        seconds: How long it took.
     """
 
     documents: Translator = field(default_factory=Translator)
     queries: Translator | None = None
-    warnings: tuple[str, ...] = ()
-    request: Mapping[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
 
-    def save(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        request: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
-        force: bool = False,
-    ) -> Outcome:
-        """Leave an outcome that `Translator.load` reads; the translator of queries lies below it, in ``queries``."""
-        asked = {**self.request, **(request or {})}
-        seed, before = self.documents.seed, self.seconds
-        with new_outcome(
-            folder, job="translate fit", request=asked, inputs=inputs, seed=seed, force=force, elapsed=before
-        ) as out:
-            out.timings["fit"] = before
-            out.metrics.update(self.metrics)
-            out.warnings.extend(self.warnings)
-            with out.filled("translation", "file") as here:
-                self.documents.write_into(here)
-            if self.queries is not None:
-                self.queries.save(out.folder / QUERIES)
-                out.add(QUERIES, "file", QUERIES)
-            if self.documents.judged_:
-                scores = self.documents.judged_
-                out.table("methods", {"method": list(scores), "score": list(scores.values())})
-        return out.outcome
+    job = "translate fit"
+    headline = ("cosine", "recall_1")
+
+    def write(self, draft: Draft) -> None:
+        """Add what `Translator.load` reads; the translator of queries lies below it, in ``queries``."""
+        with draft.filled("translation", "file") as folder:
+            self.documents.write_into(folder)
+        if self.queries is not None:
+            self.queries.save(draft.folder / QUERIES)
+            draft.add(QUERIES, "file", QUERIES)
+        if self.documents.judged_:
+            scores = self.documents.judged_
+            draft.table("methods", {"method": list(scores), "score": list(scores.values())})
 
 
 def fit_translation(
@@ -103,15 +83,22 @@ def fit_translation(
     """
     started = time.perf_counter()
     given = Card.of(card)
-    documents, metrics, warnings = _fitted(translator, x, y, given if queries is None else _of(given, "documents"))
+    documents, metrics, notes = _fitted(translator, x, y, given if queries is None else _of(given, "documents"))
     found = dict(metrics)
     map_of_queries = None
     if queries is not None:
         map_of_queries, of_queries, more = _fitted(translator, *queries, _of(given, "queries"))
         found |= {f"{QUERIES}_{name}": value for name, value in of_queries.items()}
-        warnings += [f"Queries: {one}" for one in more]
+        notes += [f"Queries: {one}" for one in more]
     asked = {**translator.get_params(), **given.to_json()}
-    return FittedMaps(found, documents, map_of_queries, tuple(warnings), asked, time.perf_counter() - started)
+    return FittedMaps(
+        metrics=found,
+        documents=documents,
+        queries=map_of_queries,
+        notes=tuple(notes),
+        request={**asked, "seed": documents.seed},
+        timings={"fit": time.perf_counter() - started},
+    )
 
 
 def _of(card: Card, role: str) -> Card:
@@ -123,26 +110,26 @@ def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Transla
     for what, rows in (("source", source), ("target", target)):
         if bool((rows == rows[0]).all()):
             raise DataError(f"All {len(rows)} rows of the {what} are the same, which shows nothing; give other items.")
-    warnings: list[str] = []
+    notes: list[str] = []
     metrics: dict[str, float] = {"pairs": len(source)}
     found = clone(translator).fit(source, target, card=card)
     chosen = found.translation_ if found.chosen_ != "relative" else None
     rank = found.details_.get("rank")
     if rank is not None:
         metrics["rank"] = int(rank)
-    warnings += found.remarks
+    notes += found.notes
     if chosen is None:
-        warnings.append(
+        notes.append(
             f"What 'relative' gives are cosines with the {len(source):,} pairs as anchors, for a RelativeDecoder of "
             "the target's side; it is no translation by itself, and nothing was measured."
         )
     elif len(source) < FEWEST:
-        warnings.append(
+        notes.append(
             f"Of {len(source)} pairs none can be spared to measure by, so nothing tells how good the translation is; "
             f"give {FEWEST} at least, better some hundreds."
         )
     if card.metric in ("dot", "l2") and not found.carries_norms:
-        warnings.append(
+        notes.append(
             f"The vectors are compared by {card.metric}, for which lengths count, and {found.chosen_} does not carry "
             "them; ridge and procrustes do."
         )
@@ -161,9 +148,9 @@ def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Transla
             "pairs_held_out": len(held),
         }
         if metrics["recall_10_low"] <= 10 / len(held) and metrics["cosine"] < NO_PAIRS:
-            warnings.append(
+            notes.append(
                 f"The pairs do not look like pairs: of {len(held)} that were held out, {metrics['recall_10']:.1%} find "
                 f"their partner among the nearest 10, as many as by chance, and their mean cosine is "
                 f"{metrics['cosine']:.3f}. Are the rows of both files the same items, in the same order?"
             )
-    return found, metrics, warnings
+    return found, metrics, notes

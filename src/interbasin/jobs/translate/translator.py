@@ -176,7 +176,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.chosen_ != "relative" and self.translation_.carries_norms
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Sentences that a user of the translation should know; none, if all is well."""
         rank, most = self.details_.get("rank"), min(self.source_width, self.target_width)
         if rank is None or rank >= most:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, ShapeError
 from interbasin.vectors.stores.rows import Piece, Rows, output_dtype
 
-__all__ = ["FittedTranslator", "Treatment", "check_fits", "norms_remark", "translator_fingerprint"]
+__all__ = ["FittedTranslator", "Treatment", "check_fits", "norms_notes", "translator_fingerprint"]
 
 PROBES, SUMS = 4, 64  # rows that tell one translator from another, and how many sums are kept of each
 MOST_NAMED = 5  # bad rows named in one message
@@ -151,7 +151,7 @@ def _is_a_scale(scale: float, dtype: np.dtype[Any]) -> bool:
     return bool(float(limits.tiny) <= scale <= float(limits.max) / largest)
 
 
-def norms_remark(translator: FittedTranslator, name: str, metric: str | None) -> list[str]:
+def norms_notes(translator: FittedTranslator, name: str, metric: str | None) -> list[str]:
     """What to say where lengths are lost that an index may compare by."""
     if translator.carries_norms or metric == "cosine":
         return []

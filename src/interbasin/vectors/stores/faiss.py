@@ -47,7 +47,7 @@ class FaissRows:
 
     path: Path
     index: Any = field(repr=False)
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -181,7 +181,7 @@ class FaissSink:
         refuse_what_cannot_be_rebuilt(rows.index, rows.name, self._faiss)
         self._destination, self._old, self._width = destination, rows.index, width
         self._inner, self._outer_ids = unwrapped(rows.index, self._faiss)
-        self.remarks: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
         self._train_rows = min(int(rows.index.ntotal), ROWS_PER_CELL * self._inner.nlist) if self._is_ivf else 0
         self._waiting: list[Piece] = []
         self._new: Any = None
@@ -206,11 +206,11 @@ class FaissSink:
             new.own_fields, new.nprobe = True, old.nprobe
             quantizer.this.disown()
             new.cp.seed, new.cp.min_points_per_centroid = 0, 1
-            self.remarks = (
+            self.notes = (
                 f"The {old.nlist} cells were trained anew on {self._train_rows} translated vectors; check nprobe.",
             )
             if not isinstance(old_quantizer, faiss.IndexFlat | faiss.IndexHNSWFlat):
-                self.remarks += (
+                self.notes += (
                     f"The cells were found by an {type(old_quantizer).__name__} and are now by an IndexFlat, which is "
                     "exact and may be slower.",
                 )

@@ -54,7 +54,7 @@ class LanceRows:
     schema: pa.Schema
     version: int
     metric: str | None = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -121,11 +121,11 @@ def open_lance(address: StoreURI) -> LanceRows:
             first = next(iter(opened.search().select(list(selection.columns)).limit(1).to_batches(1)))
             width = first_width(first, selection, address.shown)
         metric = _metric(opened, selection)
-    remarks = () if metric is None else (_index_remark(address),)
-    return LanceRows(address, rows, width, selection, schema, version, metric, remarks)
+    notes = () if metric is None else (_index_note(address),)
+    return LanceRows(address, rows, width, selection, schema, version, metric, notes)
 
 
-def _index_remark(address: StoreURI) -> str:
+def _index_note(address: StoreURI) -> str:
     return f"{address.shown} has an index over its vectors; the new table has none yet: build it when you need it."
 
 
@@ -189,7 +189,7 @@ class LanceSink:
     """
 
     mark = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(self, unfinished: Unfinished, name: str, schema: pa.Schema, column: str) -> None:
         self._unfinished, self.name, self._schema, self._column = unfinished, name, schema, column

@@ -30,7 +30,7 @@ class ArrayRows:
     """Rows of an array in a file."""
 
     vectors: Vectors
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     metric: str | None = None
 
     @property
@@ -122,7 +122,7 @@ class ArraySink:
     """
 
     mark = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,

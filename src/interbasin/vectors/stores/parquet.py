@@ -46,7 +46,7 @@ class ParquetRows:
     """Rows of a Parquet file, with all its columns."""
 
     vectors: Vectors
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     metric: str | None = None
 
     @property
@@ -115,7 +115,7 @@ class ParquetSink:
     """
 
     mark = None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,

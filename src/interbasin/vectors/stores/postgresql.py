@@ -119,7 +119,7 @@ class PostgresqlRows:
     width: int
     without: int
     metric: str | None = None
-    remarks: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())
 
     @property
     def name(self) -> str:
@@ -218,7 +218,7 @@ def open_postgresql(address: StoreURI) -> PostgresqlRows:
     from_psycopg(address)
     from psycopg import sql
 
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     with contextlib.closing(connected(address)) as connection, told(address, "looking at the table"):
         schema, name = located(connection, address)
         columns = dict(
@@ -246,9 +246,9 @@ def open_postgresql(address: StoreURI) -> PostgresqlRows:
             ((first,),) = parsed(b"".join(copy))
         metric = metric_of(connection, table)
     if without:
-        remarks = (f"{plural(without, 'row')} of {address.shown} without a vector stayed without one.",)
+        notes = (f"{plural(without, 'row')} of {address.shown} without a vector stayed without one.",)
     width = (len(first) - 4) // NUMBERS[table.kind].itemsize
-    return PostgresqlRows(address, table, int(rows), width, int(without), metric, remarks)
+    return PostgresqlRows(address, table, int(rows), width, int(without), metric, notes)
 
 
 def from_psycopg(address: StoreURI) -> None:

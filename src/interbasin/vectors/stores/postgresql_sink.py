@@ -67,7 +67,7 @@ class PostgresqlSink:
         refuse_other_server(output, rows.address)
         self._rows, self._width, self._force = rows, width, force
         self._source = rows.table
-        self.remarks: tuple[str, ...] = ()
+        self.notes: tuple[str, ...] = ()
         self._column = output.column or rows.table.column
         self.name = rows.address.shown.partition("?")[0] + f"?table={output.table}&column={self._column}"
         self._address = rows.address
@@ -325,7 +325,7 @@ class PostgresqlSink:
 
         connection, ids = self._connection, sql.Identifier
         with told(self._address, "putting the output in its place"):
-            self.remarks = (self._index_to_build(), *self._changes())
+            self.notes = (self._index_to_build(), *self._changes())
             with connection.transaction():
                 try:
                     # The work may have taken hours, in which someone else may have written there.
@@ -427,24 +427,24 @@ class PostgresqlSink:
         # Of a row that was removed from the table, its new column went along.
         gone = max(int(stale), self.rows - int(left))
         again = "run again with --force when nothing is being written"
-        remarks = []
+        notes = []
         if missed:
-            remarks.append(
+            notes.append(
                 f"{plural(missed, 'row')} came into the table behind the reader's back and "
                 f"{'is' if missed == 1 else 'are'} not translated; {again}."
             )
         if gone:
             kept = "; their translations are still there" if stale else ""
-            remarks.append(
+            notes.append(
                 f"{plural(gone, 'row')} that had been read {'is' if gone == 1 else 'are'} gone from the source{kept}, "
                 f"and others may have changed; {again}."
             )
         elif self._checksum is not None and int(checksum or 0) != self._checksum:
-            remarks.append(
+            notes.append(
                 "Rows of the source were changed after they had been read, and what is written are translations of "
                 f"what they held before; {again}."
             )
-        return tuple(remarks)
+        return tuple(notes)
 
     def close(self) -> None:
         import psycopg

@@ -38,7 +38,7 @@ class Rows(Protocol):
         width: How many numbers each has.
         dtype: Of the numbers as they are stored.
         metric: How an index over them compares ("cosine", "inner product", "l2"); None where the store does not say.
-        remarks: What a user should know about how it is read.
+        notes: What a user should know about how it is read.
     """
 
     @property
@@ -52,7 +52,7 @@ class Rows(Protocol):
     @property
     def metric(self) -> str | None: ...
     @property
-    def remarks(self) -> tuple[str, ...]: ...
+    def notes(self) -> tuple[str, ...]: ...
     def fingerprint(self) -> Mapping[str, Any]:
         """What tells this store, in its present state, from another; JSON-able."""
         ...
@@ -74,7 +74,7 @@ class Sink(Protocol):
         rows_per_batch: The batches in which they were written; None if there are none. Only the same batches give the
             same bytes.
         mark: Where the last of them stood, for stores whose rows have no numbers.
-        remarks: What a user should know about what was written; complete when it is finished.
+        notes: What a user should know about what was written; complete when it is finished.
     """
 
     @property
@@ -86,7 +86,7 @@ class Sink(Protocol):
     @property
     def mark(self) -> Any: ...
     @property
-    def remarks(self) -> tuple[str, ...]: ...
+    def notes(self) -> tuple[str, ...]: ...
     def start(self, rows_per_batch: int) -> None: ...
     def append(self, piece: Piece) -> None: ...
     def finish(self) -> None:

@@ -86,7 +86,7 @@ def test_documents_among_the_pairs_are_not_judged_by_what_was_fitted_on_them():
     # In another precision they are not found, and the map is judged by its own pairs: what pair_rows= is for.
     fooled = audit((old[rows].astype(np.float32), new[rows]), documents=old, **given)
     assert fooled.metrics["recall.translate.affine"] > 0.9
-    assert any("none was found among them" in one for one in fooled.warnings)
+    assert any("none was found among them" in one for one in fooled.notes)
     told = audit((old[rows].astype(np.float32), new[rows]), documents=old, pair_rows=rows, **given)
     assert told.metrics["recall.translate.affine"] < 0.1
 
@@ -133,7 +133,7 @@ def test_the_curve_tells_how_many_pairs_are_enough(audited):
     )
     rising = audit(**world("turned", pairs=30).arguments(curve=[10]))
     assert rising.curve.rising and rising.curve.enough is None and "pairs_enough" not in rising.metrics
-    assert any("more pairs would make a better translation" in one for one in rising.warnings)
+    assert any("more pairs would make a better translation" in one for one in rising.notes)
     assert audited.curve.pairs == (100, 200)
 
 
@@ -155,7 +155,7 @@ def test_a_pool_gives_upper_bounds():
     for way in ("keep", "translate.ridge", "adapt.ridge"):  # need no new vectors
         assert pooled.metrics[f"recall.{way}"] == whole.metrics[f"recall.{way}"]
     assert 0 < pooled.metrics["pool_overlap"] < 1
-    (said,) = [one for one in pooled.warnings if "upper bound" in one]
+    (said,) = [one for one in pooled.notes if "upper bound" in one]
     assert "a pool of" in said and "the old one brought too" in said
     assert "at most" in pooled.verdict.text and pooled.verdict.advice == "keep"
     assert "a pool cannot prove" in pooled.verdict.text
@@ -166,8 +166,8 @@ def test_a_pool_can_be_embedded_in_between(apart):
     rows = pool_rows(**{key: one for key, one in given.items() if key not in ("new_documents", "draws", "curve")})
     first = audit(**given)
     assert np.array_equal(rows, first.pool)
-    assert any("new model's vectors of documents beyond the pairs" in one for one in first.warnings)
-    assert any(f"embed the {len(rows):,} documents of the pool" in one for one in first.warnings)
+    assert any("new model's vectors of documents beyond the pairs" in one for one in first.notes)
+    assert any(f"embed the {len(rows):,} documents of the pool" in one for one in first.notes)
     shuffled = np.random.default_rng(0).permutation(rows)
     second = audit(**given | {"pool": (shuffled, apart.new[shuffled])})
     assert second.metrics == audit(**given | {"embed": lambda rows: apart.new[rows]}).metrics
@@ -212,13 +212,13 @@ def test_labels_alone_decide_between_old_and_translated(apart):
 def test_few_queries_decide_nothing():
     found = audit(**world("apart", queries=29).arguments())
     assert found.verdict.advice == "undecided" and found.verdict.text.startswith("29 queries are too few to decide by")
-    assert any("With 29 queries the intervals are wide" in said for said in found.warnings)
+    assert any("With 29 queries the intervals are wide" in said for said in found.notes)
 
 
 def test_queries_without_labels_are_left_out(apart):
     found = audit(**apart.arguments(labels={place: int(apart.labels[place]) for place in range(120)}))
     assert found.metrics["queries"] == 120
-    assert any("120 of 250 queries have labels" in one for one in found.warnings)
+    assert any("120 of 250 queries have labels" in one for one in found.notes)
 
 
 def test_queries_can_have_a_map_of_their_own(apart):
@@ -257,9 +257,7 @@ def test_the_same_seed_gives_the_same_figures(apart):
 def test_scores_that_depend_on_norms_are_warned_of():
     one = world("turned")
     found = audit(**one.arguments(metric="dot", methods=["relative-projection", "ridge"]))
-    assert any(
-        "depend on norms, which these methods do not carry: relative-projection" in said for said in found.warnings
-    )
+    assert any("depend on norms, which these methods do not carry: relative-projection" in said for said in found.notes)
 
 
 @pytest.mark.parametrize("among", [True, False], ids=["documents", "others"])
@@ -269,7 +267,7 @@ def test_pairs_whose_rows_are_in_another_order_are_doubted(apart, among, method)
         changes = {} if among else {"documents": apart.old[~np.isin(np.arange(700), apart.pairs)]}
         changes |= {"labels": None, "new_documents": None, "methods": [method]}
         found = audit(**apart.arguments(pairs=(apart.old[apart.pairs], new_pairs), **changes))
-        return [one for one in found.warnings if one.startswith("The pairs do not look like pairs: of 50 pairs that")]
+        return [one for one in found.notes if one.startswith("The pairs do not look like pairs: of 50 pairs that")]
 
     pairs = apart.new[apart.pairs]
     assert doubted(pairs) == []
@@ -281,15 +279,13 @@ def test_pairs_whose_rows_are_in_another_order_are_doubted(apart, among, method)
 def test_too_few_pairs_are_not_doubted():
     few = world("apart", pairs=40)
     given = few.arguments(pairs=(few.old[few.pairs], np.roll(few.new[few.pairs], 1, axis=0)))
-    assert not any("do not look like pairs" in one for one in audit(**given).warnings)
+    assert not any("do not look like pairs" in one for one in audit(**given).notes)
 
 
 def test_rows_of_zeros_are_told(apart):
     old = apart.old.copy()
     old[[3, 5]] = 0
-    assert any(
-        "2 documents of the index are all zeros" in one for one in audit(**apart.arguments(documents=old)).warnings
-    )
+    assert any("2 documents of the index are all zeros" in one for one in audit(**apart.arguments(documents=old)).notes)
 
 
 def test_a_method_that_cannot_be_fitted_is_left_out_and_said(apart, monkeypatch):
@@ -297,7 +293,7 @@ def test_a_method_that_cannot_be_fitted_is_left_out_and_said(apart, monkeypatch)
     methods = {"ridge": ib.Translator(method="ridge"), "broken": broken}
     monkeypatch.setattr(inputs, "CrossFitted", _only_ridge(inputs.CrossFitted))
     found = audit(**apart.arguments(methods=methods))
-    assert "The method broken was left out: too few." in found.warnings
+    assert "The method broken was left out: too few." in found.notes
     assert ("translate", "broken") not in [(way.way, way.method) for way in found.table]
     with pytest.raises(FitError, match=r"No method can be fitted on these pairs\. The method broken was left out"):
         audit(**apart.arguments(methods={"broken": broken}))

@@ -104,14 +104,14 @@ def test_the_folder_says_what_it_is(tmp_path):
     translator = Translator(method="ridge").fit(x, y, card={"source_model": "new", "target_model": "old"})
     scores = recalibrate(np.linspace(0, 1, 40), np.linspace(0, 1, 40) ** 2)
     threshold = match_threshold(np.linspace(0, 1, 40), np.linspace(0, 1, 40) ** 2, 0.5)
-    outcome = bridge(translator, scores=scores, threshold=threshold).save(tmp_path / "out", remarks=["A remark."])
+    outcome = bridge(translator, scores=scores, threshold=threshold).save(tmp_path / "out", notes=["A remark."])
     document = json.loads((tmp_path / "out" / "bridge.json").read_text())
     assert document["card"] == {"source_model": "new", "target_model": "old"}
     assert list(document)[-2:] == ["threshold", "scores"]
     assert document["threshold"]["new"] == pytest.approx(0.25, abs=1e-3)
     assert document["threshold"]["unchanged"]["passing"] < document["threshold"]["passing"] == 20
     assert outcome.metrics["threshold_unchanged_agreement"] < outcome.metrics["threshold_agreement"] == 1
-    assert outcome.warnings == ("A remark.",)
+    assert outcome.notes == ("A remark.",)
     assert outcome.metrics["threshold_new"] == document["threshold"]["new"] and outcome.job == "translate bridge"
     assert set(outcome.written()) == {"bridge.npz", "load_bridge.py", "bridge.onnx", "scores.csv", "bridge.json"}
     Outcome.load(tmp_path / "out").verify()
@@ -167,7 +167,7 @@ def test_decisions_are_counted_by_hand():
     assert found.new == pytest.approx(0.4) and found.matched.passing == 3 and found.matched.agreement == 0.6
     assert found.matched.precision == found.matched.recall == pytest.approx(2 / 3)
     assert (found.unchanged.passing, found.unchanged.agreement, found.unchanged.precision) == (2, 0.8, 1.0)
-    assert found.remarks()[0].startswith("3 of 5 pairs reach the old threshold, too few on one side of it")
+    assert found.notes()[0].startswith("3 of 5 pairs reach the old threshold, too few on one side of it")
     nothing = match_threshold(old, new - 1, 0.6)
     assert nothing.unchanged.precision is None and "threshold_unchanged_precision" not in nothing.metrics()
 

@@ -310,7 +310,7 @@ def test_the_folder_holds_the_findings(tmp_path):
     outcome = result.save(tmp_path / "out")
     again = Outcome.load(tmp_path / "out")
     assert again.job == "translate doctor" and again.metrics == result.metrics
-    assert again.table("findings")["rows"] == ["7"] and outcome.warnings == (result.findings[0].text,)
+    assert again.table("findings")["rows"] == ["7"] and outcome.notes == (result.findings[0].text,)
     doctor(healthy()).save(tmp_path / "clean")
     assert Outcome.load(tmp_path / "clean").artefacts == ()
 

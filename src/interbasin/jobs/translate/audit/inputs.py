@@ -273,15 +273,15 @@ def backward(methods: Methods, inputs: AuditInputs) -> tuple[dict[str, Translato
 
 
 def _fitted(methods: Methods, fit: Callable[[Translator], Fitted]) -> tuple[dict[str, Fitted], list[str]]:
-    found, remarks = {}, []
+    found, notes = {}, []
     for name, method in methods.items():
         try:
             found[name] = fit(method)
         except FitError as error:
-            remarks.append(f"The method {name} was left out: {error}")
+            notes.append(f"The method {name} was left out: {error}")
     if not found:
-        raise FitError(f"No method can be fitted on these pairs. {remarks[0]}")
-    return found, remarks
+        raise FitError(f"No method can be fitted on these pairs. {notes[0]}")
+    return found, notes
 
 
 FEWEST, MOST = 20, 1000  # pairs that are held out: of fewer nothing is told, and more tell nothing new

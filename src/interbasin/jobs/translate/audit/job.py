@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +37,7 @@ from interbasin.jobs.translate.audit.measures import (
 from interbasin.jobs.translate.audit.result import WAYS, Audit, Way
 from interbasin.jobs.translate.audit.verdict import judged
 from interbasin.jobs.translate.translator import Translator
+from interbasin.outcome import Stages
 from interbasin.text import plural
 
 __all__ = ["audit", "pool_rows"]
@@ -133,7 +132,7 @@ def audit(
     inputs = AuditInputs.of(pairs, queries, documents, labels, query_pairs, pair_rows, query_texts, metric, k, depth)
     counts = [] if curve is False else counts_of(None if curve is True else curve, len(inputs.old_pairs))
     tried = methods_of(methods, seed)
-    work = _Work(progress)
+    work = Stages(progress, len(STAGES))
     width = inputs.new_pairs.shape[1]
     complete = None if new_documents is None else All(new_documents, len(inputs.documents), width)
 
@@ -173,13 +172,13 @@ def audit(
     )
     groups = slices(search_metric, primary, draws, confidence, seed) if primary else ()
     doubt = check_pair_order(inputs, tried[best], fitted[best])
-    warnings = [
+    notes = [
         *([doubt] if doubt else []),
-        *work.warnings,
-        *_warnings(inputs, fitted, found, known, search_metric, rows),
+        *work.notes,
+        *_notes(inputs, fitted, found, known, search_metric, rows),
     ]
     if drawn is not None and drawn.rising:
-        warnings.append("The learning curve still rises at its end: more pairs would make a better translation.")
+        notes.append("The learning curve still rises at its end: more pairs would make a better translation.")
     metrics = _metrics(table, primary, search_metric, verdict.differences, best)
     metrics |= {
         "pairs": len(inputs.old_pairs),
@@ -201,8 +200,19 @@ def audit(
         "labels": inputs.labels is not None,
         "new_vectors": "all" if complete is not None else "pool" if known is not None else "none",
     }
-    work.finished()
-    return Audit(metrics, table, verdict, best, drawn, groups, rows, tuple(warnings), work.timings, request)
+    work.finish()
+    return Audit(
+        metrics=metrics,
+        table=table,
+        verdict=verdict,
+        method=best,
+        curve=drawn,
+        slices=groups,
+        pool=rows,
+        notes=tuple(notes),
+        timings=work.timings,
+        request=request,
+    )
 
 
 def pool_rows(
@@ -223,16 +233,16 @@ def pool_rows(
     Takes what `audit` does.
     """
     inputs = AuditInputs.of(pairs, queries, documents, labels, query_pairs, None, None, metric, k, depth)
-    return _searches(inputs, methods_of(methods, seed), _Work(None), seed)[1].pool(inputs)
+    return _searches(inputs, methods_of(methods, seed), Stages(None, len(STAGES)), seed)[1].pool(inputs)
 
 
 def _searches(
-    inputs: AuditInputs, tried: Mapping[str, Translator], work: _Work, seed: int
+    inputs: AuditInputs, tried: Mapping[str, Translator], work: Stages, seed: int
 ) -> tuple[dict[str, CrossFitted], Searched]:
     with work.stage("fit"):
-        there, remarks = forward(tried, inputs, seed)
+        there, notes = forward(tried, inputs, seed)
         back, others = backward(tried, inputs)
-        work.warnings += list(dict.fromkeys([*remarks, *others]))
+        work.notes += list(dict.fromkeys([*notes, *others]))
     with work.stage("search") as tell:
         return there, searched(inputs, there, back, tell)
 
@@ -291,7 +301,7 @@ def _metrics(
     return found
 
 
-def _warnings(
+def _notes(
     inputs: AuditInputs,
     fitted: Mapping[str, CrossFitted],
     found: Searched,
@@ -330,23 +340,3 @@ def _warnings(
             "of what re-embedding would bring."
         )
     return said
-
-
-class _Work:
-    """Times, warnings and what share of the stages is done."""
-
-    def __init__(self, progress: Callable[[float], object] | None) -> None:
-        self.progress, self.done = progress, 0
-        self.timings: dict[str, float] = {}
-        self.warnings: list[str] = []
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[Callable[[float], object] | None]:
-        start, done, progress = time.perf_counter(), self.done, self.progress
-        yield None if progress is None else lambda share: progress((done + share) / len(STAGES))
-        self.timings[name] = time.perf_counter() - start
-        self.done += 1
-
-    def finished(self) -> None:
-        if self.progress is not None:
-            self.progress(1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.retrieval import Interval
 from interbasin.jobs.translate.audit.measures import Curve, Slice
 from interbasin.jobs.translate.audit.verdict import Verdict
-from interbasin.outcome import Draft, Outcome, new_outcome
+from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart, line_chart
 
 __all__ = ["MEASURES", "WAYS", "Audit", "Way"]
@@ -53,8 +51,8 @@ class Way:
     title: str
 
 
-@dataclass(frozen=True)
-class Audit(Measured):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Audit(Result):
     """What was found; ``metrics`` hold all figures by name, intervals as ``NAME_low`` and ``NAME_high``.
 
     Attributes:
@@ -64,9 +62,6 @@ class Audit(Measured):
         curve: What fewer pairs bring; None if it was not asked for, or there is nothing to measure by.
         slices: Groups of queries, the worst first.
         pool: The documents that some search brought up: those to embed with the new model where nothing is known of it.
-        warnings: What a reader of the figures should know.
-        timings: Seconds by what they were spent on.
-        request: What was asked, as far as it is not vectors.
     """
 
     table: tuple[Way, ...]
@@ -75,9 +70,8 @@ class Audit(Measured):
     curve: Curve | None
     slices: tuple[Slice, ...]
     pool: NDArray[np.int64] = field(repr=False)
-    warnings: tuple[str, ...] = ()
-    timings: Mapping[str, float] = field(default_factory=dict)
-    request: Mapping[str, Any] = field(default_factory=dict)
+
+    job = "translate audit"
 
     @property
     def measures(self) -> dict[str, str]:
@@ -118,42 +112,13 @@ class Audit(Measured):
         ]
         return "\n".join([*shown, "", self.verdict.text])
 
-    def save(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        request: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
-        force: bool = False,
-    ) -> Outcome:
-        """Leave an outcome: the figures, table, curve and slices as ``.csv``, plots as ``.svg``, the verdict as text.
-
-        Args:
-            folder: The destination.
-            request: What was asked, where that is more than ``self.request``.
-            inputs: Name to path; the files behind them are hashed.
-            force: Replace an earlier outcome.
-        """
-        asked = {**self.request, **(request or {})}
-        seed = int(self.request["seed"])
-        with new_outcome(
-            folder,
-            job="translate audit",
-            request=asked,
-            inputs=inputs,
-            seed=seed,
-            force=force,
-            elapsed=sum(self.timings.values()),
-        ) as out:
-            out.metrics.update(self.metrics)
-            out.timings.update(self.timings)
-            out.warnings.extend(self.warnings)
-            out.text("verdict.txt", f"{self.verdict.advice}\n\n{self.verdict.text}\n")
-            out.text("pool.txt", "".join(f"{row}\n" for row in self.pool.tolist()))
-            self._ways(out)
-            self._slices(out)
-            self._curve(out)
-        return out.outcome
+    def write(self, draft: Draft) -> None:
+        """Add the table, the curve and the slices as ``.csv``, plots as ``.svg``, and the verdict as text."""
+        draft.text("verdict.txt", f"{self.verdict.advice}\n\n{self.verdict.text}\n")
+        draft.text("pool.txt", "".join(f"{row}\n" for row in self.pool.tolist()))
+        self._ways(draft)
+        self._slices(draft)
+        self._curve(draft)
 
     def _ways(self, out: Draft) -> None:
         columns: dict[str, list[Any]] = {

@@ -69,7 +69,7 @@ class Bridge:
         check: Any = None,
         request: Mapping[str, Any] | None = None,
         inputs: Mapping[str, str | os.PathLike[str]] | None = None,
-        remarks: Sequence[str] = (),
+        notes: Sequence[str] = (),
         force: bool = False,
     ) -> Outcome:
         """Write ``bridge.npz`` and ``load_bridge.py``, ``bridge.onnx`` if asked, ``bridge.json``, as an outcome.
@@ -80,7 +80,7 @@ class Bridge:
             check: Rows to compare on; by default some about the source's mean.
             request: What was asked.
             inputs: Name to path; the files behind them are hashed.
-            remarks: What a reader should know of how scores were made.
+            notes: What a reader should know of how scores were made.
             force: Replace an earlier outcome.
 
         Raises:
@@ -92,7 +92,7 @@ class Bridge:
             np.savez(out.folder / "bridge.npz", **self.steps.arrays())  # type: ignore[arg-type]
             out.add("bridge", "file", "bridge.npz")
             out.text("load_bridge.py", LOADER)
-            out.warnings.extend(remarks)
+            out.notes.extend(notes)
             out.metrics |= {"source_width": float(source), "target_width": float(target)}
             if onnx:
                 from interbasin.jobs.translate.bridge.steps import check_graph, write_graph
@@ -105,7 +105,7 @@ class Bridge:
             if self.threshold is not None:  # before the points, of which there are many
                 document["threshold"] = self.threshold.to_json()
                 out.metrics |= self.threshold.metrics()
-                out.warnings.extend(self.threshold.remarks())
+                out.notes.extend(self.threshold.notes())
             if self.scores is not None:
                 document["scores"] = self.scores.to_json()
                 out.metrics["score_rank_correlation"] = self.scores.rank_correlation

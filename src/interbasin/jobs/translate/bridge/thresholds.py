@@ -206,7 +206,7 @@ class MatchedThreshold:
             "unchanged": self.unchanged.figures()
         }
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What a reader of the threshold should know."""
         if FEWEST <= self.passing <= self.pairs - FEWEST:
             return []

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interbasin.errors import DataError, ShapeError
-from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.retrieval.search import blocks_of
 from interbasin.jobs.translate.doctor.findings import Finding, State
-from interbasin.outcome import Outcome, new_outcome
+from interbasin.outcome import Draft, Result
 from interbasin.text import plural
 
 __all__ = ["Checkup", "Finding", "doctor"]
@@ -29,8 +27,8 @@ class Batched(Protocol):
     def batches(self, rows_per_batch: int, /) -> Iterator[NDArray[Any]]: ...
 
 
-@dataclass(frozen=True)
-class Checkup(Measured):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Checkup(Result):
     """What was found; ``metrics`` hold counts and lengths by name.
 
     Attributes:
@@ -45,7 +43,8 @@ class Checkup(Measured):
     width: int = 0
     dtype: str = ""
     lengths: str = ""
-    request: Mapping[str, Any] = field(default_factory=dict)
+
+    job = "translate doctor"
 
     @property
     def healthy(self) -> bool:
@@ -69,32 +68,20 @@ class Checkup(Measured):
             + "\n".join(f"{one.severity}: {one.text}" for one in self.findings)
         )
 
-    def save(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        request: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
-        force: bool = False,
-    ) -> Outcome:
-        """Leave an outcome: the figures, and the findings as a table."""
-        asked = {**self.request, **(request or {})}
-        seed = int(self.request["seed"])
-        with new_outcome(folder, job="translate doctor", request=asked, inputs=inputs, seed=seed, force=force) as out:
-            out.metrics.update(self.metrics)
-            out.warnings.extend(one.text for one in self.findings if one.severity != "remark")
-            if self.findings:
-                out.table(
-                    "findings",
-                    {
-                        "kind": [one.kind for one in self.findings],
-                        "severity": [one.severity for one in self.findings],
-                        "count": [float(one.count) for one in self.findings],
-                        "rows": [" ".join(map(str, one.rows)) or "-" for one in self.findings],
-                        "text": [one.text for one in self.findings],
-                    },
-                )
-        return out.outcome
+    def write(self, draft: Draft) -> None:
+        """Add the findings as a table."""
+        if not self.findings:
+            return
+        draft.table(
+            "findings",
+            {
+                "kind": [finding.kind for finding in self.findings],
+                "severity": [finding.severity for finding in self.findings],
+                "count": [float(finding.count) for finding in self.findings],
+                "rows": [" ".join(map(str, finding.rows)) or "-" for finding in self.findings],
+                "text": [finding.text for finding in self.findings],
+            },
+        )
 
 
 def doctor(
@@ -145,13 +132,14 @@ def doctor(
     # What is only possible comes behind all that is certain.
     worst_first = sorted(state.findings(), key=lambda one: (SEVERITIES.index(one.severity), one.kind == "two parts"))
     return Checkup(
-        state.metrics(),
-        tuple(worst_first),
-        state.rows,
-        state.width,
-        str(state.dtype),
-        state.lengths_in_words(),
-        {"seed": seed},
+        metrics=state.metrics(),
+        findings=tuple(worst_first),
+        rows=state.rows,
+        width=state.width,
+        dtype=str(state.dtype),
+        lengths=state.lengths_in_words(),
+        notes=tuple(finding.text for finding in worst_first if finding.severity != "remark"),
+        request={"seed": seed},
     )
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +14,6 @@ from interbasin.evaluate.barrier import Barrier, barrier
 from interbasin.evaluate.cka import LayerSimilarity, cka
 from interbasin.evaluate.cycle import Aligned, cycle
 from interbasin.evaluate.distance import distance
-from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.pca import Coordinates, pca
 from interbasin.evaluate.scores import Loss
 from interbasin.networks.labelled import InputsOnly, amount_of, parted, refuse_once_only
@@ -26,16 +22,16 @@ from interbasin.networks.recording.batches import batches_of
 from interbasin.networks.recording.choosing import standing
 from interbasin.networks.wiring import Alignment, Wiring, wire
 from interbasin.networks.wiring.admission import named_tensors
-from interbasin.outcome import Draft, Outcome, new_outcome
+from interbasin.outcome import Draft, Result, Stages
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
 
-__all__ = ["Between", "between"]
+__all__ = ["Comparison", "compare_networks"]
 
 PICTURES = 4  # spaces whose activations are drawn along their principal directions
 
 
-@dataclass(frozen=True)
-class Between(Measured):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Comparison(Result):
     """What was measured of two networks; ``metrics`` hold all figures by name.
 
     Attributes:
@@ -43,55 +39,22 @@ class Between(Measured):
         errors: The alignment error by space; None where the networks cannot be wired.
         similarity: CKA of all layers of the one with all of the other; likewise.
         coordinates: Activations of a few spaces along their principal directions.
-        timings: Seconds by what they were spent on.
-        warnings: What a reader of the figures should know.
-        request: What was asked, as far as it is not networks and data.
     """
 
     barrier: Barrier | None = None
     errors: AlignmentError | None = None
     similarity: LayerSimilarity | None = None
     coordinates: Mapping[str, Coordinates] = field(default_factory=dict)
-    timings: Mapping[str, float] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    request: Mapping[str, Any] = field(default_factory=dict)
 
-    def save(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        request: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
-        seed: int | None = None,
-        force: bool = False,
-    ) -> Outcome:
-        """Leave an outcome: the figures, the curves and matrices as tables, and plots of them.
+    job = "evaluate"
+    headline = ("barrier", "barrier_original", "distance")
 
-        Args:
-            folder: The destination.
-            request: What was asked, where that is more than ``self.request``.
-            inputs: Name to path, MODEL or DATA; the files behind them are hashed.
-            seed: Of what was drawn at random.
-            force: Replace an earlier outcome.
-        """
-        asked = {**self.request, **(request or {})}
-        with new_outcome(
-            folder,
-            job="evaluate",
-            request=asked,
-            inputs=inputs,
-            seed=seed,
-            force=force,
-            elapsed=sum(self.timings.values()),
-        ) as out:
-            out.metrics.update(self.metrics)
-            out.timings.update(self.timings)
-            out.warnings.extend(self.warnings)
-            self._draw_barrier(out)
-            self._draw_errors(out)
-            self._draw_similarity(out)
-            self._draw_coordinates(out)
-        return out.outcome
+    def write(self, draft: Draft) -> None:
+        """Add the curves and matrices as tables, and plots of them."""
+        self._draw_barrier(draft)
+        self._draw_errors(draft)
+        self._draw_similarity(draft)
+        self._draw_coordinates(draft)
 
     def _draw_barrier(self, out: Draft) -> None:
         if self.barrier is None:
@@ -142,7 +105,7 @@ class Between(Measured):
             "alignment-error",
             bar_chart(
                 dict(zip(spaces, columns["alignment_error_relative"], strict=True)),
-                title="Alignment error a space",
+                title="Alignment error per space",
                 x_label="relative to the energy of B's activations",
             ),
         )
@@ -194,7 +157,7 @@ class Between(Measured):
             out.plot(name, drawn)
 
 
-def between(
+def compare_networks(
     a: nn.Module,
     b: nn.Module,
     data: Any,
@@ -208,8 +171,8 @@ def between(
     reset: Any = None,
     inputs: Any = None,
     progress: Callable[[float], object] | None = None,
-) -> Between:
-    """Barrier, distance, alignment error a space, CKA and, if asked, cycle consistency of two networks.
+) -> Comparison:
+    """Barrier, distance, alignment error per space, CKA and, if asked, cycle consistency of two networks.
 
     Args:
         a: A network, usually aligned already. It stays as it is.
@@ -224,7 +187,7 @@ def between(
             Without, they are those of ``a`` as it stands.
         align: For cycle consistency: ``align(source, target)``, as `interbasin.rebasin` does.
         reset: Batches to estimate the statistics of batch norms on, at every point between the ends, which keep their
-            own; ``warnings`` say so.
+            own; ``notes`` say so.
         inputs: One batch to trace with; by default the first of the data.
         progress: Told what share is done, from 0 to 1.
 
@@ -236,14 +199,14 @@ def between(
         >>> import torch
         >>> one, other = (nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(2))
         >>> data = [(torch.randn(16, 3), torch.randint(2, (16,)))]
-        >>> found = between(one, other, data, points=3)
+        >>> found = compare_networks(one, other, data, points=3)
         >>> sorted(found.metrics)[:3], len(found.barrier.t), found.similarity.matrix.shape
         (['accuracy_a', 'accuracy_b', 'alignment_error.0'], 3, torch.Size([1, 1]))
     """
     refuse_once_only(data, "Evaluating two networks")
     if alignment is not None:
         _refuse_alignment_of_another(original or a, alignment)
-    work = _Work(progress, 4 if align is None else 5)
+    work = Stages(progress, 4 if align is None else 5)
     metrics: dict[str, float] = dict(distance(a, b).metrics)
     first = next(iter(batches_of(data, 128)), None)
     if inputs is None:
@@ -258,9 +221,9 @@ def between(
         metrics |= found.metrics
         metrics |= _ends(found, original is not None)
     else:
-        work.warnings.append("The data have no labels, so that no loss, accuracy or barrier was measured.")
+        work.notes.append("The data have no labels, so that no loss, accuracy or barrier was measured.")
     if found is not None and has_batch_norm(a):
-        work.warnings.append(
+        work.notes.append(
             "The networks have batch norms whose statistics were interpolated like weights; networks in between do "
             "badly for that alone (reset= estimates them anew)."
             if reset is None
@@ -276,18 +239,27 @@ def between(
         with work.stage("alignment error"):
             source, maps = (a, Alignment(wiring, {})) if alignment is None else (original or a, alignment)
             names = list(standing(maps.wiring)) if alignment is None else None
-            errors = work.tried("alignment error", lambda: alignment_error(source, b, maps, data, spaces=names))
+            errors = _try(work, "alignment error", lambda: alignment_error(source, b, maps, data, spaces=names))
         with work.stage("cka"):
-            similarity = work.tried("CKA", lambda: cka(a, b, data, wirings=(wiring, wiring), pool="mean"))
+            similarity = _try(work, "CKA", lambda: cka(a, b, data, wirings=(wiring, wiring), pool="mean"))
         with work.stage("pca"):
-            coordinates = work.tried("PCA", lambda: _coordinates(original, a, b, data, wiring)) or {}
+            coordinates = _try(work, "PCA", lambda: _coordinates(original, a, b, data, wiring)) or {}
         metrics |= errors.metrics if errors is not None else {}
     if align is not None:
         with work.stage("cycle"):
             metrics |= cycle(original or a, b, align, data if found is not None else None, loss).metrics
-    work.finished()
+    work.finish()
     request = {"points": points, "path": path, "reset": reset is not None}
-    return Between(metrics, found, errors, similarity, coordinates, dict(work.timings), tuple(work.warnings), request)
+    return Comparison(
+        metrics=metrics,
+        barrier=found,
+        errors=errors,
+        similarity=similarity,
+        coordinates=coordinates,
+        timings=work.timings,
+        notes=tuple(work.notes),
+        request=request,
+    )
 
 
 def _refuse_alignment_of_another(network: nn.Module, alignment: Alignment) -> None:
@@ -313,14 +285,14 @@ def _ends(found: Barrier, is_original: bool) -> dict[str, float]:
     return figures
 
 
-def _wired(a: nn.Module, inputs: Any, work: _Work) -> Wiring | None:
+def _wired(a: nn.Module, inputs: Any, work: Stages) -> Wiring | None:
     try:
         wiring = wire(a, inputs)
     except WiringError as error:
-        work.warnings.append(f"Spaces were not compared, because the network cannot be wired: {error}")
+        work.notes.append(f"Spaces were not compared, because the network cannot be wired: {error}")
         return None
     if not standing(wiring):
-        work.warnings.append("Spaces were not compared, because none of them moves and stands somewhere whole.")
+        work.notes.append("Spaces were not compared, because none of them moves and stands somewhere whole.")
         return None
     return wiring
 
@@ -338,35 +310,13 @@ def _coordinates(
     return pca(networks, data, wide, wiring=wiring, pool="mean") if wide else {}
 
 
-class _Work:
-    """Times, warnings and what share of the stages is done."""
-
-    def __init__(self, progress: Callable[[float], object] | None, stages: int) -> None:
-        self.progress, self.stages, self.done = progress, stages, 0
-        self.timings: dict[str, float] = {}
-        self.warnings: list[str] = []
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[Callable[[float], object] | None]:
-        start = time.perf_counter()
-        progress, done, stages = self.progress, self.done, self.stages
-        yield None if progress is None else lambda share: progress((done + share) / stages)
-        self.timings[name] = time.perf_counter() - start
-        self.done += 1
-        if progress is not None:
-            progress(self.done / stages)
-
-    def tried(self, what: str, measure: Callable[[], Any]) -> Any:
-        """What ``measure`` gives, or None and a warning where these networks do not have it."""
-        try:
-            return measure()
-        except InterbasinError as error:
-            self.warnings.append(f"{what} was not measured: {error}")
-            return None
-
-    def finished(self) -> None:
-        if self.progress is not None:
-            self.progress(1.0)
+def _try(work: Stages, what: str, measure: Callable[[], Any]) -> Any:
+    """What ``measure`` gives, or None and a note where these networks do not have it."""
+    try:
+        return measure()
+    except InterbasinError as error:
+        work.notes.append(f"{what} was not measured: {error}")
+        return None
 
 
 def _shares(tell: Callable[[float], object], count: int) -> Callable[[int], None]:
