@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from interbasin.checks import require_choice
-from interbasin.errors import DataError
+from interbasin.errors import DataError, InterbasinError
 
 __all__ = ["Method", "MethodTable"]
 
@@ -53,14 +53,21 @@ class Method(Generic[Function]):
 class MethodTable(Mapping[str, Method[Function]]):
     """Methods by name, in the order in which they are listed.
 
+    Args:
+        kind: How messages call one of them.
+        methods: The rows.
+        error: What options of other methods raise.
+
     Example:
         >>> table = MethodTable("method of counting", [Method("one-by-one", "peano:89", "count up", len)])
         >>> table["one_by_one"].function([1, 2])
         2
     """
 
-    def __init__(self, kind: str, methods: list[Method[Function]] | None = None) -> None:
-        self.kind = kind
+    def __init__(
+        self, kind: str, methods: list[Method[Function]] | None = None, error: type[InterbasinError] = DataError
+    ) -> None:
+        self.kind, self.error = kind, error
         self._methods: dict[str, Method[Function]] = {}
         for method in methods or ():
             self.add(method)
@@ -97,7 +104,7 @@ class MethodTable(Mapping[str, Method[Function]]):
         """Refuse options that were given (are not None) and belong to other methods.
 
         Raises:
-            DataError: with the options that this method takes, and the methods that take the foreign one.
+            DataError: (or the table's own error) with the options that it takes, and the methods that take this one.
         """
         method = self[name]
         foreign = next((key for key, value in given.items() if value is not None and key not in method.options), None)
@@ -106,4 +113,4 @@ class MethodTable(Mapping[str, Method[Function]]):
         users = [other.name for other in self.values() if foreign in other.options]
         takes = f"it takes {', '.join(method.options)}" if method.options else "it takes no options"
         hint = f"it belongs to {', '.join(users)}" if users else "no other method has it"
-        raise DataError(f"{method.name} has no option {foreign!r} ({hint}); {takes}.")
+        raise self.error(f"{method.name} has no option {foreign!r} ({hint}); {takes}.")

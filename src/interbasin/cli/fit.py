@@ -72,7 +72,7 @@ def fit(
       interbasin fit a.npy b.npy --method cca --power 0.25 --statistics seen -o map --json
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    from interbasin.fit import describe
+    from interbasin.fit.registry import describe, needs_grams, rehearse
     from interbasin.maps.files import HOLDS
     from interbasin.storage import refuse_what_is_in_the_way
 
@@ -92,7 +92,7 @@ def fit(
     }
     options = {name: value for name, value in given.items() if value is not None}
     # Whatever is wrong with the request is said before hours of reading, not after.
-    solver.rehearse(options)
+    rehearse(solver, options)
     refuse_what_is_in_the_way(output, HOLDS, force=force)
     _keep_apart(output, statistics)
     x, y, moments = collect(
@@ -101,7 +101,7 @@ def fit(
         target,
         column=column,
         target_column=target_column,
-        grams=solver.grams_to_measure(options),
+        grams=needs_grams(solver, options),
         rows_per_batch=rows_per_batch,
         keep=statistics,
     )

@@ -92,4 +92,4 @@ def judged(x: Tensor, y: Tensor, options: Options, criterion: str) -> dict[str, 
 
 
 def _fitted(candidate: Candidate, x: Tensor, y: Tensor, options: Options) -> Translation:
-    return METHODS[candidate.method](x, y, candidate.options(options))[0]
+    return METHODS[candidate.method].function(x, y, candidate.options(options))[0]

@@ -7,7 +7,7 @@ S V^\top` centred, what is predicted for a row that was left out follows from th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -23,6 +23,7 @@ from interbasin.jobs.translate.inversion import Inversion, chosen_strength, prun
 from interbasin.jobs.translate.standardiser import Standardiser
 from interbasin.jobs.translate.translation import Translation
 from interbasin.maps import Linear, Map
+from interbasin.methods import Method, MethodTable
 from interbasin.randomness import generator_of
 
 __all__ = ["COMPLETIONS", "METHODS", "VARIANTS", "Options", "completed", "inverted", "named", "ridge_by_leave_one_out"]
@@ -89,7 +90,6 @@ class Options:
 
 
 Found = tuple[Translation, dict[str, Any]]
-Method = Callable[[Tensor, Tensor, Options], Found]
 
 
 def inverted(
@@ -166,13 +166,16 @@ def cca(x: Tensor, y: Tensor, options: Options) -> Found:
     return Translation(source, found.map, target), {"rank": found.details["rank"]}
 
 
-METHODS: Mapping[str, Method] = {
-    "relative-projection": relative_projection,
-    "procrustes": procrustes,
-    "ridge": ridge,
-    "affine": affine,
-    "cca": cca,
-}
+METHODS: MethodTable[Callable[[Tensor, Tensor, Options], Found]] = MethodTable(
+    "translation method",
+    [
+        Method("relative-projection", "maiorca:24", "through cosines with shared anchors", relative_projection),
+        Method("procrustes", "schonemann:66", "a rotation about the means, with one scale", procrustes),
+        Method("ridge", "hoerl:70", "least squares, shrunk as leave-one-out advises", ridge),
+        Method("affine", "hoerl:70", "plain least squares with an intercept", affine),
+        Method("cca", "hotelling:36", "between the whitened spaces", cca),
+    ],
+)
 
 
 def named(options: Options) -> None:

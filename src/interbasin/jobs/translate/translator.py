@@ -139,7 +139,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 self.chosen_ = next(iter(self.judged_))
                 chosen = CANDIDATES[self.chosen_]
                 method, options = chosen.method, chosen.options(options)
-            self.translation_, details = METHODS[method](x, y, options)
+            self.translation_, details = METHODS[method].function(x, y, options)
             self.details_ = {"pairs": len(x), **details}
             self.target_width_ = self.translation_.target_width
         self.card_ = Card.of(card)
