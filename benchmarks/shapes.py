@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from interbasin.data.digits import load_digits  # isort: skip
+from interbasin.datasets.digits import load_digits  # isort: skip
 from interbasin.extras import import_extra  # isort: skip
 from tests.architectures.randomise import randomise  # isort: skip
 

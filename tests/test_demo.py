@@ -11,8 +11,8 @@ import torch
 from interbasin import demo, fit
 from interbasin.demo import run_demo
 from interbasin.jobs.rebasin import METHODS
-from interbasin.jobs.translate.auditing.verdict import ADVICE
-from interbasin.jobs.translate.choosing import CANDIDATES
+from interbasin.jobs.translate.audit.verdict import ADVICE
+from interbasin.jobs.translate.auto import CANDIDATES
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ from pathlib import Path
 
 PACKAGE = "interbasin"
 ORDER = [
-    "secrecy",
+    "text",
     "errors",
     "extras",
     "_version",
     "_lazy",
-    "counting",
+    "checks",
+    "methods",
     "arrays",
     "randomness",
     "storage",
@@ -22,14 +23,16 @@ ORDER = [
     "statistics",
     "fit",
     "networks",
-    "outcome",
     "evaluate",
+    "outcome",
+    "vectors",
+    "datasets",
     "jobs",
     "report",
-    "data",
     "demo",
     "cli",
     "__main__",
+    "data",
 ]
 
 

@@ -62,3 +62,15 @@ def test_the_machinery_is_light():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_old_names_still_work_and_say_where_they_live_now():
+    with pytest.warns(DeprecationWarning, match=r"interbasin\.data\.open_data is now interbasin\.datasets\.open_data"):
+        assert ib.data.open_data is ib.datasets.open_data
+    with pytest.warns(DeprecationWarning, match=r"interbasin\.datasets\.load_digits"):
+        from interbasin.data import load_digits
+    assert load_digits is ib.datasets.load_digits and "data" not in dir(ib)
+    with pytest.warns(DeprecationWarning, match="translate_vectors"):
+        assert callable(ib.data.translate_vectors)
+    with pytest.raises(AttributeError, match=r"'interbasin\.data' has no attribute 'nothing'"):
+        _ = ib.data.nothing

@@ -41,7 +41,7 @@ def test_every_name_that_is_listed_exists(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["interbasin", *(f"interbasin.{folder}" for folder in ("data", "errors", "evaluate", "fit"))]
+    "name", ["interbasin", *(f"interbasin.{folder}" for folder in ("datasets", "errors", "evaluate", "fit", "vectors"))]
 )
 def test_public_modules_list_their_names(name):
     assert importlib.import_module(name).__all__
@@ -55,7 +55,7 @@ def test_packages_list_their_names():
 def test_the_names_can_be_seen():
     assert set(ib.__all__) <= set(dir(ib))
     assert sorted(dir(ib)) == dir(ib)
-    for package in (ib.data, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics):
+    for package in (ib.datasets, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics, ib.vectors):
         assert set(package.__all__) <= set(dir(package))
 
 
@@ -82,9 +82,9 @@ def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
     assert all(
         inspect.isfunction(verb) for verb in (ib.wire, ib.carry, ib.fold_norms, ib.interpolate, ib.merge, ib.record)
     )
-    for folder in ("data", "errors", "evaluate", "fit", "maps", "networks", "statistics"):
+    for folder in ("datasets", "errors", "evaluate", "fit", "maps", "networks", "statistics", "vectors"):
         assert isinstance(getattr(ib, folder), types.ModuleType)
-    for package in (ib.data, ib.errors, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics):
+    for package in (ib.datasets, ib.errors, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics, ib.vectors):
         hidden = [name for name in package.__all__ if isinstance(getattr(package, name), types.ModuleType)]
         assert hidden == []
 

@@ -8,20 +8,15 @@ from interbasin._lazy import lazy_names
 from interbasin._version import __version__
 
 if TYPE_CHECKING:
-    from interbasin import data, errors, evaluate, fit, maps, networks, outcome, statistics
+    from interbasin import datasets, errors, evaluate, fit, maps, networks, outcome, statistics, vectors
     from interbasin.errors import InterbasinError
+    from interbasin.jobs.comparison import compare_networks
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
-    from interbasin.jobs.translate import (
-        RelativeDecoder,
-        RelativeEncoder,
-        Translator,
-        audit,
-        bridge,
-        compose,
-        doctor,
-        stitch,
-    )
+    from interbasin.jobs.translate import RelativeDecoder, RelativeEncoder, Translator, compose, stitch
+    from interbasin.jobs.translate.audit import audit
+    from interbasin.jobs.translate.bridge import bridge
+    from interbasin.jobs.translate.doctor import doctor
     from interbasin.networks.folding import fold_norms
     from interbasin.networks.paths import interpolate
     from interbasin.networks.recording import record
@@ -41,8 +36,9 @@ __all__ = [
     "audit",
     "bridge",
     "carry",
+    "compare_networks",
     "compose",
-    "data",
+    "datasets",
     "doctor",
     "errors",
     "evaluate",
@@ -58,10 +54,11 @@ __all__ = [
     "record",
     "statistics",
     "stitch",
+    "vectors",
     "wire",
 ]
 
-_FOLDERS = ("data", "errors", "evaluate", "fit", "maps", "networks", "outcome", "statistics")
+_FOLDERS = ("datasets", "errors", "evaluate", "fit", "maps", "networks", "outcome", "statistics", "vectors")
 _HOMES = {
     "Alignment": "interbasin.networks.wiring",
     "InterbasinError": "interbasin.errors",
@@ -71,11 +68,12 @@ _HOMES = {
     "RelativeEncoder": "interbasin.jobs.translate",
     "Translator": "interbasin.jobs.translate",
     "Wiring": "interbasin.networks.wiring",
-    "audit": "interbasin.jobs.translate",
-    "bridge": "interbasin.jobs.translate",
+    "audit": "interbasin.jobs.translate.audit",
+    "bridge": "interbasin.jobs.translate.bridge",
     "carry": "interbasin.networks.wiring",
+    "compare_networks": "interbasin.jobs.comparison",
     "compose": "interbasin.jobs.translate",
-    "doctor": "interbasin.jobs.translate",
+    "doctor": "interbasin.jobs.translate.doctor",
     "fold_norms": "interbasin.networks.folding",
     "interpolate": "interbasin.networks.paths",
     "merge": "interbasin.jobs.merge",
@@ -87,4 +85,4 @@ _HOMES = {
 }
 
 # torch takes a second to import: it is not paid for before something needs it.
-__getattr__, __dir__ = lazy_names(__name__, _FOLDERS, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _FOLDERS, _HOMES, unlisted=("data",))

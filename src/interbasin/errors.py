@@ -20,7 +20,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from interbasin.secrecy import hide_secrets
+from interbasin.text import redact
 
 __all__ = [
     "CheckpointError",
@@ -44,7 +44,7 @@ class InterbasinError(Exception):
     """What every error of this package is. No message repeats a password, whichever address it quotes."""
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(*(hide_secrets(one) if isinstance(one, str) else one for one in arguments))
+        super().__init__(*(redact(one) if isinstance(one, str) else one for one in arguments))
 
 
 class ShapeError(InterbasinError, ValueError):

@@ -68,7 +68,7 @@ def test_the_figures_are_those_of_the_library():
     assert done.exit_code == 0, done.stderr
     printed = json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     a, b = (load_model(one) for one in (A, B))
-    data = ib.data.open_data("digits", like=a.inputs)
+    data = ib.datasets.open_data("digits", like=a.inputs)
     expected = ib.evaluate.barrier(a.model, b.model, data, points=3, path="slerp")
     assert printed["metrics"]["barrier"] == pytest.approx(float(expected))
     assert printed["output"] == "out" and printed == printed | Outcome.load("out").summary()
@@ -115,7 +115,7 @@ def test_batch_norms_are_reset_on_request():
     assert done.exit_code == 0 and "interpolated like weights" not in done.stderr
     assert "between the ends, on 40 samples; the ends keep their own" in done.stderr
     outcome = Outcome.load("reset")
-    assert outcome.request["reset"] == 2 and "estimated anew" in outcome.warnings[0]
+    assert outcome.request["reset"] == 2 and "estimated anew" in outcome.notes[0]
 
 
 def test_images_are_normalised_as_asked():

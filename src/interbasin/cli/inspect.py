@@ -11,7 +11,7 @@ import typer
 
 from interbasin.cli.inspected import Seen, dtype_name
 from interbasin.cli.output import Debug, Json, Output, Quiet, foreign_code, number, shortened
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from torch import nn
@@ -181,6 +181,6 @@ def _remark(words: Output, seen: Seen, seconds: Mapping[str, float]) -> None:
         )
     if seen.loaded.unused:
         words.remark(
-            f"This network has no use for {counted(len(seen.loaded.unused), 'tensor')} of the weights (--no-strict)."
+            f"This network has no use for {plural(len(seen.loaded.unused), 'tensor')} of the weights (--no-strict)."
         )
     words.remark("; ".join(f"{what} {taken:.1f} s" for what, taken in seconds.items()) + ".")

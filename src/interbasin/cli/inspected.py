@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin.cli.output import number, print_table
 from interbasin.cli.wirings import Fixed, Line, fixed, fold, share_moved, tensors_at
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ class Seen:
             names = self.wiring.unused if self.everything else self.wiring.unused[:LISTED]
             more = len(self.wiring.unused) - len(names)
             console.print(
-                f"{counted(len(self.wiring.unused), 'tensor')} that the call did not touch: {', '.join(names)}"
+                f"{plural(len(self.wiring.unused), 'tensor')} that the call did not touch: {', '.join(names)}"
                 + (f" and {more} more (--all)." if more else "."),
                 soft_wrap=True,
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from interbasin.data import Batches
+    from interbasin.datasets import Batches
 
 __all__ = [
     "DATA",
@@ -70,13 +70,13 @@ class Reading:
     @property
     def splits(self) -> tuple[str, ...]:
         """The parts that the data come in, if they do."""
-        from interbasin.data import splits_of
+        from interbasin.datasets import splits_of
 
         return splits_of(self.data)
 
     def part(self, name: str | None, limit: int | None = None) -> Batches:
         """Batches of one part, or of at most ``limit`` samples of it, drawn with the seed."""
-        from interbasin.data import open_data
+        from interbasin.datasets import open_data
 
         return open_data(
             self.data,

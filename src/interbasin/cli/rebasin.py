@@ -230,7 +230,7 @@ def rebasin(
         {**outcome.summary(), "output": str(output), "use": usable},
         lambda console: _show(console, outcome, output, usable),
     )
-    for warning in outcome.warnings:
+    for warning in outcome.notes:
         told.remark(warning)
 
 

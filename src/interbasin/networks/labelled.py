@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from interbasin.counting import counted
 from interbasin.errors import DataError, InterbasinError, WiringError
 from interbasin.networks.recording.batches import arguments, batches_of, described, device_of, once_only
 from interbasin.networks.wiring.copying import copied
+from interbasin.text import plural
 
 __all__ = ["BATCH_SIZE", "InputsOnly", "amount_of", "for_evaluation", "outputs_of", "parted", "refuse_once_only"]
 
@@ -71,8 +71,8 @@ def amount_of(data: object) -> str:
     """
     samples = len(data) if isinstance(data, Tensor) else getattr(data, "count", None)
     if isinstance(samples, int):
-        return counted(samples, "sample")
-    return counted(len(data), "batch", "batches") if isinstance(data, Sized) else "some batches"
+        return plural(samples, "sample")
+    return plural(len(data), "batch", "batches") if isinstance(data, Sized) else "some batches"
 
 
 def refuse_once_only(data: object, what: str) -> None:

@@ -177,9 +177,9 @@ def _write_folder(
             if request["dtype"] is not None:
                 note_dtype(folder, request["dtype"])
         draft.metrics |= _metrics(merged, count)
-        draft.warnings += [*remarks, *merged.remarks]
+        draft.notes += [*remarks, *merged.remarks]
         files = [one.result() for one in hashes]
-        draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.warnings, folder))
+        draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.notes, folder))
         return draft.metrics
 
 

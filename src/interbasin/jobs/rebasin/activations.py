@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from interbasin.counting import counted
 from interbasin.jobs.rebasin.descent import start
 from interbasin.jobs.rebasin.pieces import Dim, Piece
 from interbasin.jobs.rebasin.problem import Unknown
@@ -25,6 +24,7 @@ from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.spaces import Role
 from interbasin.statistics import PairedMoments
+from interbasin.text import plural
 
 __all__ = ["permutation_activations", "procrustes_activations", "weights_then_activations"]
 
@@ -77,7 +77,7 @@ def _matched(task: Task, sought: list[Unknown], variant: str, *, normalised: boo
     notes = [f"No activation shows the whole of {', '.join(unseen)}: left as they were."] if unseen else []
     if not seen:
         return Matched({}, 0.0, notes=tuple(notes))
-    task.tell(f"recording {counted(len(seen), 'space')}")
+    task.tell(f"recording {plural(len(seen), 'space')}")
     recorded = record(
         (task.source, task.target),
         task.data,
@@ -110,7 +110,7 @@ def _about_few_rows(rows: Mapping[str, int], widths: Mapping[str, int]) -> tuple
         return ()
     least = min(rows[name] for name in few)
     return (
-        f"Only {counted(least, 'row')} of activations {'was' if least == 1 else 'were'} seen in {listed(few)}, no more "
+        f"Only {plural(least, 'row')} of activations {'was' if least == 1 else 'were'} seen in {listed(few)}, no more "
         "than there are units: maps from so few are partly arbitrary; give more data.",
     )
 

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from torch import nn
 
-from interbasin.counting import counted
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
 from interbasin.evaluate.scores import Loss
@@ -32,6 +31,7 @@ from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.checking import difference
 from interbasin.randomness import generator_of
+from interbasin.text import plural
 
 __all__ = ["Rebasin", "rebasin"]
 
@@ -79,7 +79,7 @@ class Rebasin:
         figures = [f"{name}={self.metrics[name]:.4g}" for name in told if name in self.metrics]
         kind = "exact" if self.metrics.get("exact") else "approximate"
         how = [str(self.request[name]) for name in ("method", "variant") if name in self.request]
-        notes = [counted(len(self.notes), "note")] if self.notes else []
+        notes = [plural(len(self.notes), "note")] if self.notes else []
         return f"Rebasin({type(self.model).__name__}, {', '.join([*how, kind, *figures, *notes])})"
 
 

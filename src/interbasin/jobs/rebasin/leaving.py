@@ -51,7 +51,7 @@ def leave(
     ) as out:
         out.metrics.update(result.metrics)
         out.timings.update(result.timings)
-        out.warnings.extend(result.notes)
+        out.notes.extend(result.notes)
         if asked.get("stay_in_class", True):
             out.write_checkpoint(result.model, like=like)
         else:

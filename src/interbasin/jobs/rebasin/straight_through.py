@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from interbasin.counting import counted
 from interbasin.evaluate import performance
 from interbasin.evaluate.scores import mean_loss
 from interbasin.jobs.rebasin.descent import sweep_until_still
@@ -28,6 +27,7 @@ from interbasin.networks.recording.batches import arguments, batches_of, device_
 from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
 from interbasin.randomness import generator_of
+from interbasin.text import plural
 
 __all__ = ["straight_through"]
 
@@ -57,7 +57,7 @@ def straight_through(task: Task, variant: str) -> Matched:
     notes = begun.notes
     if least == path[0]:
         notes += (
-            f"Nothing better was found in {counted(task.options.epochs, 'pass', 'passes')} over the data: the maps are "
+            f"Nothing better was found in {plural(task.options.epochs, 'pass', 'passes')} over the data: the maps are "
             f"those of weight matching that it began with (loss of the middle {least:.4g}); more (epochs=) may find "
             "better ones.",
         )

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from interbasin.counting import counted
 from interbasin.errors import CheckpointError, DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.networks.checkpoints.dtypes import ARITHMETIC, torch_dtype
 from interbasin.networks.checkpoints.faults import listed
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -229,7 +229,7 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        size = f"{counted(len(self), 'tensor')}, {counted(self.numel, 'number')}"
+        size = f"{plural(len(self), 'tensor')}, {plural(self.numel, 'number')}"
         return f"{type(self).__name__}({size})"
 
 
@@ -301,7 +301,7 @@ class Checkpoint(LazyTensors):
         return self.sources[stored].read(stored)
 
     def __repr__(self) -> str:
-        size = f"{counted(len(self), 'tensor')}, {counted(self.numel, 'number')}"
+        size = f"{plural(len(self), 'tensor')}, {plural(self.numel, 'number')}"
         return f"Checkpoint({str(self.path)!r}, {self.kind}, {size})"
 
 

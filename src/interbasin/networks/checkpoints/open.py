@@ -6,7 +6,6 @@ import json
 from os import PathLike
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from interbasin.counting import counted
 from interbasin.errors import CheckpointError
 from interbasin.networks.checkpoints.checkpoint import Checkpoint, Source, gathered
 from interbasin.networks.checkpoints.faults import head_of, kind_of, listed, path_of, read_json
@@ -17,6 +16,7 @@ from interbasin.networks.checkpoints.quantised import (
     refuse_quantised_names,
 )
 from interbasin.networks.checkpoints.safetensors_files import open_safetensors
+from interbasin.text import plural
 
 __all__ = ["INDEX", "open_checkpoint", "weights_in"]
 
@@ -178,7 +178,7 @@ def _shards(index: Path) -> list[Source]:
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{index} names {counted(len(files), 'file')} and not all are there: {listed(missing)} missing; copy or "
+            f"{index} names {plural(len(files), 'file')} and not all are there: {listed(missing)} missing; copy or "
             "download what is missing."
         )
     sources = [_source(index.parent / name, None)[0] for name in files]

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from interbasin.counting import counted
 from interbasin.errors import CheckpointError, DataError
 from interbasin.networks.checkpoints import Checkpoint
 from interbasin.networks.checkpoints.faults import listed, one_line
 from interbasin.networks.models.folded import rebuild_as_folded
+from interbasin.text import plural
 
 __all__ = ["Inputs", "LoadedModel", "load_weights", "refuse_mismatch", "working_dtype_of"]
 
@@ -131,13 +131,13 @@ def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexp
     """
     if missing:
         raise CheckpointError(
-            f"{checkpoint.path} lacks {counted(len(missing), 'tensor')} of {what}: {listed(missing)}"
+            f"{checkpoint.path} lacks {plural(len(missing), 'tensor')} of {what}: {listed(missing)}"
             + (f" (and has {listed(unexpected)}, which it does not know)" if unexpected else "")
             + "; give the weights that were saved from this network."
         )
     if unexpected:
         raise CheckpointError(
-            f"{checkpoint.path} has {counted(len(unexpected), 'tensor')} that {what} has no use for: "
+            f"{checkpoint.path} has {plural(len(unexpected), 'tensor')} that {what} has no use for: "
             f"{listed(unexpected)}; give the weights that were saved from this network, or leave these aside with "
             "strict=False."
         )

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from interbasin.counting import counted
 from interbasin.errors import DataError, InterbasinError, UnknownNameError, WiringError
 from interbasin.networks.recording.batches import batches_of, digest_of, once_only
 from interbasin.networks.recording.choosing import At, refuse_other_moment
@@ -27,6 +26,7 @@ from interbasin.networks.recording.state import Kept, State, weights_of
 from interbasin.networks.recording.tokens import POOLS, Tokens, as_tokens
 from interbasin.networks.recording.wirings import Wirings, no_batch, wirings_of
 from interbasin.statistics.accumulation import Accumulator
+from interbasin.text import plural
 
 __all__ = ["record"]
 
@@ -248,7 +248,7 @@ def _device(given: torch.device | str) -> torch.device:
 def _refuse_other_data(digest: str, kept: Kept, state: State | None) -> None:
     if state is not None and digest != kept.digest:
         raise DataError(
-            f"The state in {state.folder} holds {counted(kept.batches, 'batch', 'batches')}, but the data do not begin "
+            f"The state in {state.folder} holds {plural(kept.batches, 'batch', 'batches')}, but the data do not begin "
             "with that; resuming needs the same batches in the same order (a loader that does not shuffle, or one that "
             "shuffles with a seed of its own)."
         )

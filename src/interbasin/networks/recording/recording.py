@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from interbasin.counting import counted
 from interbasin.errors import FileError, UnknownNameError
 from interbasin.networks.recording.plan import Plan
 from interbasin.statistics import LayerwiseMoments, PairedMoments
@@ -18,6 +17,7 @@ from interbasin.statistics.accumulation import Accumulator, named_sides
 from interbasin.statistics.files import restored
 from interbasin.statistics.moments import SOURCE, TARGET
 from interbasin.storage import new_folder, read_record, write_record
+from interbasin.text import plural
 
 __all__ = ["HOLDS", "Recording", "load_sums", "save_sums"]
 
@@ -114,8 +114,8 @@ class Recording:
             ) from error
 
     def __repr__(self) -> str:
-        kind = "all pairs of layers" if self.layerwise is not None else counted(len(self.moments), "pair")
-        return f"Recording({kind}, {counted(self.batches, 'batch', 'batches')})"
+        kind = "all pairs of layers" if self.layerwise is not None else plural(len(self.moments), "pair")
+        return f"Recording({kind}, {plural(self.batches, 'batch', 'batches')})"
 
 
 def save_sums(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from interbasin.counting import counted
 from interbasin.errors import WiringError
 from interbasin.networks.wiring.refusals import first_line, short
+from interbasin.text import plural
 
 __all__ = ["admit", "named_tensors", "names_kept", "refuse_numbers_that_are_none"]
 
@@ -144,7 +144,7 @@ def refuse_numbers_that_are_none(model: nn.Module) -> None:
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             count = int((~torch.isfinite(tensor)).sum())
             if isinstance(dict(model.named_parameters()).get(name), nn.Parameter):
-                entries = counted(count, "entry that is", "entries that are")
+                entries = plural(count, "entry that is", "entries that are")
                 raise WiringError(
                     f"{short(name)} of {type(model).__name__} holds {entries} NaN or infinite; no check can be made "
                     "with them. Load the weights again, or repair them."

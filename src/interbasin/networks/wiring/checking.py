@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from interbasin.counting import counted
 from interbasin.errors import DataError, WiringError
 from interbasin.networks.wiring.admission import admit, refuse_numbers_that_are_none
 from interbasin.networks.wiring.alignment import Alignment
@@ -21,6 +20,7 @@ from interbasin.networks.wiring.inputs import Inputs, bound_inputs, cloned
 from interbasin.networks.wiring.outputs import returned_tensors
 from interbasin.networks.wiring.refusals import call_failed, short
 from interbasin.networks.wiring.wiring import Wiring
+from interbasin.text import plural
 
 __all__ = ["changes", "difference"]
 
@@ -115,7 +115,7 @@ def _refuse_no_figures(model: nn.Module, outputs: list[Tensor]) -> None:
     count = sum(int(torch.isnan(one).sum()) for one in outputs if one.is_floating_point() or one.is_complex())
     if count:
         raise DataError(
-            f"The outputs of {name} hold {counted(count, 'entry that is', 'entries that are')} NaN, so nothing can be "
+            f"The outputs of {name} hold {plural(count, 'entry that is', 'entries that are')} NaN, so nothing can be "
             "compared; give inputs without NaN and in the range that the network takes."
         )
 
