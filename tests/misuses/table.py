@@ -32,18 +32,10 @@ from interbasin.errors import InterbasinError
 # mended here, and nowhere else in the tables.
 HOMES = {
     "interbasin.cli": ("app",),
-    "interbasin.data": (
-        "load_digits",
-        "moments_of_files",
-        "open_data",
-        "open_vectors",
-        "paired_batches",
-        "splits_of",
-        "translate_vectors",
-    ),
-    "interbasin.data.idx": ("read_idx",),
-    "interbasin.data.labels": ("read_labels",),
-    "interbasin.evaluate": ("between",),
+    "interbasin.datasets": ("load_digits", "open_data", "splits_of"),
+    "interbasin.datasets.arrays": ("read_idx",),
+    "interbasin.datasets.labels": ("read_labels",),
+    "interbasin.vectors": ("moments_of_files", "open_vectors", "paired_batches"),
     "interbasin.jobs.translate": (
         "Card",
         "evaluate_translation",
@@ -51,6 +43,7 @@ HOMES = {
         "match_threshold",
         "pool_rows",
         "recalibrate",
+        "translate_vectors",
     ),
     "interbasin.networks": (
         "folding_of",

@@ -88,7 +88,7 @@ NUMBERS: dict[str, Callable[[bytes], Any]] = {
             FileError,
             key,
         )
-        for key in ("job", "request", "seed", "versions", "inputs", "metrics", "timings", "warnings", "artefacts")
+        for key in ("job", "request", "seed", "versions", "inputs", "metrics", "timings", "notes", "artefacts")
     ),
     ("an outcome without a table", lambda: Outcome.load(without_table()), FileError, "points.csv"),
     ("an outcome with a longer table", lambda: Outcome.load(with_table(b"x\n1.0\n2.0\n3.0\n")), FileError, "bytes"),

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from tests.misuses.table import misuses, public, the
+from tests.misuses.table import misuses, the
 from tests.misuses.things import Net
 from torch import nn
 
@@ -158,19 +158,19 @@ def cycle(align: object = align, **options: object) -> object:
     ),
     (
         "a comparison of other widths",
-        lambda: public.between(the.mlp, the.wider_mlp, the.labelled),
+        lambda: ib.compare_networks(the.mlp, the.wider_mlp, the.labelled),
         ShapeError,
         "0.weight",
     ),
     (
         "a comparison on data that end",
-        lambda: public.between(the.mlp, the.other_mlp, once()),
+        lambda: ib.compare_networks(the.mlp, the.other_mlp, once()),
         DataError,
         "more than once",
     ),
     (
         "a comparison by the alignment of another network",
-        lambda: public.between(the.wider_mlp, the.wider_mlp, the.labelled, alignment=the.alignment),
+        lambda: ib.compare_networks(the.wider_mlp, the.wider_mlp, the.labelled, alignment=the.alignment),
         WiringError,
         "0.weight",
     ),

@@ -11,6 +11,7 @@ from tests.misuses.table import misuses, the
 import interbasin as ib
 from interbasin import PairedMoments, fit
 from interbasin.errors import DataError, FileError, FitError, MapError, ShapeError, UnknownNameError
+from interbasin.fit.registry import SOLVERS
 
 NO_DATA = [
     ("nothing", lambda: (), DataError, "nothing"),
@@ -42,7 +43,7 @@ NO_DATA = [
     *(
         (f"{name} without Gram matrices", lambda n=name: fit.get(n)(the.moments_without_grams), DataError, "grams=True")
         for name in fit.names()
-        if fit.describe(name).grams
+        if "grams" in fit.describe(name).needs
     ),
     ("stiefel onto a narrower space without them", lambda: fit.stiefel(narrowing()), DataError, "grams=True"),
     (
@@ -107,7 +108,7 @@ def solve(name: str, **options: object) -> fit.Fit:
     ("an option of another fit", lambda: solve("procrustes", temperature=1.0), TypeError, "temperature"),
     (
         "an option of another fit by its name",
-        lambda: fit.describe("procrustes").require_options(["ridge"]),
+        lambda: SOLVERS.require_options("procrustes", {"ridge": 1}),
         FitError,
         "'ridge'",
     ),

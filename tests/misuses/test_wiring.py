@@ -250,7 +250,12 @@ def check(network: nn.Module, inputs: Tensor | None = None, **options: object) -
     ("an alignment after a number", lambda: the.alignment @ 3, TypeError, "@"),
     ("the way back from heads that were mixed", lambda: mixed_heads().inverse(), MapError, "places"),
     ("the way back from fewer heads", lambda: fewer_heads().inverse(), MapError, "blocks"),
-    ("the way back from uneven heads", lambda: heads(Blocks([semi(6, 4), semi(5, 4)])).inverse(), MapError, "evenly"),
+    (
+        "the way back from uneven heads",
+        lambda: heads(Blocks([semi(6, 4), semi(5, 4)])).inverse(),
+        MapError,
+        "same width",
+    ),
     ("the way back from uneven halves", lambda: uneven_halves().inverse(), ShapeError, "width"),
 )
 def test_what_no_wiring_can_do_is_refused(misuse):
