@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity
 from interbasin.networks.wiring import Alignment, TensorAccount, Wiring, carry, carry_with_account, wire
+from interbasin.networks.wiring.target import quote_names
 
 
 def gaussian(shape: tuple[int, ...], seed: int = 0) -> Tensor:
@@ -141,8 +142,6 @@ def test_of_many_spaces_the_first_are_named() -> None:
     network = attention(shared=2)
     account = carry_with_account(network.state_dict(), wire(network, rows(5, 12)).sample()).account
     assert reasons(account)["q.weight"] == "through the maps of 'q.heads', 'q' and 'q.2'"
-    from interbasin.networks.wiring.target import quote_names
-
     assert quote_names(list("abcdef")) == "'a', 'b', 'c', 'd' and 2 more"
 
 
@@ -158,6 +157,9 @@ def test_a_tied_tensor_counts_once_under_its_first_name() -> None:
     assert second.reason.endswith("; tied to 0.weight, which has its share")
     (alone,) = carry_with_account({"1.weight": network[1].weight}, wiring.sample()).account
     assert alone.share == 1.0 and "tied" not in alone.reason
+    kept, trained = (f"base_model.model.1.{kind}.weight" for kind in ("original_module", "modules_to_save.default"))
+    copies = carry_with_account({kept: network[1].weight, trained: 3 * network[1].weight}, wiring.sample()).account
+    assert [round(entry.share, 9) for entry in copies] == [0.1, 0.9]
     skipped = carry_with_account(network.state_dict(), wiring, target={"1.weight": (10, 8)}, skip_misfits=True)
     assert [(entry.status, entry.share) for entry in skipped.account] == [("skipped", 1.0), ("kept", 0.0)]
 

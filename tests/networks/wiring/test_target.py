@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Blocks, Map
-from interbasin.networks.wiring import Wiring, carry, wire
+from interbasin.networks.wiring import Alignment, Wiring, carry, wire
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -87,6 +87,15 @@ def test_flat_maps_take_4_heads_into_6(form: str) -> None:
     name = "encoder.layers.1.self_attn.out_proj.weight"
     stream, values = (wider(flat)[one].matrix for one in ("stem", "encoder.layers.1.self_attn.in_proj_weight.2"))
     torch.testing.assert_close(moved[name], stream @ network.state_dict()[name] @ values.mT, **CLOSE)
+
+
+def test_what_was_widened_by_flat_maps_comes_back() -> None:
+    network, wiring = transformer(32, 4)
+    there = Alignment(wiring.flattened(), wider(wiring.flattened()))
+    again = carry(carry(network.state_dict(), there), there.inverse(), target=network)
+    for name in ("in_proj_weight", "in_proj_bias", "out_proj.weight"):
+        name = f"encoder.layers.0.self_attn.{name}"
+        torch.testing.assert_close(again[name], network.state_dict()[name], **CLOSE)
 
 
 @pytest.mark.parametrize(

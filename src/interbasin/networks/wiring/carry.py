@@ -16,7 +16,7 @@ from torch import Tensor
 from interbasin.arrays import has_arithmetic, working_dtype
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
-from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, leaves
+from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, spaces_in
 
 __all__ = ["Mover", "narrowed", "require_numbers"]
 
@@ -58,8 +58,7 @@ class Mover:
                 "bfloat16 for example."
             )
         if not tensor.is_floating_point():
-            touching = {leaf.space for axis in axes for leaf, _ in leaves(axis) if isinstance(leaf, In)}
-            mixing = [space for space in touching if not isinstance(self.maps.get(space, _STAYS), Permutation)]
+            mixing = [space for space in spaces_in(axes) if not isinstance(self.maps.get(space, _STAYS), Permutation)]
             if mixing:
                 raise DataError(
                     f"{name} is of {tensor.dtype}, and the map of space {min(mixing)!r} has coefficients, which would "

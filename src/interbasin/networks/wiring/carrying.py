@@ -21,8 +21,8 @@ from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carry import Mover
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
 from interbasin.networks.wiring.lora_axes import factor_axes, factor_shape, refusal, updated_axis
-from interbasin.networks.wiring.spaces import BOUNDARY, Axis, Space
-from interbasin.networks.wiring.target import Misfit, Shape, TargetShapes, names_in, quote_names, shape_misfit
+from interbasin.networks.wiring.spaces import BOUNDARY, Axis, Space, spaces_in
+from interbasin.networks.wiring.target import Misfit, Shape, TargetShapes, quote_names, shape_misfit
 from interbasin.networks.wiring.wiring import Wiring
 
 __all__ = ["carry", "carry_with_account"]
@@ -78,11 +78,11 @@ def carry(
         >>> torch.allclose(other(x), net(x), atol=1e-6)
         True
     """
-    job = _Carrier(_aligned(alignment, maps), target)
+    carrier = _Carrier(_as_alignment(alignment, maps), target)
     if isinstance(subject, nn.Module):
-        return _carry_network(subject, job)
+        return _carry_network(subject, carrier)
     if isinstance(subject, Mapping):
-        return {name: _require(job.carry(name, tensor)) for name, tensor in _tensors(subject)}
+        return {name: _require(carrier.carry(name, tensor)) for name, tensor in _iterate_tensors(subject)}
     raise WiringError(
         f"carry moves networks and mappings of tensors, found {type(subject).__name__}; give a torch.nn.Module or a "
         "state dict, read from its file first where it lies in one."
@@ -126,20 +126,21 @@ def carry_with_account(
             f"An account is given of a mapping of tensors, found {type(tensors).__name__}; give model.state_dict() for "
             "a network."
         )
-    job = _Carrier(_aligned(alignment, maps), target)
+    carrier = _Carrier(_as_alignment(alignment, maps), target)
     carried: dict[str, Tensor] = {}
     rows: list[tuple[str, Status, str]] = []
     norms = SquaredNorms()
-    first_names: dict[str, str] = {}
-    for name, tensor in _tensors(tensors):
-        place = job.place(name, tensor)
-        status, reason = job.describe(place)
-        first = name if place.factor is not None else first_names.setdefault(place.home, name)
-        if first == name:
+    first_names: dict[str, tuple[str | None, str]] = {}
+    for name, tensor in _iterate_tensors(tensors):
+        place = carrier.place(name, tensor)
+        status, reason = carrier.describe(place)
+        own = _own_name(name, carrier.alignment.wiring)
+        first_own, first = (own, name) if own is None else first_names.setdefault(place.home, (own, name))
+        if first_own == own:  # what PEFT keeps of one tensor in two modules is not tied
             norms.add(name, tensor, place.factor)
         else:
             reason += f"; tied to {first}, which has its share"
-        result = job.carry(name, tensor, place)
+        result = carrier.carry(name, tensor, place)
         if skip_misfits and isinstance(result, Misfit):
             status, reason = "skipped", result.reason
         else:
@@ -149,7 +150,7 @@ def carry_with_account(
     return Carried(carried, tuple(TensorAccount(*row, shares.get(row[0], 0.0)) for row in rows))
 
 
-def _aligned(alignment: Any, maps: Any) -> Alignment:
+def _as_alignment(alignment: Any, maps: Any) -> Alignment:
     if isinstance(alignment, Wiring):
         if maps is not None and not isinstance(maps, Mapping):
             raise WiringError(
@@ -170,7 +171,7 @@ def _aligned(alignment: Any, maps: Any) -> Alignment:
     return alignment
 
 
-def _tensors(subject: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
+def _iterate_tensors(subject: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors, one after the other, so that those that lie in files are read one by one."""
     for name in subject:
         if not isinstance(name, str):
@@ -184,9 +185,9 @@ def _tensors(subject: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
         yield name, tensor
 
 
-def _carry_network(model: nn.Module, job: _Carrier) -> nn.Module:
-    _refuse_moved_ends(job.alignment)
-    wiring = job.alignment.wiring
+def _carry_network(model: nn.Module, carrier: _Carrier) -> nn.Module:
+    _refuse_moved_ends(carrier.alignment)
+    wiring = carrier.alignment.wiring
     moved = copied(model)
     forget_what_was_derived(moved)
     named = named_tensors(moved)
@@ -201,10 +202,10 @@ def _carry_network(model: nn.Module, job: _Carrier) -> nn.Module:
             if _memory(tensor) in done or (name not in stored and _listed(name, wiring) is None):
                 continue
             done.add(_memory(tensor))
-            place = job.place(name, tensor)
-            if place.axes is None and job.target is None:
+            place = carrier.place(name, tensor)
+            if place.axes is None and carrier.target is None:
                 continue
-            new = _require(job.carry(name, tensor, place))
+            new = _require(carrier.carry(name, tensor, place))
             if new.shape != tensor.shape:
                 raise ShapeError(
                     f"{name} would change from {tuple(tensor.shape)} to {tuple(new.shape)}, and a network keeps its "
@@ -244,6 +245,7 @@ class _Carrier:
         self.ranks: Ranks = {}
 
     def place(self, name: str, tensor: Tensor) -> _Place:
+        """Where a tensor stands in the wiring, which has to know it, and in this shape."""
         wiring = self.alignment.wiring
         listed = _listed(name, wiring)
         if listed is not None:
@@ -288,7 +290,7 @@ class _Carrier:
         wiring = self.alignment.wiring
         if place.axes is None:
             return "kept", "it is a constant" if place.home in wiring.constants else "the traced call does not use it"
-        spaces = names_in(place.axes)
+        spaces = spaces_in(place.axes)
         if not spaces:
             return "kept", "it lies in no space"
         mapped = [name for name in spaces if name in self.mover.maps]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from interbasin.networks.wiring.carry import narrowed
 from interbasin.networks.wiring.groups import Group
+from interbasin.networks.wiring.naming import module_of
 from interbasin.networks.wiring.spaces import (
     FLATTENED,
     Axis,
@@ -30,6 +31,8 @@ from interbasin.networks.wiring.spaces import (
     Space,
     Still,
     leaves,
+    parts_of,
+    spaces_in,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ def flatten(wiring: Wiring) -> Wiring:
 # ---------------------------------------------------------------------- what an axis is cut into
 
 
-def _rewrite(axis: Axis, blocks: Iterable[str], visit: Visit, segment: str = "") -> Axis:
+def _rewrite(axis: Axis, blocks: set[str], visit: Visit, segment: str = "") -> Axis:
     """The axis with every run of ``blocks``, and every leaf outside of one, replaced by what ``visit`` makes of it."""
     if isinstance(axis, Still):
         return axis
@@ -64,7 +67,7 @@ def _rewrite(axis: Axis, blocks: Iterable[str], visit: Visit, segment: str = "")
         )
         return Row(parts, axis.key) if isinstance(axis, Row) else Each(axis.key, parts)
     factors = tuple(_factors(axis))
-    places = [place for place, factor in enumerate(factors) if not _names(factor).isdisjoint(blocks)]
+    places = [place for place, factor in enumerate(factors) if not blocks.isdisjoint(spaces_in([factor]))]
     if len(places) < 2:
         return Grid(tuple(_rewrite(factor, blocks, visit, segment) for factor in factors))
     start, stop = places[0], places[-1] + 1
@@ -87,10 +90,6 @@ def _factors(grid: Grid) -> Iterator[Axis]:
             yield part
 
 
-def _names(*axes: Axis) -> set[str]:
-    return {leaf.space for axis in axes for leaf, _ in leaves(axis) if isinstance(leaf, In)}
-
-
 def _keys(run: Unit) -> set[int]:
     """The rows that stand in a run."""
     return {one.key for one in run if isinstance(one, Row) and one.key is not None}
@@ -107,13 +106,13 @@ def _find_blocks(wiring: Wiring) -> set[str]:
     alone: set[str] = set()
     stuck: set[str] = set()
     for tensor in wiring.tensors.values():
-        beside = [part for axis in tensor.axes for part in _parts(axis) if isinstance(part, Each)]
+        beside = [part for axis in tensor.axes for part in parts_of(axis) if isinstance(part, Each)]
 
         def visit(unit: Unit, segment: str, beside: list[Each] = beside) -> Axis:
-            names = _names(*unit)
+            names = set(spaces_in(unit))
             if len(unit) > 1:
                 runs.append(names)
-                inside = {id(part) for factor in unit for part in _parts(factor)}
+                inside = {id(part) for factor in unit for part in parts_of(factor)}
                 others = [one for one in beside if one.key in _keys(unit) and id(one) not in inside]
                 if any(len(set(one.parts)) > 1 for one in others):
                     stuck.update(names)  # merged segments can no longer stand beside different spaces
@@ -132,13 +131,6 @@ def _find_blocks(wiring: Wiring) -> set[str]:
         if own and component.isdisjoint(stuck):
             blocks.update(component)
     return blocks
-
-
-def _parts(axis: Axis) -> Iterator[Axis]:
-    yield axis
-    if isinstance(axis, Row | Grid | Each):
-        for part in axis.parts:
-            yield from _parts(part)
 
 
 def _components(sets: Iterable[set[str]]) -> list[set[str]]:
@@ -187,7 +179,7 @@ class _Flattening:
 
     def result(self) -> Wiring:
         tensors = {
-            name: replace(tensor, axes=self._axes(tensor.axes, _module(name)))
+            name: replace(tensor, axes=self._axes(tensor.axes, module_of(name)))
             for name, tensor in self.wiring.tensors.items()
         }
         spaces = {name: space for name, space in self.wiring.spaces.items() if name not in self.blocks}
@@ -200,7 +192,7 @@ class _Flattening:
             activations={
                 place: axes
                 for place, axes in activations.items()
-                if any(not spaces[name].is_fixed or spaces[name].is_flattened for name in _names(*axes))
+                if any(not spaces[name].is_fixed or spaces[name].is_flattened for name in spaces_in(axes))
             },
         )
 
@@ -208,8 +200,8 @@ class _Flattening:
 
     def _gather(self, tensor: str, place: int, gains: bool) -> Visit:
         def visit(unit: Unit, segment: str) -> Axis:
-            if not _names(*unit).isdisjoint(self.blocks) and _scales(unit) is gains:
-                key, role = self._identify(unit, _module(tensor))
+            if not self.blocks.isdisjoint(spaces_in(unit)) and _scales(unit) is gains:
+                key, role = self._identify(unit, module_of(tensor))
                 self.flats.setdefault(key, _Flat(unit)).places.append((tensor, place, role, segment))
             return unit[0]
 
@@ -253,7 +245,7 @@ class _Flattening:
                     (tensor, place, Role.READ.of(role), segment) for tensor, place, role, segment in flat.places
                 ]
             tensor, _, role, segment = min(flat.places, key=self._rank)
-            wish = _module(tensor) + segment + (".input" if role is Role.READ else "")
+            wish = module_of(tensor) + segment + (".input" if role is Role.READ else "")
             if flat.single is not None and flat.single not in taken:
                 wish = flat.single
             names = (wish if count == 1 else f"{wish}.{count}" for count in range(1, len(taken) + 2))
@@ -294,7 +286,7 @@ class _Flattening:
         swallowed: set[int] = set()
 
         def visit(unit: Unit, segment: str) -> Axis:
-            if _names(*unit).isdisjoint(self.blocks):
+            if self.blocks.isdisjoint(spaces_in(unit)):
                 return unit[0]
             swallowed.update(_keys(unit))
             key, role = self._identify(unit, module)
@@ -335,9 +327,3 @@ def _key(factor: Axis, against: Role | None) -> Key:
     if isinstance(factor, In):
         return ("in", factor.space, None if against is None else against.of(factor.role))
     return (type(factor).__name__, *(_key(part, against) for part in factor.parts))
-
-
-def _module(tensor: str) -> str:
-    """The module that a tensor belongs to, or its own name if that says more."""
-    module, _, last = tensor.rpartition(".")
-    return (module or tensor) if last in ("weight", "bias") else tensor

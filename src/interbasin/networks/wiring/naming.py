@@ -11,7 +11,7 @@ from interbasin.networks.wiring.groups import Group, contains, meet
 from interbasin.networks.wiring.spaces import PLACES, Axis, Each, Grid, In, Reason, Role, Row, Space, Still
 from interbasin.networks.wiring.terms import Atom, Family, Leaf, Plain, Product, Same, Sum, Term
 
-__all__ = ["Named", "name_spaces"]
+__all__ = ["Named", "module_of", "name_spaces"]
 
 # Fixed because the network's own input or output lies there: called that.
 ENDS = frozenset({"input", "output"})
@@ -154,13 +154,12 @@ def _call(axes: Axes, found: Mapping[Atom, _Found], terms: Mapping[str, Sequence
             entry.name = inputs[entry.atom.size]
             continue
         name, place, _ = _first_writer(entry, terms, turned)
-        module = name.rpartition(".")[0] if name.rpartition(".")[2] in ("weight", "bias") else name
         suffix = _part(axes, entry.atom, terms[name][place])
         if entry.atom in carriers:
             # Convolutions have groups, and whatever else is cut into blocks calls them heads.
             convolved = any(len(terms[tensor]) > 2 for tensor, _, _ in entry.places)
             suffix += ".groups" if convolved else ".heads"
-        wish = end or (module or name) + suffix
+        wish = end or module_of(name) + suffix
         free = wish
         count = 2
         while free in taken:
@@ -170,6 +169,12 @@ def _call(axes: Axes, found: Mapping[Atom, _Found], terms: Mapping[str, Sequence
         entry.name = free
         if end == "input" and entry.atom not in carriers:
             inputs[entry.atom.size] = free
+
+
+def module_of(tensor: str) -> str:
+    """The module that a tensor belongs to, or its own name where that says more."""
+    module, _, last = tensor.rpartition(".")
+    return (module or tensor) if last in ("weight", "bias") else tensor
 
 
 def _first_writer(entry: _Found, terms: Mapping[str, Sequence[Term]], turned: set[Atom]) -> tuple[str, int, Role]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from interbasin.errors import FileError
-from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Reason, Row, Space, Still
+from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Reason, Row, Space, Still, parts_of
 
 if TYPE_CHECKING:
     from interbasin.networks.wiring.wiring import Wiring
@@ -122,19 +122,12 @@ def _is_row(axis: Axis) -> bool:
 
 def _fault_of_rows(axes: tuple[Axis, ...]) -> str | None:
     """What stands beside the stretches of a row needs that row, with as many stretches."""
-    within = [part for axis in axes for part in _parts(axis)]
+    within = [part for axis in axes for part in parts_of(axis)]
     rows = {row.key: len(row.parts) for row in within if isinstance(row, Row) and row.key is not None}
     for one in within:
         if isinstance(one, Each) and one.key in rows and rows[one.key] != len(one.parts):
             return f"{len(one.parts)} parts stand beside a row of {rows[one.key]}"
     return None
-
-
-def _parts(axis: Axis) -> Iterator[Axis]:
-    yield axis
-    if isinstance(axis, Row | Grid | Each):
-        for part in axis.parts:
-            yield from _parts(part)
 
 
 def _fault_of_names(wiring: Wiring) -> str | None:

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from interbasin.networks.wiring.groups import Group
 
-__all__ = ["BOUNDARY", "FLATTENED", "PLACES", "Axis", "Each", "Grid", "In", "Reason", "Role", "Row", "Space", "Still"]
+__all__ = [
+    "BOUNDARY",
+    "FLATTENED",
+    "PLACES",
+    "Axis",
+    "Each",
+    "Grid",
+    "In",
+    "Reason",
+    "Role",
+    "Row",
+    "Space",
+    "Still",
+    "leaves",
+    "parts_of",
+    "spaces_in",
+]
 
 
 class Role(StrEnum):
@@ -146,6 +162,19 @@ class Each:
 
 
 Axis = Still | In | Row | Grid | Each
+
+
+def parts_of(axis: Axis) -> Iterator[Axis]:
+    """An axis and all that it is made of, at every depth."""
+    yield axis
+    if isinstance(axis, Row | Grid | Each):
+        for part in axis.parts:
+            yield from parts_of(part)
+
+
+def spaces_in(axes: Iterable[Axis]) -> list[str]:
+    """The spaces that axes lie in, each once, in order."""
+    return list(dict.fromkeys(part.space for axis in axes for part in parts_of(axis) if isinstance(part, In)))
 
 
 def leaves(axis: Axis, share: float = 1.0) -> Iterator[tuple[Still | In, float]]:

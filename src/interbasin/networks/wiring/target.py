@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ from interbasin.maps import Identity
 from interbasin.networks.checkpoints.lora import plain_name
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.networks.wiring.alignment import Alignment
-from interbasin.networks.wiring.spaces import Axis, In, leaves
+from interbasin.networks.wiring.spaces import Axis, spaces_in
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["Misfit", "Shape", "TargetShapes", "names_in", "quote_names", "shape_misfit"]
+__all__ = ["Misfit", "Shape", "TargetShapes", "quote_names", "shape_misfit"]
 
 Shape = tuple[int, ...]
 SHOWN = 4
@@ -48,7 +48,7 @@ class TargetShapes:
             sized = dict(target.tensors)
             sized |= {name: sized[home] for name, home in target.tied.items() if home in sized}
             self._shapes = sized
-            self._unsized = (*target.unused, *target.constants)
+            self._unsized = (*target.unused, *target.constants, *target.tied)
         elif isinstance(target, Mapping):
             self._shapes = target
         else:
@@ -102,7 +102,7 @@ def shape_misfit(name: str, axes: tuple[Axis, ...], came: Shape, wanted: Shape, 
 
 def _explain(axis: Axis, width: int, alignment: Alignment) -> tuple[str, str]:
     """Why an axis has not the width that the target has, and what to try."""
-    spaces = names_in([axis])
+    spaces = spaces_in([axis])
     unmapped = [name for name in spaces if isinstance(alignment.maps.get(name, Identity(1)), Identity)]
     heads = list(dict.fromkeys(above for name in spaces for above in alignment.wiring.spaces[name].within))
     if not spaces:
@@ -114,11 +114,6 @@ def _explain(axis: Axis, width: int, alignment: Alignment) -> tuple[str, str]:
     if unmapped:
         return f"lies in {quote_names(unmapped)}, without a map", "give a map to the width that the target has there."
     return f"follows {quote_names(spaces)} to width {width}", "give maps that were fitted onto this target."
-
-
-def names_in(axes: Iterable[Axis]) -> list[str]:
-    """The spaces that axes lie in, each once."""
-    return list(dict.fromkeys(leaf.space for axis in axes for leaf, _ in leaves(axis) if isinstance(leaf, In)))
 
 
 def quote_names(names: list[str]) -> str:
