@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.networks.recording.examples import cnn, llama, mlp, numbers, texts, vit
+from tests.networks.recording.examples import (
+    assert_moments,
+    by_hand,
+    cnn,
+    llama,
+    mlp,
+    numbers,
+    rows_of,
+    texts,
+    vit,
+)
 from torch import nn
 
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
@@ -112,7 +122,7 @@ def test_unknown_names_and_places_are_refused_with_the_nearest():
     wiring = wire(mlp(), numbers(2, 5))
     with pytest.raises(UnknownNameError, match="no space named 'hiden'"):
         choose(wiring, "hiden")
-    with pytest.raises(UnknownNameError, match="no place with something that moves named '5:input:0'; try one of"):
+    with pytest.raises(UnknownNameError, match="no place that the wiring follows named '5:input:0'; try one of"):
         choose(wiring, reader(wiring, "2.weight[1]"), place="5:input")
     with pytest.raises(WiringError, match=r"does not stand whole at 4:input:0; it does at: 0:output:0"):
         choose(wiring, reader(wiring, "2.weight[1]"), place="4:input")
@@ -221,14 +231,48 @@ def test_norms_of_a_stream_without_gains_leave_the_last_reader():
 
 
 @pytest.mark.parametrize(("name", "place"), [("input", "0:input"), ("output", "4:output")])
-def test_the_ends_of_a_network_are_refused_with_the_reason_and_can_be_had_by_their_place(name, place):
-    net, data = mlp(), [numbers(6, 5)]
-    wiring = wire(net, data[0])
-    with pytest.raises(WiringError, match=rf"{name!r} is fixed \(.*network's {name}.*instead: {place!r}\.$"):
-        choose(wiring, name)
-    wanted = record(net, data, [place]).moments[place, place]
-    found = record(net, data, {name: place}, wirings=wiring).moments[name, name]
-    assert torch.equal(found.cross(centered=False), wanted.cross(centered=False))
+def test_the_ends_of_a_network_are_recorded_by_name_in_a_pair_of_other_widths(name, place):
+    models, data = (mlp(), mlp(1, 9)), [numbers(6, 5)]
+    assert place_of(wire(models[0], data[0]), name) == f"{place}:0"
+    wanted = record(models, data, [place]).moments[place, place]
+    for spaces in ([name], {name: place}):
+        found = record(models, data, spaces)
+        assert found.places[name, name] == (f"{place}:0",) * 2
+        assert torch.equal(found.moments[name, name].cross(centered=False), wanted.cross(centered=False))
+
+
+def test_the_input_of_a_convolution_is_its_channels_however_large_the_image():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)).double()
+    data = numbers(5, 3, 3, 3)
+    found = record(net, data, ["input", "output"]).moments
+    for name, rows in (("input", data), ("output", net(data).detach())):
+        rows = rows.movedim(1, -1).flatten(0, -2)
+        assert_moments(found[name, name], rows, rows)
+
+
+class Residual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 7), nn.Linear(7, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def headless(width, last):
+    """A stream that is returned, after a last norm or without."""
+    norm = [nn.LayerNorm(width)] if last else []
+    return nn.Sequential(nn.Linear(5, width), Residual(width), Residual(width), *norm).double()
+
+
+@pytest.mark.parametrize(("last", "module"), [(True, "3"), (False, "2.norm")])
+def test_a_stream_that_is_the_output_as_well_is_recorded_by_name(last, module):
+    torch.manual_seed(0)
+    models, data = [headless(width, last) for width in (6, 8)], [numbers(4, 3, 5)]
+    assert wire(models[0], data[0]).spaces["output"].is_fixed
+    found = record(models, data, ["output", "1.up"])
+    assert found.places["output", "output"] == (f"{module}:input:0",) * 2
+    assert_moments(found.moments["output", "output"], *(rows_of(by_hand(m, data, module, "input")) for m in models))
 
 
 def test_a_fixed_space_without_modules_says_so():
@@ -274,5 +318,5 @@ def test_a_place_of_another_width_is_refused():
     with pytest.raises(UnknownNameError, match="no module of Sequential named '9'"):
         record(mlp(), [numbers(4, 5)], {"0": "9"})
     # The wiring follows linear layers: what moves does not stand there.
-    with pytest.raises(UnknownNameError, match="no place with something that moves"):
+    with pytest.raises(UnknownNameError, match="no place that the wiring follows"):
         record(mlp(), [numbers(4, 5)], {"0": "0:input"})

@@ -115,7 +115,7 @@ def test_the_state_of_another_recording_is_refused_with_what_differs(tmp_path):
     refused("belongs to another recording: it differs in spaces; choose another folder", net, data, ["2:output"])
     refused("differs in networks", mlp(1), data, ["0:output"])
     refused("differs in grams", net, data, ["0:output"], grams=True)
-    refused("differs in spaces, statistics", net, data, ["0:output"], statistics="layerwise")
+    refused("differs in statistics", net, data, ["0:output"], statistics="layerwise")
     refused("data do not begin", net, list(numbers(3, 4, 5, seed=1)), ["0:output"])
     refused("data do not begin", net, data[:2], ["0:output"])
 

@@ -7,11 +7,11 @@ from typing import Literal
 
 from interbasin.errors import UnknownNameError, WiringError
 from interbasin.networks.recording.places import Place
-from interbasin.networks.recording.readings import SpaceReading, readings_at
+from interbasin.networks.recording.readings import ModuleReading, SpaceReading, readings_at
 from interbasin.networks.wiring.spaces import In, Space, leaves
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["At", "choose", "refuse_other_moment", "standing"]
+__all__ = ["At", "choose", "refuse_other_moment", "standing", "stands"]
 
 At = Literal["post", "pre"]
 SHOWN = 6
@@ -37,12 +37,13 @@ def refuse_other_moment(at: object) -> None:
         )
 
 
-def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None) -> SpaceReading:
+def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None) -> SpaceReading | ModuleReading:
     """How to record a space.
 
     A space with one writer is taken where its first reader reads it (``at="post"``), or where it is written
     (``"pre"``). Of one with several writers, such as a residual stream, no single output shows the whole: it is taken
-    where it enters the last normalisation that scales it, or else the last module that reads it.
+    where it enters the last normalisation that scales it, or else the last module that reads it. So is one that is
+    the network's output as well. The network's input is taken where the first module reads it.
 
     Args:
         wiring: Of the network.
@@ -61,10 +62,12 @@ def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None)
     if place is not None:
         return _named(wiring, space, place)
     readings = _whole(wiring, space)
+    if not readings and space.because is not None and space.because.kind == "input" and _owners(space.reads):
+        return ModuleReading(Place(_owners(space.reads)[0], "input"), name, space.width)
     if not readings and space.is_fixed:
         raise WiringError(
-            f"Space {name!r} is fixed ({space.because or 'no reason was noted'}), and wirings follow only spaces that "
-            f"move; {_beside_its_tensors(space)}"
+            f"Space {name!r} is fixed ({space.because or 'no reason was noted'}) and stands nowhere whole that the "
+            f"wiring knows of; {_beside_its_tensors(space)}"
         )
     if not readings:
         raise WiringError(
@@ -72,6 +75,11 @@ def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None)
             f"{_nearest(wiring, space)}"
         )
     return _best(wiring, space, readings, at)
+
+
+def stands(wiring: Wiring, space: Space) -> bool:
+    """Whether a space stands somewhere alone and whole."""
+    return bool(_whole(wiring, space))
 
 
 def _readings(wiring: Wiring, space: Space) -> list[SpaceReading]:
@@ -87,7 +95,7 @@ def _whole(wiring: Wiring, space: Space) -> list[SpaceReading]:
 def _named(wiring: Wiring, space: Space, text: str) -> SpaceReading:
     place = Place.of(text)
     if str(place) not in wiring.activations:
-        raise UnknownNameError.of("place with something that moves", str(place), wiring.activations)
+        raise UnknownNameError.of("place that the wiring follows", str(place), wiring.activations)
     reading = readings_at(place, wiring.activations[str(place)], space, wiring.spaces)
     if reading is None:
         shown = _listed(str(reading.place) for reading in _readings(wiring, space))

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from interbasin.errors import DataError, InterbasinError, WiringError
 from interbasin.networks.recording.batches import described
-from interbasin.networks.recording.places import Place, module_at
-from interbasin.networks.recording.readings import Reading
+from interbasin.networks.recording.places import QKV, Place, module_at
+from interbasin.networks.recording.readings import ModuleReading, Reading
+from interbasin.networks.wiring.calls import observe_calls
 from interbasin.networks.wiring.tracing import output_tensors
 
-__all__ = ["Listener", "refuse_randomness"]
+__all__ = ["Listener", "memory_of", "refuse_randomness", "without_fast_path"]
+
+ARGUMENTS = ("query", "key", "value")  # of `torch.nn.MultiheadAttention`
+_lock = threading.Lock()
+_recordings: list[bool] = []  # for every recording that is under way, whether the fast path was on when it began
+
+
+@contextlib.contextmanager
+def without_fast_path() -> Iterator[None]:
+    """A block in which transformers of torch take their ordinary path.
+
+    The fast path of `torch.nn.TransformerEncoder` hands nested tensors from layer to layer where there is a padding
+    mask, which have no shape to take rows by, and does not call its layers' modules. The setting is the process's, so
+    of recordings in several threads the first switches it and the last one puts it back.
+    """
+    with _lock:
+        _recordings.append(torch.backends.mha.get_fastpath_enabled() if not _recordings else _recordings[0])
+        torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        with _lock:
+            before = _recordings.pop()
+            if not _recordings:
+                torch.backends.mha.set_fastpath_enabled(before)
 
 
 class Listener:
     """Calls ``take(reading, rows)`` whenever a forward pass comes by a place that is read; hooks live in a block.
 
-    A module may serve two networks that run in turn: only what `forward` itself sets off is heard.
+    Modules that a network calls through ``module.forward(...)`` are heard as well. A module may serve two networks that
+    run in turn: only what `forward` itself sets off is heard.
     """
 
     def __init__(
@@ -37,14 +63,14 @@ class Listener:
             place = reading.place
             self._wanted.setdefault((place.module, place.side), {}).setdefault(place.call, []).append(reading)
         self._calls: dict[tuple[str, str], int] = {}
-        self._handles: list[RemovableHandle] = []
+        self._endings: list[Callable[[], None]] = []
         self._thread: int | None = None
 
     def __enter__(self) -> Listener:
         try:
             for name, side in self._wanted:
                 module = module_at(self._model, Place(name, "input"))
-                self._handles.append(self._hook(module, name, side))
+                self._endings.append(self._observe(module, name, side))
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -53,8 +79,8 @@ class Listener:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+        while self._endings:
+            self._endings.pop()()
 
     def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any], hint: str = "") -> None:
         """One pass, without gradients.
@@ -91,18 +117,22 @@ class Listener:
                     f"pass that module was {times}; record another place, or give inputs that lead through it."
                 )
 
-    def _hook(self, module: nn.Module, name: str, side: str) -> RemovableHandle:
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            self._heard(module, name, side, [*args, *kwargs.values()])
+    def _observe(self, module: nn.Module, name: str, side: str) -> Callable[[], None]:
+        def enter(args: Any, kwargs: Any) -> None:
+            if side == "input":
+                self._heard(module, name, side, [*args, *kwargs.values()])
+            else:
+                arguments = dict(zip(QKV, (*args, *(kwargs[key] for key in ARGUMENTS[len(args) :])), strict=False))
+                self._heard(module, name, side, arguments[side], arguments)
 
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
+        def leave(output: Any) -> None:
             self._heard(module, name, side, output)
 
-        if side == "input":
-            return module.register_forward_pre_hook(enter, with_kwargs=True)
-        return module.register_forward_hook(leave)
+        return observe_calls(module, leave=leave) if side == "output" else observe_calls(module, enter=enter)
 
-    def _heard(self, module: nn.Module, name: str, side: str, values: Any) -> None:
+    def _heard(
+        self, module: nn.Module, name: str, side: str, values: Any, arguments: Mapping[str, Any] | None = None
+    ) -> None:
         if self._thread != threading.get_ident():
             return
         call = self._calls[name, side]
@@ -117,7 +147,24 @@ class Listener:
                 "another place."
             )
         for reading in readings:
+            if isinstance(reading, ModuleReading) and arguments is not None:
+                _refuse_others(reading, arguments)
             self._take(reading, reading.rows(tensors[0], module))
+
+
+def _refuse_others(reading: ModuleReading, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of attention that were one tensor in the first batch, are recorded as one, and now are not."""
+    for other in reading.shared:
+        if memory_of(arguments[other]) != memory_of(arguments[reading.place.side]):
+            raise WiringError(
+                f"In the first batch {other!r} of {reading.place.module} was made from the same tensor as "
+                f"{reading.place.side!r}, and now it is not; record batches of one kind at a time."
+            )
+
+
+def memory_of(tensor: Tensor) -> object:
+    """What two tensors that live at the same time share only if they are the same numbers in the same places."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _first_line(error: Exception) -> str:

@@ -52,7 +52,8 @@ class Sums:
     def empty(cls, plan: Plan, grams: bool) -> Sums:
         """Those that a plan needs."""
         return cls(
-            [PairedMoments(grams=grams) for _ in plan.pairs], None if plan.layers is None else LayerwiseMoments()
+            [PairedMoments(grams=grams or derived) for derived in plan.pairs().values()],
+            None if plan.layers is None else LayerwiseMoments(),
         )
 
     @property
@@ -105,8 +106,9 @@ class Pairing:
     present: dict[Key, Seen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._pairs = list(self.plan.pairs())
         self._open: dict[Key, list[int]] = {}
-        for position, (x, y) in enumerate(self.plan.pairs):
+        for position, (x, y) in enumerate(self._pairs):
             for key in dict.fromkeys((x, y)):
                 self._open.setdefault(key, []).append(position)
         self._pieces: tuple[Tensor, Tensor, int] | None = None
@@ -125,7 +127,7 @@ class Pairing:
         """Add it to the statistics with every partner that is there, or can be fetched."""
         key = (network, reading)
         for position in list(self._open.get(key, ())):
-            x, y = self.plan.pairs[position]
+            x, y = self._pairs[position]
             other = x if key == y else y
             if other not in self.present and self.fetch is not None:
                 self.fetch(lambda other=other: other in self.present)  # type: ignore[misc]
@@ -155,7 +157,9 @@ class Pairing:
     # ------------------------------------------------------------------ rows
 
     def _add(self, position: int, x: Seen, y: Seen) -> None:
-        names = next(names for names, at in self.plan.names.items() if at == position)
+        recorded = self.plan.recorded
+        pair = self._pairs[position]
+        names = next(names for names, (a, b) in self.plan.asked.items() if (recorded(a), recorded(b)) == pair)
         with _told(f"recording {names[0]!r} (source) with {names[1]!r} (target)"):
             source, target = self._rows(x, y)
             if len(source):

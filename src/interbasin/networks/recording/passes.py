@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from interbasin.errors import DataError
 from interbasin.networks.recording.batches import arguments, device_of, each_inputs, leading
 from interbasin.networks.recording.characters import OFFSETS
-from interbasin.networks.recording.hooks import Listener
+from interbasin.networks.recording.hooks import Listener, without_fast_path
 from interbasin.networks.recording.lockstep import Beside
 from interbasin.networks.recording.masks import MaskOf, masks_of
 from interbasin.networks.recording.pairing import Manner, Pairing, Sums
 from interbasin.networks.recording.plan import Plan
+from interbasin.networks.recording.projections import Derivation, Projection, observe_attention
 from interbasin.networks.recording.readings import Reading
 
-__all__ = ["Call", "Caller", "passes"]
+__all__ = ["Call", "Caller", "no_batch", "passes"]
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,34 @@ class Caller:
             offsets=[_offsets(call.inputs) for call in calls],
         )
 
+    def observer(self, first: Any) -> Callable[[int, Sequence[Projection]], dict[Projection, Derivation]]:
+        """A function that leads the first batch through a network to see what projections are derived from."""
+
+        def observe(network: int, projections: Sequence[Projection]) -> dict[Projection, Derivation]:
+            if first is None:
+                raise no_batch()
+            call = self.calls(first, 0)[network]
+            with without_fast_path():
+                return observe_attention(
+                    self.networks[network],
+                    projections,
+                    lambda listener: listener.forward(call.args, call.kwargs, call.hint),
+                    self.called(network),
+                )
+
+        return observe
+
+    def called(self, network: int) -> str:
+        """What messages call a network."""
+        name = type(self.networks[network]).__name__
+        return name if len(self.networks) == 1 else f"{name} ({('source', 'target')[network]})"
+
     def _device(self, model: nn.Module) -> torch.device | None:
         return device_of(model) if self.device is None else self.device
+
+
+def no_batch() -> DataError:
+    return DataError("The data hold no batch at all, so there is nothing to record; give some.")
 
 
 def _offsets(inputs: Any) -> Tensor | None:
@@ -91,13 +118,14 @@ def _offsets(inputs: Any) -> Tensor | None:
 
 
 @contextlib.contextmanager
-def passes(networks: Sequence[nn.Module], plan: Plan) -> Iterator[Callable[[Sequence[Call], Pairing], None]]:
+def passes(caller: Caller, plan: Plan) -> Iterator[Callable[[Sequence[Call], Pairing], None]]:
     """Hooks on the networks, and a function that leads one batch through them.
 
     Two networks run in lockstep, so that activations need not wait in memory for their partners. Not where statistics
     need all layers at once, and not where a module serves both networks: what it may keep from call to call must not be
     disturbed in the middle of one.
     """
+    networks = caller.networks
     lockstep = len(networks) == 2 and plan.layers is None and not _share_modules(networks)
     under_way: Pairing
     source: Beside
@@ -113,12 +141,9 @@ def passes(networks: Sequence[nn.Module], plan: Plan) -> Iterator[Callable[[Sequ
 
         return take
 
-    names = [type(model).__name__ for model in networks]
-    if len(networks) == 2:
-        names = [f"{name} ({role})" for name, role in zip(names, ("source", "target"), strict=True)]
-    with contextlib.ExitStack() as stack:
+    with without_fast_path(), contextlib.ExitStack() as stack:
         listeners = [
-            stack.enter_context(Listener(model, plan.readings(network), taking(network), names[network]))
+            stack.enter_context(Listener(model, plan.readings(network), taking(network), caller.called(network)))
             for network, model in enumerate(networks)
         ]
 

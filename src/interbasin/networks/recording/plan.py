@@ -3,71 +3,83 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from torch import nn
 
 from interbasin.errors import DataError, UnknownNameError, WiringError
-from interbasin.networks.recording.choosing import At, choose
-from interbasin.networks.recording.places import Place, is_place, module_at
-from interbasin.networks.recording.readings import ModuleReading, Reading, SpaceReading
+from interbasin.networks.recording.choosing import At, choose, stands
+from interbasin.networks.recording.places import QKV, Place, is_place, module_at
+from interbasin.networks.recording.projections import Affine, Derivation, Projection, projected_spaces, projection_at
+from interbasin.networks.recording.readings import ModuleReading, Reading
 from interbasin.networks.wiring.wiring import Wiring
+from interbasin.statistics.accumulation import Image
 
 __all__ = ["Key", "Plan", "Spaces", "make_plan"]
 
 # Names; pairs of names; names or pairs -> place or pair of places; for all pairs of layers also two lists of names.
 Spaces: TypeAlias = "Sequence[Any] | Mapping[Any, Any]"
-Key = tuple[int, Reading]
+Key = tuple[int, Reading | Projection]
+Observe = Callable[[int, Sequence[Projection]], Mapping[Projection, Derivation]]
 _Wish = tuple[str, str | None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Pairs of readings, each once, and the names they were asked for under.
+    """What was asked for, and what has to be recorded for it. A key is the number of a network and a reading of it.
 
     Attributes:
-        pairs: Distinct ones; a key is the number of the network and the reading.
-        names: ``(source, target)`` -> the position of its pair.
-        layers: For statistics of all pairs of layers: name -> key, of the source and of the target.
+        asked: ``(source, target)`` -> the keys of the two.
+        derived: Of these keys, those that are derived: the key that is recorded for it, and the weight and bias.
+        layers: For statistics of all pairs of layers, what is recorded of the source and of the target, by name.
     """
 
-    pairs: tuple[tuple[Key, Key], ...]
-    names: Mapping[tuple[str, str], int]
+    asked: Mapping[tuple[str, str], tuple[Key, Key]]
+    derived: Mapping[Key, tuple[Key, Affine]] = field(default_factory=dict)
     layers: tuple[Mapping[str, Key], Mapping[str, Key]] | None = None
+
+    def recorded(self, key: Key) -> Key:
+        """What is recorded for a key: itself, or what it is derived from."""
+        return self.derived[key][0] if key in self.derived else key
+
+    def pairs(self) -> dict[tuple[Key, Key], bool]:
+        """The distinct pairs that are recorded, and whether anything is derived from them."""
+        found: dict[tuple[Key, Key], bool] = {}
+        for x, y in () if self.layers is not None else self.asked.values():
+            pair = (self.recorded(x), self.recorded(y))
+            found[pair] = found.get(pair, False) or x in self.derived or y in self.derived
+        return found
 
     def readings(self, network: int) -> list[Reading]:
         """What has to be heard of one network, each once."""
-        keys: Iterable[Key] = (key for pair in self.pairs for key in pair)
-        if self.layers is not None:
-            keys = (key for side in self.layers for key in side.values())
-        return list(dict.fromkeys(reading for one, reading in keys if one == network))
+        keys = (self.recorded(key) for pair in self.asked.values() for key in pair)
+        found = dict.fromkeys(reading for one, reading in keys if one == network)
+        return [reading for reading in found if not isinstance(reading, Projection)]
 
     def places(self) -> dict[tuple[str, str], tuple[str, str]]:
         """Where each pair of names is recorded."""
-        found = {}
-        for names, position in self.names.items():
-            (_, x), (_, y) = self.pairs[position]
-            found[names] = (str(x.place), str(y.place))
-        if self.layers is not None:
-            for source, (_, x) in self.layers[0].items():
-                for target, (_, y) in self.layers[1].items():
-                    found[source, target] = (str(x.place), str(y.place))
-        return found
+        return {names: (str(x.place), str(y.place)) for names, ((_, x), (_, y)) in self.asked.items()}
 
     def describe(self) -> list[list[str]]:
         """The plan as text, to tell whether a saved state belongs to it."""
-        rows = [[*names, *(repr(key) for key in self.pairs[at])] for names, at in self.names.items()]
-        for side in self.layers or ():
-            rows += [[name, repr(key)] for name, key in side.items()]
-        return rows
+        return [[*names, *map(repr, (*pair, *map(self.recorded, pair)))] for names, pair in self.asked.items()]
+
+    def image(self, layer: str, key: Key) -> Image:
+        """A key as an image of the layer that is recorded for it."""
+        return layer, *(self.derived[key][1] if key in self.derived else (None, None))
+
+    def layer(self, name: str, key: Key) -> str:
+        """The name of the layer that is recorded for one of a name."""
+        return f"what {self.derived[key][0][1].place} is made from" if key in self.derived else name
 
 
 def make_plan(
     models: Sequence[nn.Module],
     spaces: Spaces,
     wiring_of: Callable[[int], Wiring | None],
+    observe: Observe,
     *,
     at: At,
     all_pairs: bool,
@@ -78,27 +90,34 @@ def make_plan(
         models: One or two.
         spaces: As `record` takes them.
         wiring_of: The wiring of a network by its number, or None if names mean modules.
+        observe: What projections of a network, by its number, are derived from; see `observe_attention`.
         at: Where spaces are taken.
         all_pairs: Every source layer with every target layer, in one.
     """
     resolve = _Resolver(models, wiring_of, at)
     last = len(models) - 1
     if all_pairs:
-        sources, targets = _layers(spaces)
-        return Plan(
-            (),
-            {},
-            (
-                {name: resolve.key(0, (name, place)) for name, place in sources},
-                {name: resolve.key(last, (name, place)) for name, place in targets},
-            ),
+        sources, targets = (
+            {wish[0]: resolve.key(network, wish) for wish in wishes}
+            for network, wishes in zip((0, last), _layers(spaces), strict=True)
         )
-    positions: dict[tuple[Key, Key], int] = {}
-    names: dict[tuple[str, str], int] = {}
-    for source, target in _pairs(spaces):
-        pair = (resolve.key(0, source), resolve.key(last, target))
-        names[source[0], target[0]] = positions.setdefault(pair, len(positions))
-    return Plan(tuple(positions), names)
+        asked = {(x, y): (sources[x], targets[y]) for x in sources for y in targets}
+    else:
+        asked = {(x[0], y[0]): (resolve.key(0, x), resolve.key(last, y)) for x, y in _pairs(spaces)}
+    derived: dict[Key, tuple[Key, Affine]] = {}
+    for network in range(len(models)):
+        keys = dict.fromkeys(key for pair in asked.values() for key in pair if key[0] == network)
+        projections = [reading for _, reading in keys if isinstance(reading, Projection)]
+        if projections:
+            for projection, (reading, affine) in observe(network, projections).items():
+                derived[network, projection] = ((network, reading), affine)
+    plan = Plan(asked, derived)
+    if not all_pairs:
+        return plan
+    first, second = (
+        {plan.layer(name, key): plan.recorded(key) for name, key in side.items()} for side in (sources, targets)
+    )
+    return replace(plan, layers=(first, second))
 
 
 @dataclass
@@ -108,9 +127,10 @@ class _Resolver:
     at: At
 
     def key(self, network: int, wish: _Wish) -> Key:
+        """What a name, or a name at a place, means in a network."""
         return network, self._reading(network, *wish)
 
-    def _reading(self, network: int, name: str, place: str | None) -> Reading:
+    def _reading(self, network: int, name: str, place: str | None) -> Reading | Projection:
         model = self.models[network]
         if place is None and is_place(name):
             return self._module(model, name)
@@ -126,22 +146,29 @@ class _Resolver:
             taken = _taken_at_word(model, wiring, name, Place.of(place))
             if taken is not None:
                 return taken
-        reading: SpaceReading = choose(wiring, name, self.at, place)
-        return reading
+        if place is None and name in wiring.spaces and not stands(wiring, wiring.spaces[name]):
+            inside = projected_spaces(model, wiring)
+            if name in inside:
+                return projection_at(model, inside[name], name)
+        return choose(wiring, name, self.at, place)
 
-    def _module(self, model: nn.Module, text: str) -> ModuleReading:
+    def _module(self, model: nn.Module, text: str) -> ModuleReading | Projection:
         place = Place.of(text)
+        if place.side in QKV:
+            return projection_at(model, place)
         module_at(model, place)
         return ModuleReading(place)
 
 
-def _taken_at_word(model: nn.Module, wiring: Wiring, name: str, place: Place) -> ModuleReading | None:
+def _taken_at_word(model: nn.Module, wiring: Wiring, name: str, place: Place) -> ModuleReading | Projection | None:
     """A space at a place that the wiring does not follow, such as behind an activation function, if it may be there.
 
     Modules that hold tensors are followed: what moves is known not to stand there. Heads and other parts of spaces that
     lie in several axes cannot be told by a width.
     """
     space = wiring.spaces[name]
+    if place.side in QKV:
+        return projection_at(model, place, name, space.width)
     if str(place) in wiring.activations or space.within:
         return None
     module = module_at(model, place)

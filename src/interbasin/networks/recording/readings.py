@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.errors import ShapeError
-from interbasin.networks.recording.places import Place, width_axis
+from interbasin.networks.recording.places import QKV, Place, tells_width, width_axis
 from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row, Space, leaves
 
-__all__ = ["ModuleReading", "Reading", "SpaceReading", "readings_at"]
+__all__ = ["ModuleReading", "Reading", "SpaceReading", "axis_factors", "readings_at"]
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,21 @@ class ModuleReading:
         place: Where.
         space: The space that was said to stand there, if one was.
         width: The width of that space, which what is seen has to have.
+        shared: Of an argument of attention, the others that are the same tensor, and are not recorded apart.
     """
 
     place: Place
     space: str | None = None
     width: int | None = None
+    shared: tuple[str, ...] = ()
 
     def rows(self, activation: Tensor, module: nn.Module) -> Tensor:
         """``(batch, positions..., width)``, a view."""
+        if isinstance(module, nn.MultiheadAttention) and self.place.side in QKV:
+            return activation if module.batch_first or activation.ndim == 2 else activation.transpose(0, 1)
         axis = self.place.axis
         if axis is None:
-            axis = width_axis(module, activation.ndim) if self.width is None else self._fitting_axis(activation)
+            axis = width_axis(module, activation.ndim) if self.width is None else self._fitting_axis(activation, module)
         if activation.ndim < 2 or not -activation.ndim <= axis < activation.ndim:
             raise ShapeError(
                 f"Asked to record axis {axis} at {self.place}, found an activation of shape {tuple(activation.shape)}; "
@@ -127,9 +131,11 @@ class ModuleReading:
             raise self._misfit(activation)
         return activation.movedim(axis, -1)
 
-    def _fitting_axis(self, activation: Tensor) -> int:
-        """The one axis behind the batch that is as wide as the space."""
+    def _fitting_axis(self, activation: Tensor, module: nn.Module) -> int:
+        """The one axis behind the batch that is as wide as the space; of several, the one that the class speaks of."""
         fitting = [axis for axis in range(1, activation.ndim) if activation.shape[axis] == self.width]
+        if len(fitting) > 1 and tells_width(module):
+            fitting = [axis for axis in fitting if axis == width_axis(module, activation.ndim)]
         if len(fitting) != 1:
             raise self._misfit(activation)
         return fitting[0]
@@ -165,16 +171,17 @@ def _parts(axis: Axis, name: str) -> Iterator[_Choice]:
         for part in axis.parts:
             if any(isinstance(leaf, In) and leaf.space == name for leaf, _ in leaves(part)):
                 holds = True
-                yield (start, part.size), _factors(part)
+                yield (start, part.size), axis_factors(part)
             start += part.size
         if holds:
             return
-    yield None, _factors(axis)
+    yield None, axis_factors(axis)
 
 
-def _factors(axis: Axis) -> tuple[Axis, ...]:
+def axis_factors(axis: Axis) -> tuple[Axis, ...]:
+    """The factors of an axis, outermost first; an axis of one factor is itself."""
     if isinstance(axis, Grid):
-        return tuple(factor for part in axis.parts for factor in _factors(part))
+        return tuple(factor for part in axis.parts for factor in axis_factors(part))
     return (axis,)
 
 

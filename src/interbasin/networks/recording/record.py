@@ -19,13 +19,13 @@ from interbasin.networks.recording.distributed import agreed, rank, summed, worl
 from interbasin.networks.recording.hooks import refuse_randomness
 from interbasin.networks.recording.masks import MaskOf, known_mask
 from interbasin.networks.recording.pairing import Manner, Sums
-from interbasin.networks.recording.passes import Caller, passes
+from interbasin.networks.recording.passes import Caller, no_batch, passes
 from interbasin.networks.recording.plan import Plan, Spaces, make_plan
 from interbasin.networks.recording.progress import Progress, telling
 from interbasin.networks.recording.recording import Recording
 from interbasin.networks.recording.state import Kept, State, weights_of
 from interbasin.networks.recording.tokens import POOLS, Tokens, as_tokens
-from interbasin.networks.recording.wirings import Wirings, no_batch, wirings_of
+from interbasin.networks.recording.wirings import Wirings, wirings_of
 from interbasin.statistics.accumulation import Accumulator
 
 __all__ = ["record"]
@@ -66,7 +66,9 @@ def record(
             arguments or a mapping of keyword arguments.
         spaces: What to record: a list of names (the same in both networks), a list of pairs (source, target), or a
             mapping from either to the place to take it at (or a pair of places). A name is that of a space of the
-            wiring; one with a colon, such as ``"head:input"``, is a module's input or output as it is. The wiring
+            wiring; one with a colon, such as ``"head:input"``, is a module's input or output as it is. q, k and v
+            inside `torch.nn.MultiheadAttention` are ``"attn:q"``, ``"attn:k"`` and ``"attn:v"``. Their moments are
+            derived from those of what goes in; one more forward pass on the first batch shows what that is. The wiring
             knows the places of modules that hold tensors; at others, such as activation functions, a space is taken
             at your word where the width fits. For ``"layerwise"`` also a pair of lists, of the source's layers and of
             the target's.
@@ -132,7 +134,8 @@ def record(
     error: Exception | None = None
     try:
         first, stream = _begun(iter(batches))
-        plan = make_plan(networks, spaces, wirings_of(wirings, caller, first), at=at, all_pairs=all_pairs)
+        observe = caller.observer(first)
+        plan = make_plan(networks, spaces, wirings_of(wirings, caller, first), observe, at=at, all_pairs=all_pairs)
         sums = Sums.empty(plan, grams)
         saved = None if state is None else State(state, _request(networks, plan) | manners, every)
         with telling(progress, batches, silent=rank() > 0) as tell:
@@ -143,7 +146,7 @@ def record(
     agreed(error)
     states, done = summed(sums.states, done)
     _refuse_nothing(states, done)
-    return Recording.of(plan, states, done)
+    return Recording.of(plan, states, done, grams)
 
 
 def _request(networks: Sequence[nn.Module], plan: Plan) -> dict[str, Any]:
@@ -170,7 +173,7 @@ def _stream(
         sums.go_on(kept.sums, state.folder)
     start = written = 0 if kept is None else kept.batches
     digest, done = "", 0
-    with passes(caller.networks, plan) as run:
+    with passes(caller, plan) as run:
         for index, batch in enumerate(batches):
             if state is not None:
                 digest = digest_of(batch, digest)

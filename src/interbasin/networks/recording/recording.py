@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interbasin.counting import counted
 from interbasin.errors import FileError, UnknownNameError
-from interbasin.networks.recording.plan import Plan
+from interbasin.networks.recording.plan import Key, Plan
 from interbasin.statistics import LayerwiseMoments, PairedMoments
 from interbasin.statistics.accumulation import Accumulator, named_sides
 from interbasin.statistics.files import restored
@@ -60,17 +60,33 @@ class Recording:
     layerwise: LayerwiseMoments | None = field(default=None)
 
     @classmethod
-    def of(cls, plan: Plan, states: Sequence[Accumulator], batches: int) -> Recording:
-        """The finished sums under the names they were asked for."""
+    def of(cls, plan: Plan, states: Sequence[Accumulator], batches: int, grams: bool) -> Recording:
+        """The finished sums under the names they were asked for, and what is derived from them."""
         if plan.layers is not None:
-            whole = LayerwiseMoments._of_state(states[0])
-            pairs = {
-                (source, target): whole.pair(source, target) for source in whole.sources for target in whole.targets
-            }
-            return cls(_ByPair(pairs), _ByPair(plan.places()), batches, whole)
-        moments = [PairedMoments._of_state(state) for state in states]
-        found = {names: moments[at] for names, at in plan.names.items()}
-        return cls(_ByPair(found), _ByPair(plan.places()), batches)
+            state = states[0]
+            if plan.derived:
+                sources, targets = (
+                    {
+                        names[side]: plan.image(plan.layer(names[side], keys[side]), keys[side])
+                        for names, keys in plan.asked.items()
+                    }
+                    for side in (0, 1)
+                )
+                state = state.through(sources, targets, grams=True)
+            whole = LayerwiseMoments._of_state(state)
+            return cls(
+                _ByPair({names: whole.pair(*names) for names in plan.asked}), _ByPair(plan.places()), batches, whole
+            )
+        recorded = dict(zip(plan.pairs(), states, strict=True))
+        moments: dict[tuple[Key, Key], PairedMoments] = {}
+        for x, y in plan.asked.values():
+            state = recorded[plan.recorded(x), plan.recorded(y)]
+            if state.grams != grams or plan.derived.keys() & {x, y}:
+                state = state.through({SOURCE: plan.image(SOURCE, x)}, {TARGET: plan.image(TARGET, y)}, grams)
+            moments.setdefault((x, y), PairedMoments._of_state(state))
+        return cls(
+            _ByPair({names: moments[keys] for names, keys in plan.asked.items()}), _ByPair(plan.places()), batches
+        )
 
     @property
     def count(self) -> int:

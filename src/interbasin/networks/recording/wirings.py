@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from interbasin.errors import DataError, WiringError
-from interbasin.networks.recording.passes import Caller
+from interbasin.errors import WiringError
+from interbasin.networks.recording.passes import Caller, no_batch
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.networks.wiring.finding import wire
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["Wirings", "no_batch", "wirings_of"]
+__all__ = ["Wirings", "wirings_of"]
 
 # Of one network or of each; None: to be found; False: names are those of modules.
 Wirings: TypeAlias = "Wiring | Sequence[Wiring] | Literal[False] | None"
@@ -50,10 +50,6 @@ def wirings_of(given: Any, caller: Caller, first: Any) -> Callable[[int], Wiring
         return found[network]
 
     return wiring_of
-
-
-def no_batch() -> DataError:
-    return DataError("The data hold no batch at all, so there is nothing to record; give some.")
 
 
 def _listed(given: Any, networks: int) -> list[Wiring]:
