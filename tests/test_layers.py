@@ -20,6 +20,7 @@ ORDER = [
     "maps",
     "statistics",
     "fit",
+    "batches",
     "networks",
     "outcome",
     "evaluate",

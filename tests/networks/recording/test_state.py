@@ -20,7 +20,7 @@ from torch import nn
 
 from interbasin.errors import DataError, FileError, InterbasinError
 from interbasin.networks.recording import Recording, record
-from interbasin.networks.recording.batches import digest_of
+from interbasin.networks.recording.state import digest_of
 
 SPACES = ["2:input", "2:output"]
 ROOT = Path(__file__).parents[3]

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from interbasin.batches import describe_size, require_reiterable
 from interbasin.errors import DataError, WiringError
 from interbasin.jobs.merge.numbers import Array
 from interbasin.jobs.merge.stored import StoredNetwork
-from interbasin.networks.labelled import amount_of, refuse_once_only
 from interbasin.networks.models import load_model
 from interbasin.networks.normalisation import has_batch_norm, reset_batch_norm
 
@@ -47,7 +47,7 @@ class Resetting:
     @property
     def amount(self) -> str:
         """Of the data, in words."""
-        return amount_of(self.data)
+        return describe_size(self.data)
 
     def statistics(self, merged: Mapping[str, Array], kinds: Mapping[str, str]) -> dict[str, Array]:
         """The running statistics that the network has with these weights, by name, as bytes.
@@ -91,7 +91,7 @@ def built_for_reset(given: Any, network: StoredNetwork, data: Any) -> Resetting:
 
 
 def _require_statistics(model: nn.Module, data: Any) -> None:
-    refuse_once_only(data, "Resetting statistics")
+    require_reiterable(data, "Resetting statistics")
     if not has_batch_norm(model):
         raise DataError(
             f"Running statistics of batch norms were to be reset, but {type(model).__name__} keeps none; leave reset= "

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interbasin.batches import describe_arguments
 from interbasin.errors import DataError, InterbasinError, WiringError
-from interbasin.networks.recording.batches import described
 from interbasin.networks.recording.places import QKV, Place, module_at
 from interbasin.networks.recording.readings import ModuleReading, Reading
 from interbasin.networks.wiring.calls import observe_calls
@@ -103,8 +103,8 @@ class Listener:
             raise
         except Exception as error:
             raise DataError(
-                f"{self._called} was called with {described(args, kwargs)} and failed ({type(error).__name__}: "
-                f"{_first_line(error)}); give batches as its forward takes them.{hint}"
+                f"{self._called} was called with {describe_arguments(args, kwargs)} and failed "
+                f"({type(error).__name__}: {_first_line(error)}); give batches as its forward takes them.{hint}"
             ) from error
         finally:
             self._thread = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interbasin.batches import call_arguments, count_inputs, device_of
 from interbasin.errors import DataError
-from interbasin.networks.recording.batches import arguments, device_of, each_inputs, leading
 from interbasin.networks.recording.characters import OFFSETS
 from interbasin.networks.recording.hooks import Listener, without_fast_path
 from interbasin.networks.recording.lockstep import Beside
@@ -53,9 +54,18 @@ class Caller:
         """What each network is called with."""
         each = each_inputs(batch, len(self.networks), index, labelled=self.labelled, own_inputs=self.own_inputs)
         return [
-            Call(inputs, *arguments(model, inputs, self.mask, self._device(model)), self._hint(inputs))
+            Call(
+                inputs,
+                *call_arguments(model, inputs, self._device(model), self._not_for(model)),
+                self._hint(inputs),
+            )
             for model, inputs in zip(self.networks, each, strict=True)
         ]
+
+    def _not_for(self, model: nn.Module) -> tuple[str, ...]:
+        """The name of the mask, where a network's forward has no parameter for it."""
+        known = not isinstance(self.mask, str) or self.mask in inspect.signature(model.forward).parameters
+        return () if known else (str(self.mask),)
 
     def _hint(self, inputs: Any) -> str:
         """What a pair may have been meant as, where it was taken for two arguments."""
@@ -72,7 +82,7 @@ class Caller:
             sums,
             manner,
             masks=[masks_of(call.inputs, self.mask, self._device(model)) for model, call in each],
-            sizes=[leading(call.args, call.kwargs) for call in calls],
+            sizes=[count_inputs(call.args, call.kwargs) for call in calls],
             offsets=[_offsets(call.inputs) for call in calls],
         )
 
@@ -100,6 +110,30 @@ class Caller:
 
     def _device(self, model: nn.Module) -> torch.device | None:
         return device_of(model) if self.device is None else self.device
+
+
+def each_inputs(batch: Any, networks: int, index: int, *, labelled: bool, own_inputs: bool) -> list[Any]:
+    """What each network is given of a batch, checked."""
+    if labelled:
+        batch = _pair(batch, index, "inputs and labels", "labelled")[0]
+    if own_inputs and networks == 2:
+        parts = _pair(batch, index, "the source's inputs and the target's", "own_inputs")
+    else:
+        parts = [batch] * networks
+    for part in parts:
+        if not isinstance(part, Tensor | Mapping | Sequence) or isinstance(part, str | bytes):
+            raise DataError(
+                f"Batch {index} is a {type(part).__name__}; give a tensor, a tuple of arguments or a mapping of "
+                "keyword arguments."
+            )
+    return parts
+
+
+def _pair(batch: Any, index: int, what: str, option: str) -> list[Any]:
+    if not isinstance(batch, Sequence) or isinstance(batch, str) or len(batch) != 2:
+        found = f"{len(batch)} parts" if isinstance(batch, Sequence) else f"a {type(batch).__name__}"
+        raise DataError(f"Batch {index} should be a pair of {what}, found {found}; leave {option}=True out.")
+    return list(batch)
 
 
 def no_batch() -> DataError:

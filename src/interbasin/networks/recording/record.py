@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from interbasin.batches import Progress, as_batches, is_read_once, progress_bar
 from interbasin.counting import counted
 from interbasin.errors import DataError, InterbasinError, UnknownNameError, WiringError
-from interbasin.networks.recording.batches import batches_of, digest_of, once_only
 from interbasin.networks.recording.choosing import At, refuse_other_moment
 from interbasin.networks.recording.distributed import agreed, rank, summed, world_size
 from interbasin.networks.recording.hooks import refuse_randomness
@@ -21,9 +21,8 @@ from interbasin.networks.recording.masks import MaskOf, known_mask
 from interbasin.networks.recording.pairing import Manner, Sums
 from interbasin.networks.recording.passes import Caller, no_batch, passes
 from interbasin.networks.recording.plan import Plan, Spaces, make_plan
-from interbasin.networks.recording.progress import Progress, telling
 from interbasin.networks.recording.recording import Recording
-from interbasin.networks.recording.state import Kept, State, weights_of
+from interbasin.networks.recording.state import Kept, State, digest_of, weights_of
 from interbasin.networks.recording.tokens import POOLS, Tokens, as_tokens
 from interbasin.networks.recording.wirings import Wirings, wirings_of
 from interbasin.statistics.accumulation import Accumulator
@@ -115,12 +114,12 @@ def record(
     refuse_other_moment(at)
     manner = Manner(_one_of(pool, (None, *POOLS), "way to pool"), as_tokens(tokens))
     all_pairs = _one_of(statistics, STATISTICS, "kind of statistics") == "layerwise"
-    if state is not None and once_only(data):
+    if state is not None and is_read_once(data):
         raise DataError(
             f"A recording that can be resumed needs data that can be read again, found a {type(data).__name__}; give a "
             "list, a DataLoader or a tensor, or leave state= out."
         )
-    batches = batches_of(data, batch_size)
+    batches = as_batches(data, batch_size)
     caller = Caller(networks, known_mask(mask), labelled, own_inputs, None if device is None else _device(device))
     manners = {
         "statistics": statistics,
@@ -138,7 +137,7 @@ def record(
         plan = make_plan(networks, spaces, wirings_of(wirings, caller, first), observe, at=at, all_pairs=all_pairs)
         sums = Sums.empty(plan, grams)
         saved = None if state is None else State(state, _request(networks, plan) | manners, every)
-        with telling(progress, batches, silent=rank() > 0) as tell:
+        with progress_bar(progress, batches, silent=rank() > 0) as tell:
             done = _stream(stream, caller, plan, sums, manner, saved, tell)
     # Whatever it is, other processes that wait for this one have to hear of it.
     except Exception as found:

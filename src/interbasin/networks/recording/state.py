@@ -9,24 +9,26 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from interbasin.batches import whole_number
 from interbasin.errors import DataError, FileError
-from interbasin.networks.recording.batches import digest_of, whole_number
 from interbasin.networks.recording.distributed import rank, world_size
 from interbasin.networks.recording.recording import HOLDS, load_sums, save_sums
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.statistics.accumulation import Accumulator
 from interbasin.storage import as_path, refuse_what_is_in_the_way
 
-__all__ = ["Kept", "State", "weights_of"]
+__all__ = ["Kept", "State", "digest_of", "weights_of"]
 
 Result = TypeVar("Result")
 ATTEMPTS = 5
+SAMPLES = 256  # entries of a tensor that its hash holds as they are
 
 
 @dataclass(frozen=True)
@@ -110,3 +112,42 @@ def _patiently(act: Callable[[], Result]) -> Result:
         except FileError:
             time.sleep(0.02 * 2**attempt)
     return act()
+
+
+def digest_of(value: Any, before: str = "") -> str:
+    """A hash of a batch, or of weights: of each tensor the shape, a sample, and the sum of all its bits.
+
+    Hashing every byte would take longer than many a forward pass. The sum notices any one entry that has changed, the
+    sample that entries have changed places.
+    """
+    digest = hashlib.sha256(before.encode())
+    for name, part in _parts(value, ""):
+        if not isinstance(part, Tensor):
+            digest.update(f"{name} {part!r};".encode(errors="backslashreplace"))
+            continue
+        digest.update(f"{name} {part.dtype} {tuple(part.shape)};".encode())
+        if part.layout == torch.strided and not part.is_quantized and part.device.type != "meta":
+            flat = part.detach().resolve_conj().resolve_neg().flatten()
+            sample = flat[:: max(1, flat.numel() // SAMPLES)].cpu()
+            digest.update(sample.contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(f"{_sum_of_bits(flat)};".encode())
+    return digest.hexdigest()
+
+
+def _sum_of_bits(flat: Tensor) -> int:
+    """The sum of all entries, read as whole numbers of the same size."""
+    whole = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return int(whole.contiguous().view(kinds[whole.element_size()]).sum())
+
+
+def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The tensors of a batch and the plain values beside them, by name; nothing of other objects is compared."""
+    if isinstance(value, Tensor) or value is None or isinstance(value, str | bool | int | float):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _parts(part, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for position, part in enumerate(value):
+            yield from _parts(part, f"{name}.{position}")

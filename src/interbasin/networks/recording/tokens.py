@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from interbasin.arrays import working_dtype
+from interbasin.batches import whole_number
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.networks.recording.batches import whole_number
 
 __all__ = ["Tokens", "as_tokens", "matched", "pooled", "token_shape"]
 

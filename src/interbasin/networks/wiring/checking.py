@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from interbasin.batches import Inputs, bound_inputs, cloned
 from interbasin.counting import counted
 from interbasin.errors import DataError, WiringError
 from interbasin.networks.wiring.admission import admit, refuse_numbers_that_are_none
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.copying import copied
-from interbasin.networks.wiring.inputs import Inputs, bound_inputs, cloned
 from interbasin.networks.wiring.outputs import returned_tensors
 from interbasin.networks.wiring.refusals import call_failed, short
 from interbasin.networks.wiring.wiring import Alignment, Wiring

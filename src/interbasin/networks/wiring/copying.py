@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from interbasin.errors import WiringError
 
-__all__ = ["copied", "forget_what_was_derived"]
+__all__ = ["copied", "copy_for_evaluation", "forget_what_was_derived"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -36,6 +36,17 @@ def copied(model: Model, *, sharing: bool = False) -> Model:
             f"{type(model).__name__} cannot be copied ({reason}), and the given network must stay as it is; remove "
             "what it holds besides tensors and modules."
         ) from error
+
+
+def copy_for_evaluation(model: Model) -> Model:
+    """A copy in evaluation mode: whatever a network keeps or merges for evaluation stays out of the one it is of.
+
+    Raises:
+        WiringError: if it is no network, or cannot be copied.
+    """
+    if not isinstance(model, nn.Module):
+        raise WiringError(f"Asked to evaluate a {type(model).__name__}; give a torch.nn.Module.")
+    return copied(model).eval()
 
 
 def forget_what_was_derived(model: nn.Module) -> None:

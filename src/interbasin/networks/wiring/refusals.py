@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from interbasin.batches import bound_inputs, cloned
 from interbasin.errors import WiringError
 from interbasin.networks.wiring.aliases import Writes, regions
 from interbasin.networks.wiring.copying import copied
-from interbasin.networks.wiring.inputs import bound_inputs, cloned
 from interbasin.networks.wiring.randomness import random_operator
 
 __all__ = ["call_failed", "explain", "first_line", "refuse_graph", "short"]

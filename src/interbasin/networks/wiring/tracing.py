@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
 
+from interbasin.batches import Inputs, bound_inputs
 from interbasin.errors import WiringError
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.networks.wiring.aliases import writes_of
 from interbasin.networks.wiring.calls import observe_calls
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
-from interbasin.networks.wiring.inputs import Inputs, bound_inputs
 from interbasin.networks.wiring.outputs import returned_tensors
 from interbasin.networks.wiring.refusals import explain, refuse_graph
 
