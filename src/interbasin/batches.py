@@ -7,11 +7,10 @@ arguments is therefore given ``((first, second), labels)``, with None for the la
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,7 +28,6 @@ __all__ = [
     "as_batches",
     "bound_inputs",
     "call_arguments",
-    "cloned",
     "count_inputs",
     "describe_arguments",
     "describe_size",
@@ -46,7 +44,6 @@ __all__ = [
 Inputs: TypeAlias = "Tensor | Sequence[Any] | Mapping[str, Any]"
 # True for a bar on stderr, or a function that is called with the number of batches that are done.
 Progress = Callable[[int], object] | bool | None
-Value = TypeVar("Value")
 
 BATCH_SIZE = 128  # for data that are one tensor
 OFFSETS = "offset_mapping"  # where tokens start and end in their text; for us, and not for the network
@@ -249,27 +246,6 @@ def outputs_of(model: nn.Module, inputs: Any, index: int) -> Any:
             f"({type(error).__name__}: {reason}); give batches as its forward takes them, those with labels as pairs "
             "(inputs, labels)."
         ) from error
-
-
-def cloned(given: Value) -> Value:
-    """The same arguments on memory of their own: a call may write into what it is given."""
-    memo: dict[int, Any] = {}
-    _clone_tensors(given, memo)
-    try:
-        return copy.deepcopy(given, memo)
-    except Exception:
-        return given  # something that cannot be copied is no tensor, and is handed on as it is
-
-
-def _clone_tensors(given: Any, memo: dict[int, Any]) -> None:
-    if isinstance(given, Tensor):
-        memo[id(given)] = given.detach().clone()
-    elif isinstance(given, Mapping):
-        for part in given.values():
-            _clone_tensors(part, memo)
-    elif isinstance(given, list | tuple | set | frozenset):
-        for part in given:
-            _clone_tensors(part, memo)
 
 
 def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.measured import Measured
 from interbasin.maps import Map
 from interbasin.networks.recording import record
-from interbasin.networks.recording.choosing import standing
+from interbasin.networks.recording.choose import standing
 from interbasin.networks.wiring import Alignment, Wiring
 from interbasin.networks.wiring.copying import copy_for_evaluation
 from interbasin.networks.wiring.wholes import whole_map

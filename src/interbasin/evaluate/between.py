@@ -22,7 +22,7 @@ from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.pca import Coordinates, pca
 from interbasin.evaluate.scores import Loss
 from interbasin.networks.normalisation import has_batch_norm
-from interbasin.networks.recording.choosing import standing
+from interbasin.networks.recording.choose import standing
 from interbasin.networks.wiring import Alignment, Wiring, wire
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.outcome import Draft, Outcome, new_outcome

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels, require_reiterable
 from interbasin.networks.recording import record
-from interbasin.networks.recording.choosing import standing
+from interbasin.networks.recording.choose import standing
 from interbasin.networks.recording.tokens import Tokens
 from interbasin.networks.wiring import Wiring, wire
 from interbasin.networks.wiring.copying import copy_for_evaluation

@@ -22,11 +22,11 @@ from interbasin.batches import (
 )
 from interbasin.errors import DataError
 from interbasin.networks.recording import record
-from interbasin.networks.recording.choosing import choose, standing
-from interbasin.networks.recording.hooks import Listener
-from interbasin.networks.recording.masks import masks_of
-from interbasin.networks.recording.readings import Reading
-from interbasin.networks.recording.tokens import pooled
+from interbasin.networks.recording.choose import choose, standing
+from interbasin.networks.recording.forward import listen
+from interbasin.networks.recording.pairing import masks_of
+from interbasin.networks.recording.places import Reading
+from interbasin.networks.recording.tokens import pool_tokens
 from interbasin.networks.wiring import Wiring, wire
 from interbasin.networks.wiring.copying import copy_for_evaluation
 from interbasin.statistics import PairedMoments
@@ -176,14 +176,14 @@ def _rows(
     found: dict[str, tuple[Tensor, Tensor]] = {}
 
     def take(reading: Reading, values: Tensor) -> None:
-        mask = masks.fitting(reading.place.module, values.shape[:-1])
+        mask = None if masks is None else masks.fitting(reading.place.module, values.shape[:-1])
         if pool is not None:
-            values = pooled(values, pool, mask)
+            values = pool_tokens(values, pool, mask)
             mask = None if mask is None else mask.flatten(1).any(dim=1)
         rows = values.flatten(0, -2).clone()  # the network may write over what it gave
         counting = torch.arange(len(rows)) if mask is None else mask.flatten().nonzero().flatten().cpu()
         found[spaces[reading]] = (rows, counting)
 
-    with Listener(network, list(spaces), take, f"{type(network).__name__} ({name})") as listener:
+    with listen(network, spaces, take, f"{type(network).__name__} ({name})") as listener:
         listener.forward(*call_arguments(network, inputs, device))
     return found

@@ -143,8 +143,8 @@ def test_all_layers_at_once():
 
 
 def test_arguments_that_are_one_tensor_are_recorded_once(monkeypatch):
-    put, seen = Pairing.put, []
-    monkeypatch.setattr(Pairing, "put", lambda self, *args: (seen.append(args[1].place), put(self, *args)))
+    take, seen = Pairing.take, []
+    monkeypatch.setattr(Pairing, "take", lambda self, *args: (seen.append(args[1].place), take(self, *args)))
     names = ["attn:q", "attn:k", "attn:v"]
     for kind, count in (("self", 1), ("cross", 2), ("three", 3)):
         seen.clear()

@@ -26,7 +26,7 @@ from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves
 from interbasin.jobs.rebasin.task import Matched, Options, Task
 from interbasin.networks.folding import fold_norms
 from interbasin.networks.normalisation import has_batch_norm, reset_batch_norm
-from interbasin.networks.recording.choosing import standing
+from interbasin.networks.recording.choose import standing
 from interbasin.networks.wiring.carrying import carry
 from interbasin.networks.wiring.checking import difference
 from interbasin.networks.wiring.wiring import Alignment

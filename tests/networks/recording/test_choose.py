@@ -19,15 +19,15 @@ from torch import nn
 
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
 from interbasin.networks.recording import record
-from interbasin.networks.recording.choosing import choose, standing
-from interbasin.networks.recording.places import Place
-from interbasin.networks.recording.readings import readings_at
+from interbasin.networks.recording.choose import choose, standing
+from interbasin.networks.recording.places import Place, readings_at
 from interbasin.networks.wiring.finding import wire
 from interbasin.networks.wiring.groups import Group
-from interbasin.networks.wiring.spaces import Each, Grid, In, Reason, Role, Row, Space, Still
+from interbasin.networks.wiring.spaces import In, Reason, Role, Space, Still
 from interbasin.networks.wiring.wiring import TensorWiring, Wiring
 
 WHY = Reason("input", "it is given")
+BATCH, TOKENS = Still(5, WHY), Still(7, WHY)
 
 
 def space(name, size, *, within=(), blocks=1, group=Group.PERMUTATION, writes=(), reads=(), scales=()):
@@ -137,77 +137,6 @@ def test_a_space_that_no_activation_holds_says_so():
     partly = Wiring({"w": lonely}, {}, {"fc:output:0": (Still(2, WHY), In("w", Role.READ, 3))})
     with pytest.raises(WiringError, match=r"record one of these places itself.*fc:output:0"):
         choose(partly, "w")
-
-
-# ---------------------------------------------------------------------- what is taken
-
-
-HEADS, CHANNELS = space("h", 2), space("c", 3, within=["h"], blocks=2)
-SPACES = {"h": HEADS, "c": CHANNELS, "f": space("f", 2, group=Group.FIXED), "o": space("o", 4)}
-BATCH, TOKENS = Still(5, WHY), Still(7, WHY)
-
-
-def reading_of(*axes, one=CHANNELS):
-    return readings_at(Place.of("m"), axes, one, SPACES)
-
-
-def test_heads_by_channels_come_side_by_side_however_they_stand():
-    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
-    x = numbers(4, 9, 2, 3)
-    wanted = x.flatten(2)
-    for axes, given in (
-        ((BATCH, TOKENS, Grid((h, c))), x.flatten(2)),
-        ((BATCH, h, TOKENS, c), x.transpose(1, 2)),
-        ((BATCH, TOKENS, c, h), x.transpose(2, 3)),
-        ((BATCH, TOKENS, Grid((c, h))), x.transpose(2, 3).flatten(2)),
-    ):
-        torch.testing.assert_close(reading_of(*axes).rows(given, nn.Identity()), wanted)
-
-
-def test_positions_and_fixed_spaces_become_rows_and_movable_ones_stand_beside():
-    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
-    assert reading_of(BATCH, Grid((h, In("f", Role.WRITE, 2), c))).beside == ()
-    assert reading_of(BATCH, Grid((h, In("o", Role.WRITE, 4), c))).beside == ("o",)
-    reading = reading_of(BATCH, Grid((h, c, Still(4, WHY))))
-    assert reading.rows(numbers(6, 2 * 3 * 5), nn.Identity()).shape == (6, 5, 6)
-
-
-def test_a_stretch_of_a_fused_axis_is_cut_out():
-    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
-    fused = Row((Grid((h, In("c", Role.READ, 3))), Grid((h, c)), In("o", Role.WRITE, 4)))
-    reading = reading_of(BATCH, fused)
-    x = numbers(5, 16)
-    torch.testing.assert_close(reading.rows(x, nn.Identity()), x[:, 6:12])
-    assert reading.is_cut
-
-
-def test_tokens_that_could_change_places_are_left_out_where_others_cannot():
-    c, registers = In("o", Role.WRITE, 4), In("c", Role.WRITE, 3)
-    x = numbers(5, 11, 4)
-    for row, kept in (
-        (Row((Still(1, WHY), registers, Still(6, WHY))), [0, *range(4, 11)]),
-        (Row((Still(1, WHY), Still(6, WHY), registers)), range(8)),
-        (Row((registers, Still(6, WHY), registers)), range(3, 8)),
-    ):
-        reading = reading_of(BATCH, row, c, one=SPACES["o"])
-        assert reading.beside == ()
-        torch.testing.assert_close(reading.rows(x, nn.Identity()), x[:, list(kept)])
-    assert reading_of(BATCH, registers, c, one=SPACES["o"]).beside == ("c",)
-
-
-def test_duals_parts_and_families_are_not_taken():
-    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
-    assert reading_of(BATCH, Grid((h, In("c", Role.READ, 3)))) is None
-    assert reading_of(BATCH, c) is None  # the heads are missing
-    assert reading_of(BATCH, c, Grid((h, c))) is None  # twice
-    assert reading_of(BATCH, h, Each(0, (c, In("o", Role.WRITE, 3)))) is None
-    assert reading_of(BATCH, Grid((h, Row((c, TOKENS))))) is None
-
-
-def test_activations_of_another_rank_than_the_example_are_refused():
-    reading = reading_of(BATCH, In("h", Role.WRITE, 2), In("c", Role.WRITE, 3))
-    with pytest.raises(ShapeError, match=r"activation of 3 axes, and now it has 2"):
-        reading.rows(numbers(4, 6), nn.Identity())
 
 
 def test_norms_of_a_stream_without_gains_leave_the_last_reader():

@@ -1,4 +1,4 @@
-"""What hooks alone would not see: fast paths, and modules that are called through their forward."""
+"""Forward passes: what hooks alone would not see, and passes that run step by step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from interbasin.errors import DataError, WiringError
 from interbasin.networks.recording import record
-from interbasin.networks.recording.hooks import without_fast_path
+from interbasin.networks.recording.forward import SteppedForward, without_fast_path
 from interbasin.networks.wiring.finding import wire
 
 
@@ -156,3 +156,61 @@ def test_both_ways_to_call_the_same_module_are_counted_together():
     assert "act:output:0" not in wire(net, data[0]).activations  # it holds no tensor
     x = rows_of(by_hand(net, data, "act"))
     assert_moments(record(net, data, ["act:output:0"]).moments["act:output:0", "act:output:0"], x, x)
+
+
+# ---------------------------------------------------------------------- step by step
+
+
+def test_it_runs_only_as_far_as_it_is_asked_to():
+    done = []
+
+    def run():
+        for step in range(5):
+            done.append(step)
+            forward.rest()
+
+    with SteppedForward(run) as forward:
+        assert done == []
+        forward.until(lambda: 1 in done)
+        assert done == [0, 1]
+        forward.until(lambda: 0 in done)
+        assert done == [0, 1]
+        forward.until(lambda: False)
+        assert done == [0, 1, 2, 3, 4]
+
+
+def test_what_it_raises_is_raised_where_it_is_waited_for():
+    def run():
+        forward.rest()
+        raise LookupError("lost")
+
+    with SteppedForward(run) as forward:
+        forward.until(lambda: True)
+        with pytest.raises(LookupError, match="lost"):
+            forward.until(lambda: False)
+
+
+def test_it_ends_when_nobody_waits_for_it_any_more():
+    cleaned = []
+
+    def run():
+        try:
+            while True:
+                forward.rest()
+        finally:
+            cleaned.append(True)
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt), SteppedForward(run) as forward:
+        rounds = iter(range(3))
+        forward.until(lambda: next(rounds, None) is None)
+        raise KeyboardInterrupt
+    assert cleaned == [True]
+    assert threading.active_count() == before
+
+
+def test_it_need_not_run_at_all():
+    done = []
+    with SteppedForward(lambda: done.append(True)):
+        pass
+    assert done == []
