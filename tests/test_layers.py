@@ -22,6 +22,7 @@ ORDER = [
     "maps",
     "statistics",
     "fit",
+    "batches",
     "networks",
     "evaluate",
     "outcome",

@@ -123,9 +123,9 @@ def evaluate(
     shape = numbers(input_shape, "--input-shape")
     if alignment is not None and original is None:
         raise typer.BadParameter("says what carried --original to A; give both.", param_hint="--alignment")
+    from interbasin.batches import WithoutLabels
     from interbasin.jobs.comparison import compare_networks
     from interbasin.networks import load_model
-    from interbasin.networks.labelled import InputsOnly
     from interbasin.outcome import refuse_outcome_in_the_way
 
     refuse_outcome_in_the_way(output, force=force)
@@ -154,7 +154,7 @@ def evaluate(
     known = reading.splits
     batches = reading.part(split or ("test" if "test" in known else None), limit)
     training = reading.part("train" if "train" in known else None, None if reset is None else reset * batch_size)
-    inputs = InputsOnly(batches).first()
+    inputs = WithoutLabels(batches).first()
     with words.progress("Evaluating", 100) as done:
         found = compare_networks(
             one.model,

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
 from interbasin.errors import InterbasinError, WiringError
 from interbasin.evaluate.alignment_error import AlignmentError, alignment_error
 from interbasin.evaluate.barrier import Barrier, barrier
@@ -16,10 +17,8 @@ from interbasin.evaluate.cycle import Aligned, cycle
 from interbasin.evaluate.distance import distance
 from interbasin.evaluate.pca import Coordinates, pca
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.labelled import InputsOnly, amount_of, parted, refuse_once_only
 from interbasin.networks.normalisation import has_batch_norm
-from interbasin.networks.recording.batches import batches_of
-from interbasin.networks.recording.choosing import standing
+from interbasin.networks.recording.choose import standing
 from interbasin.networks.wiring import Alignment, Wiring, wire
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.outcome import Draft, Result, Stages
@@ -203,16 +202,16 @@ def compare_networks(
         >>> sorted(found.metrics)[:3], len(found.barrier.t), found.similarity.matrix.shape
         (['accuracy_a', 'accuracy_b', 'alignment_error.0'], 3, torch.Size([1, 1]))
     """
-    refuse_once_only(data, "Evaluating two networks")
+    require_reiterable(data, "Evaluating two networks")
     if alignment is not None:
         _refuse_alignment_of_another(original or a, alignment)
     work = Stages(progress, 4 if align is None else 5)
     metrics: dict[str, float] = dict(distance(a, b).metrics)
-    first = next(iter(batches_of(data, 128)), None)
+    first = next(iter(as_batches(data, 128)), None)
     if inputs is None:
-        inputs = InputsOnly(data).first()
+        inputs = WithoutLabels(data).first()
     found: Barrier | None = None
-    if loss is not None or (first is not None and parted(first)[1] is not None):
+    if loss is not None or (first is not None and split_batch(first)[1] is not None):
         with work.stage("barrier") as tell:
             ends = None if original is None else (original, b)
             count = points + (0 if original is None else 2)
@@ -228,7 +227,7 @@ def compare_networks(
             "badly for that alone (reset= estimates them anew)."
             if reset is None
             else "The running statistics of batch norms were estimated anew at every point between the ends, on "
-            f"{amount_of(reset)}; the ends keep their own, and a merge has the figures of the curve only if its "
+            f"{describe_size(reset)}; the ends keep their own, and a merge has the figures of the curve only if its "
             "statistics are reset too (reset= of merge)."
         )
     wiring = _wired(a, inputs, work)

@@ -25,11 +25,10 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.utils.hooks import RemovableHandle
 
 from interbasin.arrays import working_dtype
+from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels, outputs_of, progress_bar, require_reiterable
 from interbasin.errors import DataError, ShapeError, WiringError
-from interbasin.networks.labelled import BATCH_SIZE, InputsOnly, for_evaluation, outputs_of, refuse_once_only
 from interbasin.networks.recording.places import width_axis
-from interbasin.networks.recording.progress import Progress, telling
-from interbasin.networks.wiring.copying import copied
+from interbasin.networks.wiring.copying import copied, copy_for_evaluation
 
 __all__ = ["has_batch_norm", "repair", "reset_batch_norm"]
 
@@ -99,7 +98,7 @@ def reset_batch_norm(
         >>> reset_batch_norm(model, data)[0].running_mean
         tensor([3.])
     """
-    work = for_evaluation(model)
+    work = copy_for_evaluation(model)
     norms = _batch_norms(work)
     made = copied(model)
     if not norms:
@@ -189,12 +188,12 @@ def repair(
         )
     if has_batch_norm(model):
         return reset_batch_norm(model, data, batch_size=batch_size, progress=progress)
-    refuse_once_only(data, "REPAIR")
-    work = for_evaluation(model)
+    require_reiterable(data, "REPAIR")
+    work = copy_for_evaluation(model)
     layers = _layers(work)
     ends = []
     for end in (a, b):
-        network = for_evaluation(end)
+        network = copy_for_evaluation(end)
         _refuse_other_layers(work, network, layers)
         ends.append(_spreads(network, layers, data, batch_size, progress))
     once = [name for name in layers if name in ends[0] and name in ends[1]]
@@ -327,9 +326,9 @@ def _hooked(handles: Iterator[RemovableHandle]) -> Iterator[None]:
 
 def _passed(model: nn.Module, data: Any, batch_size: int, progress: Progress) -> int:
     """Lead all batches through a network; how many there were."""
-    batches = InputsOnly(data, batch_size)
+    batches = WithoutLabels(data, batch_size)
     done = 0
-    with telling(progress, batches, silent=False, what="normalising") as tell, torch.no_grad():
+    with progress_bar(progress, batches, silent=False, what="normalising") as tell, torch.no_grad():
         for index, inputs in enumerate(batches):
             outputs_of(model, inputs, index)
             done = index + 1

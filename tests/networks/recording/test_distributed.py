@@ -15,7 +15,7 @@ from tests.networks.recording.test_recording import same
 
 from interbasin.errors import ShapeError
 from interbasin.networks.recording import Recording, record
-from interbasin.networks.recording.distributed import _summed
+from interbasin.networks.recording.distributed import _sum
 from interbasin.statistics import PairedMoments
 
 SPACES = ["0", "2:output"]
@@ -131,4 +131,4 @@ def test_what_fails_in_one_process_is_said_in_all(two_processes):
 def test_processes_with_different_networks_are_refused():
     state = PairedMoments.of(numbers(3, 2), numbers(3, 2))._state
     with pytest.raises(ShapeError, match="The processes recorded spaces of different widths"):
-        _summed(state, [(3, 1, 0.0, {"source": 2}, {"target": 2}), (3, 1, 0.0, {"source": 3}, {"target": 2})])
+        _sum(state, [(3, 1, 0.0, {"source": 2}, {"target": 2}), (3, 1, 0.0, {"source": 3}, {"target": 2})])

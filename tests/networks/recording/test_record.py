@@ -387,21 +387,28 @@ def test_networks_that_share_modules_are_recorded_one_after_the_other():
 
 
 def test_nothing_is_held_from_batch_to_batch_and_little_within_one():
-    """Of two networks in lockstep at most one activation waits, whatever the number of layers."""
-    from interbasin.networks.recording.pairing import Pairing
+    """Of two networks that run step by step at most one activation waits, whatever the number of layers."""
+    from interbasin.networks.recording import pairing
 
     most = 0
-    put = Pairing.put
 
-    def watched(self, network, reading, rows):
-        nonlocal most
-        put(self, network, reading, rows)
-        most = max(most, len(self.present))
+    class Watched(dict):
+        def __setitem__(self, key, value):
+            nonlocal most
+            super().__setitem__(key, value)
+            most = max(most, len(self))
 
     torch.manual_seed(0)
     one, other = (nn.Sequential(*(nn.Linear(5, 5) for _ in range(12))).double() for _ in range(2))
+    start = pairing.Pairing.start
+
+    def started(self, calls):
+        assert not self.present
+        self.present = Watched()
+        start(self, calls)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pairing, "put", watched)
+        patch.setattr(pairing.Pairing, "start", started)
         record((one, other), [numbers(4, 5)] * 3, [f"{i}:output" for i in range(12)])
     assert most == 2
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import nn
 
+from interbasin.batches import Inputs
 from interbasin.errors import ShapeError, WiringError
 from interbasin.networks.checkpoints.lora import is_adapter_name
 from interbasin.networks.folding import folding_of
 from interbasin.networks.wiring.admission import refuse_numbers_that_are_none
 from interbasin.networks.wiring.finding import wire
-from interbasin.networks.wiring.inputs import Inputs
 from interbasin.networks.wiring.likeness import made_alike
 from interbasin.networks.wiring.spaces import Space
 from interbasin.networks.wiring.wiring import Wiring

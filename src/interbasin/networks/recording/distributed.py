@@ -6,7 +6,7 @@ what each holds afterwards is what one pass over all the data would have given, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,32 +15,27 @@ import torch.distributed as dist
 from torch import Tensor
 
 from interbasin.errors import DataError, InterbasinError, ShapeError
+from interbasin.statistics import LayerwiseMoments, PairedMoments
 from interbasin.statistics.accumulation import Accumulator, Side
 
-__all__ = ["agreed", "is_distributed", "rank", "summed", "world_size"]
-
-
-def is_distributed() -> bool:
-    """Whether several processes record together."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def rank() -> int:
-    return dist.get_rank() if is_distributed() else 0
+__all__ = ["fail_together", "rank", "sum_over_processes", "world_size"]
 
 
 def world_size() -> int:
-    return dist.get_world_size() if is_distributed() else 1
+    """How many processes record together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def agreed(error: Exception | None) -> None:
+def rank() -> int:
+    """Which of them this is."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def fail_together(error: Exception | None) -> None:
     """Raise in every process if one of them failed, rather than let the others wait for it."""
-    if not is_distributed():
-        if error is not None:
-            raise error
-        return
     messages: list[str | None] = [None] * world_size()
-    dist.all_gather_object(messages, None if error is None else _told(error))
+    words = str(error) if isinstance(error, InterbasinError) else f"{type(error).__name__}: {error}"
+    dist.all_gather_object(messages, None if error is None else words)
     if error is not None:
         raise error
     for process, message in enumerate(messages):
@@ -48,18 +43,13 @@ def agreed(error: Exception | None) -> None:
             raise DataError(f"Process {process} of {world_size()} could not record its share, so none can: {message}")
 
 
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, InterbasinError) else f"{type(error).__name__}: {error}"
-
-
-def summed(states: list[Accumulator], batches: int) -> tuple[list[Accumulator], int]:
-    """The sums of all processes, in every one of them, and the number of all batches."""
-    if not is_distributed():
-        return states, batches
+def sum_over_processes(sums: Sequence[PairedMoments | LayerwiseMoments], batches: int) -> int:
+    """Put the sums of all processes into those of every one of them; the number of all batches."""
     outlines: list[Any] = [None] * world_size()
-    dist.all_gather_object(outlines, ([_outline(state) for state in states], batches))
-    found = [_summed(state, [outline[0][position] for outline in outlines]) for position, state in enumerate(states)]
-    return found, sum(outline[1] for outline in outlines)
+    dist.all_gather_object(outlines, ([_outline(moments._state) for moments in sums], batches))
+    for position, moments in enumerate(sums):
+        moments._state = _sum(moments._state, [outline[0][position] for outline in outlines])
+    return sum(outline[1] for outline in outlines)
 
 
 def _outline(state: Accumulator) -> tuple[int, int, float, dict[str, int], dict[str, int]]:
@@ -67,7 +57,7 @@ def _outline(state: Accumulator) -> tuple[int, int, float, dict[str, int], dict[
     return state.count, state.batches, state.precision, sources, targets
 
 
-def _summed(state: Accumulator, outlines: list[Any]) -> Accumulator:
+def _sum(state: Accumulator, outlines: list[Any]) -> Accumulator:
     filled = [process for process, outline in enumerate(outlines) if outline[0]]
     if not filled:
         return state
@@ -78,9 +68,11 @@ def _summed(state: Accumulator, outlines: list[Any]) -> Accumulator:
             "The processes recorded spaces of different widths, so their statistics have no sum; give all of them the "
             "same networks."
         )
-    mine = state if state.count else _nothing(state.grams, sources, targets)
-    device = _device(mine)
-    shared = _moved(mine, device)
+    mine = state if state.count else _empty_sums(state.grams, sources, targets)
+    # Where the processes can talk about tensors: on the accelerator for NCCL, else in memory.
+    nccl = dist.get_backend() == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    shared = _to_device(mine, device)
     origins = [
         {name: Side(_broadcast(side.origin, root), side.total, side.square) for name, side in sides.items()}
         for sides in (shared.sources, shared.targets)
@@ -94,10 +86,10 @@ def _summed(state: Accumulator, outlines: list[Any]) -> Accumulator:
         batches=sum(outline[1] for outline in outlines),
         precision=max(outline[2] for outline in outlines),
     )
-    return _moved(counted, next(_sums(mine)).device)
+    return _to_device(counted, next(_sums(mine)).device)
 
 
-def _nothing(grams: bool, sources: dict[str, int], targets: dict[str, int]) -> Accumulator:
+def _empty_sums(grams: bool, sources: dict[str, int], targets: dict[str, int]) -> Accumulator:
     def side(width: int) -> Side:
         zeros = torch.zeros(width, dtype=torch.float64)
         return Side(zeros, zeros.clone(), torch.zeros(width, width, dtype=torch.float64) if grams else zeros.clone())
@@ -114,13 +106,6 @@ def _nothing(grams: bool, sources: dict[str, int], targets: dict[str, int]) -> A
     )
 
 
-def _device(state: Accumulator) -> torch.device:
-    """Where the processes can talk about these tensors: on the accelerator for NCCL, else in memory."""
-    if dist.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
 def _broadcast(tensor: Tensor, root: int) -> Tensor:
     tensor = tensor.clone()
     dist.broadcast(tensor, src=root)
@@ -134,17 +119,17 @@ def _sums(state: Accumulator) -> Iterator[Tensor]:
     yield from state.crosses.values()
 
 
-def _moved(state: Accumulator, device: torch.device) -> Accumulator:
+def _to_device(state: Accumulator, device: torch.device) -> Accumulator:
     """A copy on another device, whose tensors can be added to in place."""
 
-    def side(one: Side) -> Side:
+    def copied(side: Side) -> Side:
         return Side(
-            one.origin.to(device), *(tensor.to(device, copy=True).contiguous() for tensor in (one.total, one.square))
+            side.origin.to(device), *(tensor.to(device, copy=True).contiguous() for tensor in (side.total, side.square))
         )
 
     return replace(
         state,
-        sources={name: side(one) for name, one in state.sources.items()},
-        targets={name: side(one) for name, one in state.targets.items()},
+        sources={name: copied(side) for name, side in state.sources.items()},
+        targets={name: copied(side) for name, side in state.targets.items()},
         crosses={pair: cross.to(device, copy=True).contiguous() for pair, cross in state.crosses.items()},
     )

@@ -1,4 +1,4 @@
-"""The activations of one batch, paired as they come by, and let go as soon as their last partner has come."""
+"""The activations of a batch, paired as they arrive, and released as soon as their last partner has arrived."""
 
 from __future__ import annotations
 
@@ -6,23 +6,119 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from interbasin.errors import DataError, FileError, InterbasinError, ShapeError
-from interbasin.networks.recording.characters import pieces, pooled_pieces
-from interbasin.networks.recording.masks import Masks
+from interbasin.batches import OFFSETS, count_inputs
+from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError
+from interbasin.networks.recording.forward import Call, Caller, SteppedForward, active_autocasts
+from interbasin.networks.recording.places import Reading
 from interbasin.networks.recording.plan import Key, Plan
-from interbasin.networks.recording.readings import Reading
-from interbasin.networks.recording.surroundings import ordinary_arithmetic
-from interbasin.networks.recording.tokens import Tokens, matched, pooled
+from interbasin.networks.recording.tokens import (
+    Tokens,
+    char_offsets,
+    match_texts,
+    match_tokens,
+    pool_pieces,
+    pool_tokens,
+)
 from interbasin.statistics import LayerwiseMoments, PairedMoments
-from interbasin.statistics.accumulation import Accumulator
-from interbasin.statistics.moments import SOURCE, TARGET
 
-__all__ = ["Manner", "Pairing", "Seen", "Sums"]
+__all__ = ["MaskOf", "Masks", "Pairing", "PairingOptions", "masks_of"]
+
+# None: the automatic ones; False: none; a name in mapping batches; or a function of the network's inputs, which answers
+# with a mask, or with a mapping from the path of a module to the mask of all that lies below it.
+MaskOf: TypeAlias = "bool | str | Callable[[Any], Tensor | Mapping[str, Tensor]] | None"
+
+AUTOMATIC = ("attention_mask", "decoder_attention_mask")
+
+
+# ---------------------------------------------------------------------- which rows count
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The masks of one network's inputs, each true for what counts; ``scopes`` are those of parts of the network."""
+
+    whole: Mapping[str, Tensor] = field(default_factory=dict)
+    scopes: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def fitting(self, module: str, rows: torch.Size) -> Tensor | None:
+        """The mask of the rows seen at a module, in their shape; None where every row counts.
+
+        Raises:
+            ShapeError: if there is a mask and it does not fit.
+        """
+        masks = self.whole
+        if self.scopes:
+            masks = {name: mask for name, mask in self.scopes.items() if f"{module}.".startswith(f"{name}.")}
+        # An encoder-decoder has two, and they may happen to have the same shape.
+        own = "decoder" in module.split(".")
+        ranked = sorted(masks.items(), key=lambda item: item[0].startswith("decoder") != own)
+        for _, mask in ranked:
+            if len(rows) == 1 and rows[0] == len(mask):
+                return None
+            if len(rows) > 1 and rows[:2] == mask.shape:
+                return mask.reshape(*mask.shape, *(1,) * (len(rows) - 2)).expand(rows)
+            if len(rows) == 1 and rows[0] == mask.numel():
+                return mask.flatten()
+        if ranked:
+            shapes = ", ".join(f"{name} {tuple(mask.shape)}" for name, mask in ranked)
+            raise ShapeError(
+                f"The mask does not fit what is seen at {module!r}: rows of shape {tuple(rows)}, found {shapes}; give "
+                "one of shape (batch, tokens), a function that answers with a mask for each part of the network, or "
+                "mask=False."
+            )
+        return None
+
+
+def masks_of(inputs: Any, given: MaskOf, device: torch.device | None) -> Masks | None:
+    """The masks that go with one network's inputs; None if there is none.
+
+    Raises:
+        DataError: if ``given`` is nothing that a mask can come from.
+    """
+    if given is None or isinstance(given, bool):
+        named = inputs if isinstance(inputs, Mapping) and given is not False else {}
+        masks = {name: named[name] for name in AUTOMATIC if isinstance(named.get(name), Tensor)}
+        # Masks of other ranks are the network's own affair: they say who sees whom.
+        masks = {name: _true_or_false(mask, name, device) for name, mask in masks.items() if mask.ndim == 2}
+        return Masks(masks) if masks else None
+    if isinstance(given, str):
+        if not isinstance(inputs, Mapping):
+            raise DataError(
+                f"The mask is called {given!r}, which needs batches that are mappings, found {type(inputs).__name__}; "
+                "give a function of the batch instead."
+            )
+        if given not in inputs:
+            raise UnknownNameError.of("mask in the batch", given, map(str, inputs))
+        return Masks({given: _true_or_false(inputs[given], given, device)})
+    if not callable(given) or isinstance(given, type):
+        raise DataError(
+            f"The mask is the name of one in the batch, a function of a network's inputs, None or False, found a "
+            f"{type(given).__name__}; masks differ from batch to batch, so give a function that has the right one."
+        )
+    answer = given(inputs)
+    if isinstance(answer, Mapping):
+        return Masks(scopes={name: _true_or_false(mask, f"of {name!r}", device) for name, mask in answer.items()})
+    return Masks({"mask": _true_or_false(answer, "mask", device)})
+
+
+def _true_or_false(mask: object, name: str, device: torch.device | None) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        found = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise ShapeError(f"A mask is a tensor of shape (batch, tokens), found {found} for {name}; give it like that.")
+    if bool(((mask != 0) & (mask != 1)).any()):
+        raise DataError(
+            f"A mask holds ones (or true) for what counts and zeros for padding, {name} holds other values as well; "
+            "masks that are added to scores have to be turned into such ones."
+        )
+    return mask.to(device=device, dtype=torch.bool)
+
+
+# ---------------------------------------------------------------------- pairs
 
 
 @dataclass(frozen=True)
@@ -34,7 +130,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Manner:
+class PairingOptions:
     """How rows are made from what is seen."""
 
     pool: str | None = None
@@ -42,203 +138,187 @@ class Manner:
 
 
 @dataclass
-class Sums:
-    """The statistics that grow: one for each pair, or one for all layers."""
-
-    pairs: list[PairedMoments]
-    layers: LayerwiseMoments | None = None
-
-    @classmethod
-    def empty(cls, plan: Plan, grams: bool) -> Sums:
-        """Those that a plan needs."""
-        return cls(
-            [PairedMoments(grams=grams) for _ in plan.pairs], None if plan.layers is None else LayerwiseMoments()
-        )
-
-    @property
-    def states(self) -> list[Accumulator]:
-        """As values, to be kept or summed."""
-        return [moments._state for moments in self._all]
-
-    def go_on(self, states: Sequence[Accumulator], kept: Path) -> None:
-        """Start from the sums that were kept in a folder.
-
-        Raises:
-            FileError: if they are not such as these.
-        """
-        alike = len(states) == len(self._all) and (
-            self.layers is not None
-            or all((*one.sources, *one.targets) == (SOURCE, TARGET) for one in states if one.count)
-        )
-        if not alike:
-            raise FileError(
-                f"The state in {kept} is damaged: it holds {len(states)} sums, which are not those of its "
-                f"{len(self._all)} pairs; remove it to start anew."
-            )
-        for moments, state in zip(self._all, states, strict=True):
-            moments._state = state
-
-    @property
-    def _all(self) -> Sequence[PairedMoments | LayerwiseMoments]:
-        return self.pairs if self.layers is None else [self.layers]
-
-
-@dataclass
 class Pairing:
-    """One batch.
+    """Batch after batch, the rows of all pairs.
 
     Attributes:
         plan: What is paired with what.
-        sums: What the rows are added to.
-        manner: How rows are made.
-        masks, sizes, offsets: Of each network's inputs.
-        fetch: Makes the other network run until something of it is there.
+        sums: What the rows are added to: one for each pair of the plan, or one for all layers.
+        options: How rows are made.
+        caller: With the networks.
+        source: The source, where it runs step by step beside the target.
+        present: What has arrived and still waits for a partner.
     """
 
     plan: Plan
-    sums: Sums
-    manner: Manner
-    masks: Sequence[Masks]
-    sizes: Sequence[int | None]
-    offsets: Sequence[Tensor | None]
-    fetch: Callable[[Callable[[], bool]], None] | None = None
+    sums: Sequence[PairedMoments | LayerwiseMoments]
+    options: PairingOptions
+    caller: Caller
+    source: SteppedForward | None = None
     present: dict[Key, Seen] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._open: dict[Key, list[int]] = {}
-        for position, (x, y) in enumerate(self.plan.pairs):
-            for key in dict.fromkeys((x, y)):
-                self._open.setdefault(key, []).append(position)
+    def start(self, calls: Sequence[Call]) -> None:
+        """A new batch is about to be seen."""
+        self.present.clear()
+        self._calls = calls
+        self._masks = [
+            masks_of(call.inputs, self.caller.mask, device)
+            for call, device in zip(calls, self.caller.devices, strict=True)
+        ]
+        given = [call.inputs.get(OFFSETS) if isinstance(call.inputs, Mapping) else None for call in calls]
+        self._offsets = [None if offsets is None else char_offsets(offsets) for offsets in given]
         self._pieces: tuple[Tensor, Tensor, int] | None = None
+        self._waiting: dict[Key, list[int]] = {}
+        self._pairs = list(self.plan.pairs)
+        for position, pair in enumerate(self._pairs):
+            for key in dict.fromkeys(pair):
+                self._waiting.setdefault(key, []).append(position)
 
-    def put(self, network: int, reading: Reading, rows: Tensor) -> None:
-        """Something came by; it is not copied yet."""
-        mask = self.masks[network].fitting(reading.place.module, rows.shape[:-1])
-        if self.manner.pool is not None and rows.shape[0] != self.sizes[network]:
-            raise ShapeError(
-                f"Asked to pool what is seen at {reading.place}, where rows have shape {tuple(rows.shape[:-1])} for "
-                f"{self.sizes[network]} inputs; record a place where the inputs stand on the first axis."
-            )
-        self.present[network, reading] = _pooled(Seen(rows, mask), self.manner.pool)
+    def take(self, network: int, reading: Reading, rows: Tensor) -> None:
+        """Something has arrived: add it to the sums with every partner that is there, or can be fetched."""
+        key, masks = (network, reading), self._masks[network]
+        seen = Seen(rows, None if masks is None else masks.fitting(reading.place.module, rows.shape[:-1]))
+        if self.options.pool is not None:
+            size = count_inputs(self._calls[network].args, self._calls[network].kwargs)
+            if rows.shape[0] != size:
+                raise ShapeError(
+                    f"Asked to pool what is seen at {reading.place}, where rows have shape {tuple(rows.shape[:-1])} "
+                    f"for {size} inputs; record a place where the inputs stand on the first axis."
+                )
+            seen = _pool(seen, self.options.pool)
+        self.present[key] = seen
+        if self.source is not None and network == 0:
+            self.source.rest()
+        else:
+            self._pair(key)
+        if key in self.present:
+            # The network goes on, and may write over what it gave.
+            self.present[key] = Seen(seen.values.clone(), seen.mask)
 
-    def pair(self, network: int, reading: Reading) -> None:
-        """Add it to the statistics with every partner that is there, or can be fetched."""
-        key = (network, reading)
-        for position in list(self._open.get(key, ())):
-            x, y = self.plan.pairs[position]
+    def _pair(self, key: Key) -> None:
+        for position in list(self._waiting.get(key, ())):
+            x, y = self._pairs[position]
             other = x if key == y else y
-            if other not in self.present and self.fetch is not None:
-                self.fetch(lambda other=other: other in self.present)  # type: ignore[misc]
+            if other not in self.present and self.source is not None:
+                self.source.until(lambda other=other: other in self.present)  # type: ignore[misc]
             if other in self.present:
                 self._add(position, self.present[x], self.present[y])
                 for done in dict.fromkeys((x, y)):
-                    self._open[done].remove(position)
-                    if not self._open[done]:
+                    self._waiting[done].remove(position)
+                    if not self._waiting[done]:
                         del self.present[done]
 
-    def keep(self, network: int, reading: Reading) -> None:
-        """The network goes on, and may write over what it gave: copy it if it still waits for a partner."""
-        seen = self.present.get((network, reading))
-        if seen is not None:
-            self.present[network, reading] = Seen(seen.values.clone(), seen.mask)
+    def _add(self, position: int, x: Seen, y: Seen) -> None:
+        pair, moments = self._pairs[position], self.sums[position]
+        assert isinstance(moments, PairedMoments)
+        names = next(names for names, (a, b) in self.plan.asked.items() if (a.key, b.key) == pair)
+        with _summing(f"recording {names[0]!r} (source) with {names[1]!r} (target)"):
+            source, target = self._rows(x, y)
+            if len(source):
+                moments.update(source, target)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """The batch is over: statistics of all layers are formed now, when all of them are there."""
-        if self.plan.layers is None or self.sums.layers is None:
-            return
+        moments = self.sums[0]
+        assert self.plan.layers is not None and isinstance(moments, LayerwiseMoments)
         sides = [{name: self.present[key] for name, key in side.items()} for side in self.plan.layers]
-        with _told("recording all layers"):
-            rows = self._all_rows(sides)
-            if all(len(one) for side in rows for one in side.values()):
-                self.sums.layers.update(*rows)
+        with _summing("recording all layers"):
+            sources, targets = self._rows_of_layers(*sides)
+            if all(len(rows) for rows in (*sources.values(), *targets.values())):
+                moments.update(sources, targets)
+        self.present.clear()
 
     # ------------------------------------------------------------------ rows
 
-    def _add(self, position: int, x: Seen, y: Seen) -> None:
-        names = next(names for names, at in self.plan.names.items() if at == position)
-        with _told(f"recording {names[0]!r} (source) with {names[1]!r} (target)"):
-            source, target = self._rows(x, y)
-            if len(source):
-                self.sums.pairs[position].update(source, target)
-
     def _rows(self, x: Seen, y: Seen) -> tuple[Tensor, Tensor]:
-        """Paired rows of two sides."""
+        """Paired rows of two sides. Where only one side has a mask, it is for both."""
         if x is y:
-            rows = _counting(x)
+            rows = _counting_rows(x.values, x.mask)
             return rows, rows
-        tokens = self.manner.tokens
+        tokens = self.options.tokens
         if tokens is not None and tokens.mode == "offsets" and x.values.ndim == y.values.ndim == 3:
-            one, other, count = self._by_characters()
-            return pooled_pieces(x.values, one, count), pooled_pieces(y.values, other, count)
+            source, target, count = self._match_texts()
+            return pool_pieces(x.values, source, count), pool_pieces(y.values, target, count)
         if not _same_rows(x, y):
-            x, y = _agreeing([x, y], [0, 1], tokens)
-        return _masked(x, y)
+            x, y = _match([x, y], [0, 1], tokens)
+        if x.mask is not None and y.mask is not None:
+            _check_counts(x.mask, y.mask)
+        return (
+            _counting_rows(x.values, x.mask if x.mask is not None else y.mask),
+            _counting_rows(y.values, y.mask if y.mask is not None else x.mask),
+        )
 
-    def _all_rows(self, sides: list[dict[str, Seen]]) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+    def _rows_of_layers(
+        self, sources: Mapping[str, Seen], targets: Mapping[str, Seen]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Rows of all layers of both sides, which all have to agree."""
-        seen = [one for side in sides for one in side.values()]
-        tokens = self.manner.tokens
+        seen = [*sources.values(), *targets.values()]
+        tokens = self.options.tokens
         if tokens is not None and tokens.mode == "offsets":
-            one, other, count = self._by_characters()
-            rows = [
-                pooled_pieces(part.values, belongs, count)
-                for side, belongs in zip(sides, (one, other), strict=True)
-                for part in side.values()
-            ]
+            source, target, count = self._match_texts()
+            pieces = [source] * len(sources) + [target] * len(targets)
+            rows = [pool_pieces(layer.values, piece, count) for layer, piece in zip(seen, pieces, strict=True)]
         else:
-            if not all(_same_rows(seen[0], one) for one in seen):
-                seen = _agreeing(seen, [0] * len(sides[0]) + [1] * len(sides[1]), tokens)
-            rows = [_masked(seen[0], one)[1] for one in seen]
-        found = iter(rows)
-        first, second = ({name: next(found) for name in side} for side in sides)
-        return first, second
+            if not all(_same_rows(seen[0], layer) for layer in seen):
+                seen = _match(seen, [0] * len(sources) + [1] * len(targets), tokens)
+            rows = []
+            for layer in seen:
+                if seen[0].mask is not None and layer.mask is not None:
+                    _check_counts(seen[0].mask, layer.mask)
+                rows.append(_counting_rows(layer.values, layer.mask if layer.mask is not None else seen[0].mask))
+        return dict(zip(sources, rows, strict=False)), dict(zip(targets, rows[len(sources) :], strict=True))
 
-    def _by_characters(self) -> tuple[Tensor, Tensor, int]:
+    def _match_texts(self) -> tuple[Tensor, Tensor, int]:
         if self._pieces is None:
-            source, target = self.offsets[0], self.offsets[-1]
+            source, target = self._offsets[0], self._offsets[-1]
             if source is None or target is None:
                 raise DataError(
                     "tokens='offsets' aligns tokens by the characters they cover, but the batch says nothing of them; "
                     "give mappings with 'offset_mapping' (tokenizers make it with return_offsets_mapping=True)."
                 )
             masks = [
-                masks.fitting("", offsets.shape[:2])
-                for masks, offsets in ((self.masks[0], source), (self.masks[-1], target))
+                None if masks is None else masks.fitting("", offsets.shape[:2])
+                for masks, offsets in ((self._masks[0], source), (self._masks[-1], target))
             ]
-            self._pieces = pieces(source, target, masks)
+            self._pieces = match_texts(source, target, masks)
         return self._pieces
 
 
 @contextlib.contextmanager
-def _told(where: str) -> Iterator[None]:
-    """Sums are formed in here; an error says of which spaces it speaks."""
-    with ordinary_arithmetic():
+def _summing(where: str) -> Iterator[None]:
+    """A block inside a forward pass in which sums are formed that outlive it; errors say where they arose.
+
+    The sums are ordinary tensors, in the precision of the data, whatever mode the network runs in.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        for kind, _ in active_autocasts():
+            stack.enter_context(torch.autocast(kind, enabled=False))
         try:
             yield
         except InterbasinError as error:
             raise type(error)(f"{where}: {error}") from error
 
 
-def _pooled(seen: Seen, how: str | None) -> Seen:
-    """One row an input; inputs that are nothing but padding do not count."""
-    if how is None:
-        return seen
+def _pool(seen: Seen, how: str) -> Seen:
+    """One row per input; inputs that are nothing but padding do not count."""
     counts = None if seen.mask is None else seen.mask.flatten(1).any(dim=1)
-    return Seen(pooled(seen.values, how, seen.mask), counts)
+    return Seen(pool_tokens(seen.values, how, seen.mask), counts)
 
 
 def _same_rows(x: Seen, y: Seen) -> bool:
     """Whether rows pair as they are: equal shapes, or one of them flattened."""
-    one, other = tuple(x.values.shape[:-1]), tuple(y.values.shape[:-1])
-    if math.prod(one) != math.prod(other):
+    first, second = tuple(x.values.shape[:-1]), tuple(y.values.shape[:-1])
+    if math.prod(first) != math.prod(second):
         return False
-    flattened = min(len(one), len(other)) == 1
-    return one == other or flattened or (one[0] == other[0] and min(len(one), len(other)) == 2)
+    axes = min(len(first), len(second))
+    return first == second or axes == 1 or (first[0] == second[0] and axes == 2)
 
 
-def _agreeing(seen: Sequence[Seen], sides: Sequence[int], tokens: Tokens | None) -> list[Seen]:
+def _match(seen: Sequence[Seen], sides: Sequence[int], tokens: Tokens | None) -> list[Seen]:
     """The same with equal numbers of tokens, in the way that was asked for."""
-    shapes = [tuple(one.values.shape[:-1]) for one in seen]
+    shapes = [tuple(layer.values.shape[:-1]) for layer in seen]
     listed = " and ".join(str(shape) for shape in dict.fromkeys(shapes))
     if tokens is None or tokens.mode == "offsets":
         raise ShapeError(
@@ -249,31 +329,25 @@ def _agreeing(seen: Sequence[Seen], sides: Sequence[int], tokens: Tokens | None)
     if len({shape[0] for shape in shapes}) > 1:
         raise ShapeError(f"rows of shapes {listed} are not of the same number of inputs; give both networks the same.")
     if tokens.mode == "mean":
-        return [_pooled(one, "mean") for one in seen]
-    if any(one.mask is not None and not bool(one.mask.all()) for one in seen):
+        return [_pool(layer, "mean") for layer in seen]
+    if any(layer.mask is not None and not bool(layer.mask.all()) for layer in seen):
         raise DataError(
             f"Interpolating {listed} tokens would mix padding into what counts; use tokens='mean' or 'offsets', or "
             "pool='mean'."
         )
-    return [Seen(values) for values in matched([one.values for one in seen], sides, tokens)]
+    return [Seen(values) for values in match_tokens([layer.values for layer in seen], sides, tokens)]
 
 
-def _masked(x: Seen, y: Seen) -> tuple[Tensor, Tensor]:
-    """The rows that count. Where only one side has a mask, it is for both."""
-    if x.mask is not None and y.mask is not None:
-        counts = [mask.flatten(1).sum(dim=1) if mask.ndim > 1 else mask.sum()[None] for mask in (x.mask, y.mask)]
-        if counts[0].shape == counts[1].shape and not torch.equal(counts[0].cpu(), counts[1].cpu()):
-            raise ShapeError(
-                f"the masks leave {int(counts[0].sum())} rows of the source and {int(counts[1].sum())} of the target, "
-                "not the same number for each input; if the tokens differ, align them with tokens='offsets'."
-            )
-    rows = []
-    for one, other in ((x, y), (y, x)):
-        mask = one.mask if one.mask is not None else other.mask
-        rows.append(_counting(Seen(one.values, mask)))
-    return rows[0], rows[1]
+def _check_counts(source: Tensor, target: Tensor) -> None:
+    """Refuse masks that leave another number of rows of an input on each side."""
+    counts = [mask.flatten(1).sum(dim=1) if mask.ndim > 1 else mask.sum()[None] for mask in (source, target)]
+    if counts[0].shape == counts[1].shape and not torch.equal(counts[0].cpu(), counts[1].cpu()):
+        raise ShapeError(
+            f"the masks leave {int(counts[0].sum())} rows of the source and {int(counts[1].sum())} of the target, "
+            "not the same number for each input; if the tokens differ, align them with tokens='offsets'."
+        )
 
 
-def _counting(seen: Seen) -> Tensor:
-    flat = seen.values.flatten(0, -2)
-    return flat if seen.mask is None else flat[seen.mask.flatten().to(flat.device)]
+def _counting_rows(values: Tensor, mask: Tensor | None) -> Tensor:
+    rows = values.flatten(0, -2)
+    return rows if mask is None else rows[mask.flatten().to(rows.device)]

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from interbasin.batches import Inputs, bound_inputs
 from interbasin.errors import DataError, WiringError
 from interbasin.networks.wiring.admission import admit, refuse_numbers_that_are_none
 from interbasin.networks.wiring.alignment import Alignment
 from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.copying import copied
-from interbasin.networks.wiring.inputs import Inputs, bound_inputs, cloned
+from interbasin.networks.wiring.copying import clone_arguments, copied
 from interbasin.networks.wiring.outputs import returned_tensors
 from interbasin.networks.wiring.refusals import call_failed, short
 from interbasin.networks.wiring.wiring import Wiring
@@ -80,7 +80,7 @@ def _outputs(model: nn.Module, inputs: Inputs) -> list[Tensor]:
     drawing = {tensor.device.index or 0 for tensor in model.parameters() if tensor.device.type == "cuda"}
     with torch.no_grad(), torch.random.fork_rng(devices=sorted(drawing)), _precision(widths):
         try:
-            output = model(*cloned(args), **cloned(kwargs))
+            output = model(*clone_arguments(args), **clone_arguments(kwargs))
         except Exception as error:
             raise call_failed(model, error) from error
         return returned_tensors(model, output)

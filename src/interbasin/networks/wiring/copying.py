@@ -1,17 +1,19 @@
-"""Copies of networks: all that carrying and tracing change is changed in one of these."""
+"""Copies of networks, and of what they are called with: all that carrying and tracing change is changed in these."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from interbasin.errors import WiringError
 
-__all__ = ["copied", "forget_what_was_derived"]
+__all__ = ["clone_arguments", "copied", "copy_for_evaluation", "forget_what_was_derived"]
 
 Model = TypeVar("Model", bound=nn.Module)
+Value = TypeVar("Value")
 
 
 def copied(model: Model, *, sharing: bool = False) -> Model:
@@ -38,6 +40,17 @@ def copied(model: Model, *, sharing: bool = False) -> Model:
         ) from error
 
 
+def copy_for_evaluation(model: Model) -> Model:
+    """A copy in evaluation mode: whatever a network keeps or merges for evaluation stays out of the one it is of.
+
+    Raises:
+        WiringError: if it is no network, or cannot be copied.
+    """
+    if not isinstance(model, nn.Module):
+        raise WiringError(f"Asked to evaluate a {type(model).__name__}; give a torch.nn.Module.")
+    return copied(model).eval()
+
+
 def forget_what_was_derived(model: nn.Module) -> None:
     """Have a copy drop what it computed from its weights, by way of training mode and back.
 
@@ -57,3 +70,24 @@ def forget_what_was_derived(model: nn.Module) -> None:
         ) from error
     for module in model.modules():
         module.training = modes.get(id(module), False)
+
+
+def clone_arguments(given: Value) -> Value:
+    """The same arguments on memory of their own: a call may write into what it is given."""
+    memo: dict[int, Any] = {}
+    _clone_tensors(given, memo)
+    try:
+        return copy.deepcopy(given, memo)
+    except Exception:
+        return given  # something that cannot be copied is no tensor, and is handed on as it is
+
+
+def _clone_tensors(given: Any, memo: dict[int, Any]) -> None:
+    if isinstance(given, Tensor):
+        memo[id(given)] = given.detach().clone()
+    elif isinstance(given, Mapping):
+        for part in given.values():
+            _clone_tensors(part, memo)
+    elif isinstance(given, list | tuple | set | frozenset):
+        for part in given:
+            _clone_tensors(part, memo)

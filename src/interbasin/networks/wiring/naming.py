@@ -76,7 +76,7 @@ def name_spaces(
         {
             place: tuple(translate.axis(term) for term in dims)
             for place, dims in ((place, axes.settle(dims)) for place, dims in activations.items())
-            if any(axes.moves(term) for term in dims)
+            if any(leaf.atom in names for term in dims for leaf in axes.leaves(term))
         },
     )
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from interbasin.batches import bound_inputs
 from interbasin.errors import WiringError
 from interbasin.networks.wiring.aliases import Writes, regions
-from interbasin.networks.wiring.copying import copied
-from interbasin.networks.wiring.inputs import bound_inputs, cloned
+from interbasin.networks.wiring.copying import clone_arguments, copied
 from interbasin.networks.wiring.randomness import random_operator
 
 __all__ = ["call_failed", "explain", "first_line", "refuse_graph", "short"]
@@ -146,7 +146,7 @@ def _plain_run(model: nn.Module, inputs: Any) -> Exception | None:
     args, kwargs = bound_inputs(model, inputs)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            copied(model)(*cloned(args), **cloned(kwargs))
+            copied(model)(*clone_arguments(args), **clone_arguments(kwargs))
     except Exception as error:
         return error
     return None

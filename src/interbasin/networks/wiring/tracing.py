@@ -21,11 +21,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
 
+from interbasin.batches import Inputs, bound_inputs
 from interbasin.errors import WiringError
 from interbasin.networks.wiring.admission import named_tensors
 from interbasin.networks.wiring.aliases import writes_of
+from interbasin.networks.wiring.calls import observe_calls
 from interbasin.networks.wiring.copying import copied, forget_what_was_derived
-from interbasin.networks.wiring.inputs import Inputs, bound_inputs
 from interbasin.networks.wiring.outputs import returned_tensors
 from interbasin.networks.wiring.refusals import explain, refuse_graph
 
@@ -181,18 +182,15 @@ def _shell(model: nn.Module) -> nn.Module:
     for name, module in shell.named_modules():
         if not any(True for _ in itertools.chain(module.parameters(False), module.buffers(False))):
             continue
-        calls = itertools.count()
+        entered, left = itertools.count(), itertools.count()
 
-        def enter(_: nn.Module, args: Any, kwargs: Any, name: str = name, calls: Any = calls) -> None:
+        def enter(args: Any, kwargs: Any, name: str = name, calls: Any = entered) -> None:
             _mark([*args, *kwargs.values()], f"{name}:input:{next(calls)}")
 
-        done = itertools.count()
+        def leave(output: Any, name: str = name, calls: Any = left) -> None:
+            _mark([output], f"{name}:output:{next(calls)}")
 
-        def leave(_: nn.Module, args: Any, output: Any, name: str = name, done: Any = done) -> None:
-            _mark([output], f"{name}:output:{next(done)}")
-
-        module.register_forward_pre_hook(enter, with_kwargs=True)
-        module.register_forward_hook(leave)
+        observe_calls(module, enter, leave)
     return shell
 
 

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.networks.recording.examples import cnn, llama, mlp, numbers, texts, vit
+from tests.networks.recording.examples import (
+    assert_moments,
+    by_hand,
+    cnn,
+    llama,
+    mlp,
+    numbers,
+    rows_of,
+    texts,
+    vit,
+)
 from torch import nn
 
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
 from interbasin.networks.recording import record
-from interbasin.networks.recording.choosing import choose, standing
-from interbasin.networks.recording.places import Place
-from interbasin.networks.recording.readings import readings_at
+from interbasin.networks.recording.choose import choose, standing
+from interbasin.networks.recording.places import Place, readings_at
 from interbasin.networks.wiring.finding import wire
 from interbasin.networks.wiring.groups import Group
-from interbasin.networks.wiring.spaces import Each, Grid, In, Reason, Role, Row, Space, Still
+from interbasin.networks.wiring.spaces import In, Reason, Role, Space, Still
 from interbasin.networks.wiring.wiring import TensorWiring, Wiring
 
 WHY = Reason("input", "it is given")
+BATCH, TOKENS = Still(5, WHY), Still(7, WHY)
 
 
 def space(name, size, *, within=(), blocks=1, group=Group.PERMUTATION, writes=(), reads=(), scales=()):
@@ -112,7 +122,7 @@ def test_unknown_names_and_places_are_refused_with_the_nearest():
     wiring = wire(mlp(), numbers(2, 5))
     with pytest.raises(UnknownNameError, match="no space named 'hiden'"):
         choose(wiring, "hiden")
-    with pytest.raises(UnknownNameError, match="no place with something that moves named '5:input:0'; try one of"):
+    with pytest.raises(UnknownNameError, match="no place that the wiring follows named '5:input:0'; try one of"):
         choose(wiring, reader(wiring, "2.weight[1]"), place="5:input")
     with pytest.raises(WiringError, match=r"does not stand whole at 4:input:0; it does at: 0:output:0"):
         choose(wiring, reader(wiring, "2.weight[1]"), place="4:input")
@@ -127,77 +137,6 @@ def test_a_space_that_no_activation_holds_says_so():
     partly = Wiring({"w": lonely}, {}, {"fc:output:0": (Still(2, WHY), In("w", Role.READ, 3))})
     with pytest.raises(WiringError, match=r"record one of these places itself.*fc:output:0"):
         choose(partly, "w")
-
-
-# ---------------------------------------------------------------------- what is taken
-
-
-HEADS, CHANNELS = space("h", 2), space("c", 3, within=["h"], blocks=2)
-SPACES = {"h": HEADS, "c": CHANNELS, "f": space("f", 2, group=Group.FIXED), "o": space("o", 4)}
-BATCH, TOKENS = Still(5, WHY), Still(7, WHY)
-
-
-def reading_of(*axes, one=CHANNELS):
-    return readings_at(Place.of("m"), axes, one, SPACES)
-
-
-def test_heads_by_channels_come_side_by_side_however_they_stand():
-    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
-    x = numbers(4, 9, 2, 3)
-    wanted = x.flatten(2)
-    for axes, given in (
-        ((BATCH, TOKENS, Grid((h, c))), x.flatten(2)),
-        ((BATCH, h, TOKENS, c), x.transpose(1, 2)),
-        ((BATCH, TOKENS, c, h), x.transpose(2, 3)),
-        ((BATCH, TOKENS, Grid((c, h))), x.transpose(2, 3).flatten(2)),
-    ):
-        torch.testing.assert_close(reading_of(*axes).rows(given, nn.Identity()), wanted)
-
-
-def test_positions_and_fixed_spaces_become_rows_and_movable_ones_stand_beside():
-    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
-    assert reading_of(BATCH, Grid((h, In("f", Role.WRITE, 2), c))).beside == ()
-    assert reading_of(BATCH, Grid((h, In("o", Role.WRITE, 4), c))).beside == ("o",)
-    reading = reading_of(BATCH, Grid((h, c, Still(4, WHY))))
-    assert reading.rows(numbers(6, 2 * 3 * 5), nn.Identity()).shape == (6, 5, 6)
-
-
-def test_a_stretch_of_a_fused_axis_is_cut_out():
-    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
-    fused = Row((Grid((h, In("c", Role.READ, 3))), Grid((h, c)), In("o", Role.WRITE, 4)))
-    reading = reading_of(BATCH, fused)
-    x = numbers(5, 16)
-    torch.testing.assert_close(reading.rows(x, nn.Identity()), x[:, 6:12])
-    assert reading.is_cut
-
-
-def test_tokens_that_could_change_places_are_left_out_where_others_cannot():
-    c, registers = In("o", Role.WRITE, 4), In("c", Role.WRITE, 3)
-    x = numbers(5, 11, 4)
-    for row, kept in (
-        (Row((Still(1, WHY), registers, Still(6, WHY))), [0, *range(4, 11)]),
-        (Row((Still(1, WHY), Still(6, WHY), registers)), range(8)),
-        (Row((registers, Still(6, WHY), registers)), range(3, 8)),
-    ):
-        reading = reading_of(BATCH, row, c, one=SPACES["o"])
-        assert reading.beside == ()
-        torch.testing.assert_close(reading.rows(x, nn.Identity()), x[:, list(kept)])
-    assert reading_of(BATCH, registers, c, one=SPACES["o"]).beside == ("c",)
-
-
-def test_duals_parts_and_families_are_not_taken():
-    h, c = In("h", Role.WRITE, 2), In("c", Role.WRITE, 3)
-    assert reading_of(BATCH, Grid((h, In("c", Role.READ, 3)))) is None
-    assert reading_of(BATCH, c) is None  # the heads are missing
-    assert reading_of(BATCH, c, Grid((h, c))) is None  # twice
-    assert reading_of(BATCH, h, Each(0, (c, In("o", Role.WRITE, 3)))) is None
-    assert reading_of(BATCH, Grid((h, Row((c, TOKENS))))) is None
-
-
-def test_activations_of_another_rank_than_the_example_are_refused():
-    reading = reading_of(BATCH, In("h", Role.WRITE, 2), In("c", Role.WRITE, 3))
-    with pytest.raises(ShapeError, match=r"activation of 3 axes, and now it has 2"):
-        reading.rows(numbers(4, 6), nn.Identity())
 
 
 def test_norms_of_a_stream_without_gains_leave_the_last_reader():
@@ -221,14 +160,48 @@ def test_norms_of_a_stream_without_gains_leave_the_last_reader():
 
 
 @pytest.mark.parametrize(("name", "place"), [("input", "0:input"), ("output", "4:output")])
-def test_the_ends_of_a_network_are_refused_with_the_reason_and_can_be_had_by_their_place(name, place):
-    net, data = mlp(), [numbers(6, 5)]
-    wiring = wire(net, data[0])
-    with pytest.raises(WiringError, match=rf"{name!r} is fixed \(.*network's {name}.*instead: {place!r}\.$"):
-        choose(wiring, name)
-    wanted = record(net, data, [place]).moments[place, place]
-    found = record(net, data, {name: place}, wirings=wiring).moments[name, name]
-    assert torch.equal(found.cross(centered=False), wanted.cross(centered=False))
+def test_the_ends_of_a_network_are_recorded_by_name_in_a_pair_of_other_widths(name, place):
+    models, data = (mlp(), mlp(1, 9)), [numbers(6, 5)]
+    assert place_of(wire(models[0], data[0]), name) == f"{place}:0"
+    wanted = record(models, data, [place]).moments[place, place]
+    for spaces in ([name], {name: place}):
+        found = record(models, data, spaces)
+        assert found.places[name, name] == (f"{place}:0",) * 2
+        assert torch.equal(found.moments[name, name].cross(centered=False), wanted.cross(centered=False))
+
+
+def test_the_input_of_a_convolution_is_its_channels_however_large_the_image():
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 2, 1)).double()
+    data = numbers(5, 3, 3, 3)
+    found = record(net, data, ["input", "output"]).moments
+    for name, rows in (("input", data), ("output", net(data).detach())):
+        rows = rows.movedim(1, -1).flatten(0, -2)
+        assert_moments(found[name, name], rows, rows)
+
+
+class Residual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 7), nn.Linear(7, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+def headless(width, last):
+    """A stream that is returned, after a last norm or without."""
+    norm = [nn.LayerNorm(width)] if last else []
+    return nn.Sequential(nn.Linear(5, width), Residual(width), Residual(width), *norm).double()
+
+
+@pytest.mark.parametrize(("last", "module"), [(True, "3"), (False, "2.norm")])
+def test_a_stream_that_is_the_output_as_well_is_recorded_by_name(last, module):
+    torch.manual_seed(0)
+    models, data = [headless(width, last) for width in (6, 8)], [numbers(4, 3, 5)]
+    assert wire(models[0], data[0]).spaces["output"].is_fixed
+    found = record(models, data, ["output", "1.up"])
+    assert found.places["output", "output"] == (f"{module}:input:0",) * 2
+    assert_moments(found.moments["output", "output"], *(rows_of(by_hand(m, data, module, "input")) for m in models))
 
 
 def test_a_fixed_space_without_modules_says_so():
@@ -274,5 +247,5 @@ def test_a_place_of_another_width_is_refused():
     with pytest.raises(UnknownNameError, match="no module of Sequential named '9'"):
         record(mlp(), [numbers(4, 5)], {"0": "9"})
     # The wiring follows linear layers: what moves does not stand there.
-    with pytest.raises(UnknownNameError, match="no place with something that moves"):
+    with pytest.raises(UnknownNameError, match="no place that the wiring follows"):
         record(mlp(), [numbers(4, 5)], {"0": "0:input"})

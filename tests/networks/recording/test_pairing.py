@@ -4,15 +4,14 @@ import pytest
 import torch
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.networks.recording.masks import Masks, masks_of
+from interbasin.networks.recording.pairing import Masks, masks_of
 
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 
 
 def fitted(given, *rows, inputs=None, module="layer"):
-    return masks_of({"attention_mask": MASK} if inputs is None else inputs, given, None).fitting(
-        module, torch.Size(rows)
-    )
+    masks = masks_of({"attention_mask": MASK} if inputs is None else inputs, given, None)
+    return None if masks is None else masks.fitting(module, torch.Size(rows))
 
 
 def test_the_attention_mask_is_found_by_itself_and_can_be_declined():

@@ -1,4 +1,4 @@
-"""Which place a space is recorded at, when nobody said."""
+"""The place where a space is recorded, when nobody named one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from interbasin.errors import UnknownNameError, WiringError
-from interbasin.networks.recording.places import Place
-from interbasin.networks.recording.readings import SpaceReading, readings_at
+from interbasin.networks.recording.places import ModuleReading, Place, SpaceReading, readings_at
 from interbasin.networks.wiring.spaces import In, Space, leaves
 from interbasin.networks.wiring.wiring import Wiring
 
-__all__ = ["At", "choose", "refuse_other_moment", "standing"]
+__all__ = ["At", "choose", "readings_of", "require_at", "standing"]
 
 At = Literal["post", "pre"]
 SHOWN = 6
@@ -21,28 +20,29 @@ def standing(wiring: Wiring, at: At = "post") -> dict[str, str]:
     """Where each space that moves would be recorded: space -> place. Spaces that stand nowhere whole are left out."""
     if not isinstance(wiring, Wiring):
         raise WiringError(f"Spaces stand in a wiring, found a {type(wiring).__name__}; find one with interbasin.wire.")
-    refuse_other_moment(at)
-    found = {}
+    require_at(at)
+    places = {}
     for name, space in wiring.spaces.items():
-        if not space.is_fixed and (readings := _whole(wiring, space)):
-            found[name] = str(_best(wiring, space, readings, at).place)
-    return found
+        if not space.is_fixed and (readings := readings_of(wiring, space, alone=True)):
+            places[name] = str(_best(wiring, space, readings, at).place)
+    return places
 
 
-def refuse_other_moment(at: object) -> None:
-    """Refuse anything but before and behind the non-linearity."""
+def require_at(at: object) -> None:
+    """Refuse anything but behind and before the non-linearity."""
     if at not in ("post", "pre"):
         raise WiringError(
             f"Spaces are recorded at='post' or at='pre', found {at!r}; give one of them, or the place itself."
         )
 
 
-def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None) -> SpaceReading:
+def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None) -> SpaceReading | ModuleReading:
     """How to record a space.
 
     A space with one writer is taken where its first reader reads it (``at="post"``), or where it is written
     (``"pre"``). Of one with several writers, such as a residual stream, no single output shows the whole: it is taken
-    where it enters the last normalisation that scales it, or else the last module that reads it.
+    where it enters the last normalisation that scales it, or else the last module that reads it. So is one that is
+    the network's output as well. The network's input is taken where the first module reads it.
 
     Args:
         wiring: Of the network.
@@ -56,41 +56,38 @@ def choose(wiring: Wiring, name: str, at: At = "post", place: str | None = None)
     """
     if name not in wiring.spaces:
         raise UnknownNameError.of("space", name, wiring.spaces)
-    refuse_other_moment(at)
+    require_at(at)
     space = wiring.spaces[name]
     if place is not None:
-        return _named(wiring, space, place)
-    readings = _whole(wiring, space)
-    if not readings and space.is_fixed:
+        return _at_place(wiring, space, Place.of(place))
+    readings = readings_of(wiring, space, alone=True)
+    if readings:
+        return _best(wiring, space, readings, at)
+    if space.because is not None and space.because.kind == "input" and _owners(space.reads):
+        return ModuleReading(Place(_owners(space.reads)[0], "input"), name, space.width)
+    if space.is_fixed:
         raise WiringError(
-            f"Space {name!r} is fixed ({space.because or 'no reason was noted'}), and wirings follow only spaces that "
-            f"move; {_beside_its_tensors(space)}"
+            f"Space {name!r} is fixed ({space.because or 'no reason was noted'}) and stands nowhere whole that the "
+            f"wiring knows of; {_beside_its_tensors(space)}"
         )
-    if not readings:
-        raise WiringError(
-            f"Space {name!r} ({space.describe()}) stands nowhere alone and whole, so it has no rows of its own; "
-            f"{_nearest(wiring, space)}"
-        )
-    return _best(wiring, space, readings, at)
+    raise WiringError(
+        f"Space {name!r} ({space.describe()}) stands nowhere alone and whole, so it has no rows of its own; "
+        f"{_nearest(wiring, space)}"
+    )
 
 
-def _readings(wiring: Wiring, space: Space) -> list[SpaceReading]:
-    """Wherever the space stands whole, in the order of the forward pass."""
-    found = (readings_at(Place.of(text), axes, space, wiring.spaces) for text, axes in wiring.activations.items())
-    return [reading for reading in found if reading is not None]
+def readings_of(wiring: Wiring, space: Space, *, alone: bool) -> list[SpaceReading]:
+    """Wherever the space stands whole, in the order of the forward pass; ``alone``: without others beside it."""
+    readings = (readings_at(Place.of(text), axes, space, wiring.spaces) for text, axes in wiring.activations.items())
+    return [reading for reading in readings if reading is not None and not (alone and reading.beside)]
 
 
-def _whole(wiring: Wiring, space: Space) -> list[SpaceReading]:
-    return [reading for reading in _readings(wiring, space) if not reading.beside]
-
-
-def _named(wiring: Wiring, space: Space, text: str) -> SpaceReading:
-    place = Place.of(text)
+def _at_place(wiring: Wiring, space: Space, place: Place) -> SpaceReading:
     if str(place) not in wiring.activations:
-        raise UnknownNameError.of("place with something that moves", str(place), wiring.activations)
+        raise UnknownNameError.of("place that the wiring follows", str(place), wiring.activations)
     reading = readings_at(place, wiring.activations[str(place)], space, wiring.spaces)
     if reading is None:
-        shown = _listed(str(reading.place) for reading in _readings(wiring, space))
+        shown = _listed(str(reading.place) for reading in readings_of(wiring, space, alone=False))
         raise WiringError(
             f"Space {space.name!r} does not stand whole at {place}; it does at: {shown or 'no place'}. "
             f"Record {str(place)!r} itself to have all that stands there."
@@ -101,16 +98,21 @@ def _named(wiring: Wiring, space: Space, text: str) -> SpaceReading:
 def _best(wiring: Wiring, space: Space, readings: Sequence[SpaceReading], at: At) -> SpaceReading:
     if len(_writers(wiring, space)) > 1:
         for owners in (_owners(space.scales), _owners(space.reads)):
-            entering = [one for one in readings if one.place.side == "input" and one.place.module in owners]
-            entering = [one for one in entering if not _is_one_branch(wiring, space, one.place)]
+            entering = [
+                reading
+                for reading in readings
+                if reading.place.side == "input"
+                and reading.place.module in owners
+                and not _is_one_branch(wiring, space, reading.place)
+            ]
             if entering:
-                most = max(one.row_axes for one in entering)
-                return [one for one in entering if one.row_axes == most][-1]
+                most = max(reading.row_axes for reading in entering)
+                return [reading for reading in entering if reading.row_axes == most][-1]
     owners, side = (_owners(space.writes), "output") if at == "pre" else (_owners(space.reads), "input")
     for owner in owners:
-        for one in readings:
-            if one.place.module == owner and one.place.side == side:
-                return one
+        for reading in readings:
+            if reading.place.module == owner and reading.place.side == side:
+                return reading
     return readings[0] if at == "pre" else readings[-1]
 
 
@@ -138,8 +140,11 @@ def _is_one_branch(wiring: Wiring, space: Space, place: Place) -> bool:
     return beside and before.side == "output" and before.module in _writers(wiring, space)
 
 
+# ---------------------------------------------------------------------- advice
+
+
 def _beside_its_tensors(space: Space) -> str:
-    """Where a space that is not followed can be had all the same: at the modules that read or write it."""
+    """Where a space that is not followed can be recorded all the same: at the modules that read or write it."""
     read, written = (_owners(axes) for axes in ((*space.reads, *space.scales), space.writes))
     places = [f"{owner}:input" for owner in read if owner] + [f"{owner}:output" for owner in written if owner]
     if not places:
@@ -148,7 +153,9 @@ def _beside_its_tensors(space: Space) -> str:
 
 
 def _nearest(wiring: Wiring, space: Space) -> str:
-    shared = [f"{one.place} (beside {', '.join(one.beside)})" for one in _readings(wiring, space)]
+    shared = [
+        f"{reading.place} (beside {', '.join(reading.beside)})" for reading in readings_of(wiring, space, alone=False)
+    ]
     if shared:
         return f"name a place to have the others as rows: {_listed(shared)}."
     touched = [
