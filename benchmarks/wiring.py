@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from interbasin.cli.wirings import fixed, share_moved  # isort: skip
 from interbasin.errors import WiringError  # isort: skip
 from interbasin.extras import import_extra  # isort: skip
-from interbasin.networks.wiring import Wiring, wire  # isort: skip
-from interbasin.networks.wiring.tracing import MARK, bound_inputs, trace  # isort: skip
+from interbasin.wiring import Wiring, wire  # isort: skip
+from interbasin.wiring.trace.tracing import MARK, bound_inputs, trace  # isort: skip
 from tests.architectures.randomise import randomise  # isort: skip
 from tests.architectures.zoo import ARCHITECTURES  # isort: skip
 

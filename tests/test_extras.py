@@ -272,7 +272,7 @@ def test_the_functions_load_and_wire_in_a_fresh_process(networks):
     program = """
 import interbasin as ib
 for name in ("adapter", "vit", "timm:test_vit", "my_timm:at_the_top"):
-    loaded = ib.networks.load_model(name, input_shape=(1, 3, 64, 64) if name.startswith("my") else None)
+    loaded = ib.models.load_model(name, input_shape=(1, 3, 64, 64) if name.startswith("my") else None)
     print(type(loaded.model).__name__, ib.wire(loaded.model, loaded.inputs).coverage > 0.5)
 """
     kinds = ["PeftModel", "ViTForImageClassification", "VisionTransformer", "ResNet"]

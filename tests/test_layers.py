@@ -22,8 +22,16 @@ ORDER = [
     "maps",
     "statistics",
     "fit",
+    "checkpoints",
+    "models",
     "batches",
-    "networks",
+    "wiring",
+    "activations",
+    "batch_norm",
+    "arcs",
+    "paths",
+    "correspondence",
+    "training",
     "evaluate",
     "outcome",
     "vectors",
@@ -34,6 +42,7 @@ ORDER = [
     "cli",
     "__main__",
     "data",
+    "networks",
 ]
 
 

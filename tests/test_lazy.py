@@ -49,8 +49,7 @@ def test_a_name_that_is_not_there_is_told(package):
 
 def test_our_packages_list_what_is_public_and_nothing_else():
     assert dir(ib) == sorted(ib.__all__)
-    assert set(dir(ib.networks)) >= {*ib.networks.__all__, "recording", "wiring"}
-    for package in (ib, ib.networks, ib.networks.checkpoints):
+    for package in (ib, ib.checkpoints):
         assert not [name for name in dir(package) if name.startswith("_") and name != "__version__"]
         assert "TYPE_CHECKING" not in dir(package) and "annotations" not in dir(package)
         assert all(hasattr(package, name) for name in dir(package))

@@ -14,7 +14,7 @@ from tests.test_storage import left_in
 
 import interbasin as ib
 from interbasin.extras import import_extra
-from interbasin.networks import load_model
+from interbasin.models import load_model
 from interbasin.outcome import Outcome, new_outcome
 
 NETWORKS = """

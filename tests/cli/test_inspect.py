@@ -14,8 +14,8 @@ from tests.test_storage import left_in
 from interbasin.cli.inspected import LARGEST_CHANGE
 from interbasin.cli.wirings import Line, braces, fixed, fold, share_moved
 from interbasin.extras import import_extra
-from interbasin.networks.models import load_model
-from interbasin.networks.wiring import Group, Reason, Space, Wiring, wire
+from interbasin.models import load_model
+from interbasin.wiring import Group, Reason, Space, Wiring, wire
 
 SOURCE = """
 import torch

@@ -14,7 +14,7 @@ import interbasin as ib
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.evaluate import alignment_error, barrier, cka, distance
 from interbasin.jobs.comparison import compare_networks
-from interbasin.networks.wiring import Alignment
+from interbasin.wiring import Alignment
 
 
 def network(seed: int, width: int = 8) -> nn.Module:

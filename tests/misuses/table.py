@@ -45,16 +45,11 @@ HOMES = {
         "recalibrate",
         "translate_vectors",
     ),
-    "interbasin.networks": (
-        "folding_of",
-        "load_model",
-        "open_checkpoint",
-        "repair",
-        "reset_batch_norm",
-        "save_folded",
-        "write_checkpoint",
-    ),
-    "interbasin.networks.recording": ("Recording", "Tokens", "standing"),
+    "interbasin.activations": ("Recording", "Tokens", "standing"),
+    "interbasin.batch_norm": ("repair", "reset_batch_norm"),
+    "interbasin.checkpoints": ("open_checkpoint", "write_checkpoint"),
+    "interbasin.models": ("load_model",),
+    "interbasin.wiring.folding": ("folding_of", "save_folded"),
     "interbasin.outcome.plots": ("bar_chart", "heat_map", "line_chart", "scatter_chart"),
 }
 OF_ONE_ROW = "row-"  # how the folders of files begin that one row alone uses

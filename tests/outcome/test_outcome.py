@@ -22,7 +22,7 @@ from tests.test_storage import TOO_LONG, case, full_disk, interrupt, left_in, re
 
 import interbasin as ib
 from interbasin.errors import DataError, FileError, UnknownNameError
-from interbasin.networks import load_model
+from interbasin.models import load_model
 from interbasin.outcome import Outcome, new_outcome, outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import files_of
 from interbasin.storage import atomic

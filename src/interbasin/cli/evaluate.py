@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from interbasin.datasets import Batches
-    from interbasin.networks.wiring import Alignment
     from interbasin.outcome import Outcome
+    from interbasin.wiring import Alignment
 
 __all__ = ["evaluate"]
 
@@ -125,7 +125,7 @@ def evaluate(
         raise typer.BadParameter("says what carried --original to A; give both.", param_hint="--alignment")
     from interbasin.batches import WithoutLabels
     from interbasin.jobs.comparison import compare_networks
-    from interbasin.networks import load_model
+    from interbasin.models import load_model
     from interbasin.outcome import refuse_outcome_in_the_way
 
     refuse_outcome_in_the_way(output, force=force)
@@ -178,8 +178,8 @@ def evaluate(
 
 def _alignment(folder: Path) -> Alignment:
     """The alignment in a folder of its own, or in that of an outcome."""
-    from interbasin.networks.wiring import Alignment
     from interbasin.outcome import Outcome
+    from interbasin.wiring import Alignment
 
     return Outcome.load(folder).alignment() if (folder / "outcome.json").exists() else Alignment.load(folder)
 

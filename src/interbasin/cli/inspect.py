@@ -16,8 +16,8 @@ from interbasin.text import plural
 if TYPE_CHECKING:
     from torch import nn
 
-    from interbasin.networks.models import LoadedModel
-    from interbasin.networks.wiring import Wiring
+    from interbasin.models import LoadedModel
+    from interbasin.wiring import Wiring
 
 __all__ = ["inspect"]
 
@@ -83,9 +83,9 @@ def inspect(
     shape = _shape(input_shape)
     if each and not check:
         raise typer.BadParameter("asks for the check a space at a time, and --no-check for none.", param_hint="--each")
-    from interbasin.networks.models import load_model
-    from interbasin.networks.wiring import wire
+    from interbasin.models import load_model
     from interbasin.storage import refuse_what_is_in_the_way
+    from interbasin.wiring import wire
 
     if output is not None:
         refuse_what_is_in_the_way(output, ("wiring",), force=force)

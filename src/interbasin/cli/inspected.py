@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
-    from interbasin.networks.models import LoadedModel
-    from interbasin.networks.wiring import Wiring
+    from interbasin.models import LoadedModel
+    from interbasin.wiring import Wiring
 
 __all__ = ["LARGEST_CHANGE", "Seen", "dtype_name"]
 
@@ -64,7 +64,7 @@ class Seen:
 
     def summary(self) -> dict[str, Any]:
         """All of it in JSON's own types."""
-        from interbasin.networks.wiring.notation import line
+        from interbasin.wiring.axes.notation import line
 
         loaded, wiring = self.loaded, self.wiring
         found: dict[str, Any] = {

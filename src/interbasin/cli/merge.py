@@ -119,7 +119,7 @@ def merge(
     first = open_model(models[0])
     batches = None
     if data is not None and reset is not None:
-        from interbasin.networks import load_model
+        from interbasin.models import load_model
 
         with foreign_code():
             like = load_model(models[0]).inputs

@@ -110,7 +110,7 @@ def numbers(text: str | None, option: str) -> list[float] | None:
 
 def tokenizer_of(model: str) -> str | None:
     """Where the tokenizer of a network is, if it is one of transformers."""
-    from interbasin.networks.models import parse_model
+    from interbasin.models import parse_model
 
     name = parse_model(model)
     return name.name if name.kind in ("folder", "hub", "adapter") else None

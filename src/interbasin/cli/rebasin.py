@@ -166,7 +166,7 @@ def rebasin(
     from interbasin.jobs.rebasin import rebasin as align
     from interbasin.jobs.rebasin.leaving import leave
     from interbasin.jobs.rebasin.methods import chosen
-    from interbasin.networks import load_model
+    from interbasin.models import load_model
     from interbasin.outcome import refuse_outcome_in_the_way
 
     chosen(method, variant, has_data=data is not None, has_labels=data is not None)

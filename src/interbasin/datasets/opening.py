@@ -21,7 +21,7 @@ from interbasin.randomness import generator_of
 from interbasin.vectors.files.integrity import check_begins
 
 if TYPE_CHECKING:
-    from interbasin.networks.models.base import Inputs
+    from interbasin.models.base import Inputs
 
 __all__ = ["open_data", "splits_of"]
 

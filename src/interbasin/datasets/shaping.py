@@ -18,7 +18,7 @@ from torch import Tensor
 from interbasin.errors import DataError, ShapeError
 
 if TYPE_CHECKING:
-    from interbasin.networks.models.base import Inputs
+    from interbasin.models.base import Inputs
 
 __all__ = ["Shaping", "shaping_like"]
 

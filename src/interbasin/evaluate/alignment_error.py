@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 from torch import nn
 
+from interbasin.activations import record
+from interbasin.activations.choose import standing
 from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.measured import Measured
 from interbasin.maps import Map
-from interbasin.networks.recording import record
-from interbasin.networks.recording.choose import standing
-from interbasin.networks.wiring import Alignment, Wiring
-from interbasin.networks.wiring.alignment import whole_map
-from interbasin.networks.wiring.copying import copy_for_evaluation
 from interbasin.statistics import PairedMoments, mean_cosine, residual_energy
+from interbasin.wiring import Alignment, Wiring
+from interbasin.wiring.alignment import whole_map
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["AlignmentError", "SpaceError", "alignment_error"]
 

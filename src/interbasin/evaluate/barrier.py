@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from interbasin.batch_norm import reset_batch_norm
 from interbasin.batches import BATCH_SIZE, Progress, progress_bar, require_reiterable, whole_number
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import Performance, measured
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.normalisation import reset_batch_norm
-from interbasin.networks.paths import interpolate
-from interbasin.networks.wiring.copying import copy_for_evaluation
+from interbasin.paths import interpolate
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["Barrier", "barrier"]
 

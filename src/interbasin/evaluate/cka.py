@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from interbasin.activations import record
+from interbasin.activations.choose import standing
+from interbasin.activations.tokens import Tokens
 from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels, require_reiterable
-from interbasin.networks.recording import record
-from interbasin.networks.recording.choose import standing
-from interbasin.networks.recording.tokens import Tokens
-from interbasin.networks.wiring import Wiring, wire
-from interbasin.networks.wiring.copying import copy_for_evaluation
+from interbasin.wiring import Wiring, wire
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["LayerSimilarity", "cka"]
 

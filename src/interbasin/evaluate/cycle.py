@@ -21,8 +21,8 @@ from interbasin.evaluate.distance import distance
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import performance
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.wiring import Alignment
-from interbasin.networks.wiring.alignment import whole_map
+from interbasin.wiring import Alignment
+from interbasin.wiring.alignment import whole_map
 
 __all__ = ["Aligned", "cycle", "cycle_errors"]
 

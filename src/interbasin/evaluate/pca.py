@@ -9,6 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from interbasin.activations import record
+from interbasin.activations.choose import choose, standing
+from interbasin.activations.forward import listen
+from interbasin.activations.pairing import masks_of
+from interbasin.activations.places import Reading
+from interbasin.activations.tokens import pool_tokens
 from interbasin.batches import (
     BATCH_SIZE,
     Progress,
@@ -21,15 +27,9 @@ from interbasin.batches import (
     whole_number,
 )
 from interbasin.errors import DataError
-from interbasin.networks.recording import record
-from interbasin.networks.recording.choose import choose, standing
-from interbasin.networks.recording.forward import listen
-from interbasin.networks.recording.pairing import masks_of
-from interbasin.networks.recording.places import Reading
-from interbasin.networks.recording.tokens import pool_tokens
-from interbasin.networks.wiring import Wiring, wire
-from interbasin.networks.wiring.copying import copy_for_evaluation
 from interbasin.statistics import PairedMoments
+from interbasin.wiring import Wiring, wire
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["Coordinates", "pca"]
 

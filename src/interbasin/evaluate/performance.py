@@ -20,7 +20,7 @@ from interbasin.batches import (
 )
 from interbasin.errors import DataError
 from interbasin.evaluate.scores import Loss, score
-from interbasin.networks.wiring.copying import copy_for_evaluation
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["Performance", "accuracy", "loss", "measured", "performance"]
 

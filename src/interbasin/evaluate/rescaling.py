@@ -20,7 +20,7 @@ from interbasin.batches import require_reiterable
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.evaluate.performance import Performance, measured
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.wiring.copying import copy_for_evaluation
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["Norms", "Rescaling", "norms", "rescaled"]
 

@@ -13,7 +13,7 @@ from interbasin.errors import WiringError
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import performance
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.wiring import Alignment
+from interbasin.wiring import Alignment
 
 __all__ = ["round_off", "self_change"]
 

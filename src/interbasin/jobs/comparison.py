@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from interbasin.activations.choose import standing
+from interbasin.batch_norm import has_batch_norm
 from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
 from interbasin.errors import InterbasinError, WiringError
 from interbasin.evaluate.alignment_error import AlignmentError, alignment_error
@@ -17,12 +19,10 @@ from interbasin.evaluate.cycle import Aligned, cycle
 from interbasin.evaluate.distance import distance
 from interbasin.evaluate.pca import Coordinates, pca
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.normalisation import has_batch_norm
-from interbasin.networks.recording.choose import standing
-from interbasin.networks.wiring import Alignment, Wiring, wire
-from interbasin.networks.wiring.admission import named_tensors
 from interbasin.outcome import Draft, Result, Stages
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
+from interbasin.wiring import Alignment, Wiring, wire
+from interbasin.wiring.trace.preflight import named_tensors
 
 __all__ = ["Comparison", "compare_networks"]
 

@@ -16,7 +16,8 @@ from interbasin.storage import read_document
 from interbasin.text import plural
 
 if TYPE_CHECKING:  # jobs that need no torch write outcomes too, and torch takes longer to import than they do
-    from interbasin.networks import Alignment, Checkpoint
+    from interbasin.checkpoints import Checkpoint
+    from interbasin.wiring import Alignment
 
 __all__ = ["DOCUMENT", "FORMAT", "REPORT", "VERSION", "Artefact", "Cell", "Kind", "Outcome", "is_our_outcome"]
 
@@ -136,13 +137,13 @@ class Outcome:
 
     def alignment(self, name: str = "alignment") -> Alignment:
         """An alignment that the job made."""
-        from interbasin.networks import Alignment
+        from interbasin.wiring import Alignment
 
         return Alignment.load(self.path(name))
 
     def checkpoint(self, name: str = "model") -> Checkpoint:
         """Weights that the job made; nothing is read yet."""
-        from interbasin.networks import open_checkpoint
+        from interbasin.checkpoints import open_checkpoint
 
         return open_checkpoint(self.path(name))
 

@@ -37,8 +37,9 @@ from interbasin.storage.stale import claimed, sweep
 if TYPE_CHECKING:  # a job that needs no torch should not wait for it
     from torch import nn
 
-    from interbasin.networks import Alignment, Checkpoint
-    from interbasin.networks.checkpoints.write import Tensors
+    from interbasin.checkpoints import Checkpoint
+    from interbasin.checkpoints.write import Tensors
+    from interbasin.wiring import Alignment
 
 __all__ = ["Draft", "new_outcome", "refuse_outcome_in_the_way"]
 
@@ -164,7 +165,7 @@ class Draft:
         """Write weights: beside ``outcome.json``, so that the outcome's folder is itself a MODEL, or below ``place``.
 
         Args:
-            tensors: A network, or what `interbasin.networks.write_checkpoint` takes.
+            tensors: A network, or what `interbasin.checkpoints.write_checkpoint` takes.
             name: What the artefact is called.
             place: A folder inside the outcome; ``.`` is the outcome's own.
             like: Whose configuration and tokenizer to copy along.
@@ -172,7 +173,7 @@ class Draft:
         """
         from torch import nn
 
-        from interbasin.networks.checkpoints.write import write_into
+        from interbasin.checkpoints.write import write_into
 
         before = self._begin(name, place if place != "." else None)
         target = self.folder if place == "." else self.folder / place

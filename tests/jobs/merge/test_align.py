@@ -80,7 +80,7 @@ def test_what_cannot_be_aligned_is_refused_and_nothing_written(on_disk, tmp_path
     with pytest.raises(UnknownNameError, match="telepathy"):
         ib.merge(list(on_disk), align="telepathy", output="merged")
     with pytest.raises(DataError, match="MODELs that can be built"):
-        opened = [ib.networks.open_checkpoint("one.safetensors")] * 2
+        opened = [ib.checkpoints.open_checkpoint("one.safetensors")] * 2
         ib.merge(opened, align="permutation-weights", output="merged")
     with pytest.raises(InterbasinError):
         ib.merge(["one.safetensors", "other.safetensors"], align="permutation-weights", output="merged")

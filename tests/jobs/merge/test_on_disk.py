@@ -19,9 +19,9 @@ from tests.test_storage import left_in, refused
 from typer.testing import CliRunner
 
 from interbasin import merge
+from interbasin.checkpoints import open_checkpoint, write_checkpoint
 from interbasin.cli import app
 from interbasin.errors import CheckpointError, DataError, FileError, InterbasinError, ShapeError, WiringError
-from interbasin.networks import open_checkpoint, write_checkpoint
 from interbasin.outcome import Outcome
 
 LORA = {"peft_type": "LORA", "base_model_name_or_path": "some/base", "r": 2, "lora_alpha": 4, "target_modules": ["q"]}

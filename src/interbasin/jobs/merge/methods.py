@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from interbasin.arcs import PARALLEL, shares_on_arc
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operands, WeightedSum, slices
 from interbasin.jobs.merge.ties import ties
-from interbasin.networks.arcs import PARALLEL, shares_on_arc
 from interbasin.text import plural
 
 __all__ = ["METHODS", "Method", "Recipe", "find_method", "resolve"]

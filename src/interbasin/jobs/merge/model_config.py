@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from interbasin.checkpoints.faults import listed, read_json
 from interbasin.errors import WiringError
-from interbasin.networks.checkpoints.faults import listed, read_json
 from interbasin.storage import write_document
 
 __all__ = ["compare_configurations", "note_dtype"]

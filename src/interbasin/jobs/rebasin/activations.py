@@ -12,19 +12,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from interbasin.activations import record, standing
+from interbasin.checkpoints.faults import listed
 from interbasin.jobs.rebasin.descent import start
 from interbasin.jobs.rebasin.pieces import Dim, Piece
 from interbasin.jobs.rebasin.problem import Unknown
 from interbasin.jobs.rebasin.reach import isometric, unknowns
 from interbasin.jobs.rebasin.task import Matched, Task
 from interbasin.jobs.rebasin.weights import procrustes_weights
-from interbasin.networks.checkpoints.faults import listed
-from interbasin.networks.recording import record, standing
-from interbasin.networks.wiring.alignment import Alignment
-from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.spaces import Role
 from interbasin.statistics import PairedMoments
 from interbasin.text import plural
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.axes.spaces import Role
+from interbasin.wiring.carry import carry
 
 __all__ = ["permutation_activations", "procrustes_activations", "weights_then_activations"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from torch import nn
 
 from interbasin.batches import Inputs
+from interbasin.checkpoints.lora import is_adapter_name
 from interbasin.errors import ShapeError, WiringError
-from interbasin.networks.checkpoints.lora import is_adapter_name
-from interbasin.networks.folding import folding_of
-from interbasin.networks.wiring.admission import refuse_numbers_that_are_none
-from interbasin.networks.wiring.finding import wire
-from interbasin.networks.wiring.likeness import made_alike
-from interbasin.networks.wiring.spaces import Space
-from interbasin.networks.wiring.wiring import Wiring
 from interbasin.text import plural
+from interbasin.wiring.axes.spaces import Space
+from interbasin.wiring.folding import folding_of
+from interbasin.wiring.same_architecture import made_alike
+from interbasin.wiring.trace.preflight import refuse_numbers_that_are_none
+from interbasin.wiring.wire import wire
+from interbasin.wiring.wiring import Wiring
 
 __all__ = ["common_wiring", "is_folded", "require_same_tensors", "require_same_wiring"]
 

@@ -11,7 +11,7 @@ from torch import nn
 from interbasin.batches import BATCH_SIZE, as_batches, call_arguments, device_of, split_batch
 from interbasin.errors import DataError
 from interbasin.evaluate.scores import Loss, mean_loss
-from interbasin.networks.wiring.copying import copied
+from interbasin.wiring.trace.copying import copied
 
 __all__ = ["finetuned"]
 

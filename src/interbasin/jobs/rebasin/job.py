@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from torch import nn
 
+from interbasin.activations.choose import standing
+from interbasin.batch_norm import has_batch_norm, reset_batch_norm
 from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
@@ -23,14 +25,12 @@ from interbasin.jobs.rebasin.methods import chosen
 from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
 from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves
 from interbasin.jobs.rebasin.task import Matched, Options, Task
-from interbasin.networks.folding import fold_norms
-from interbasin.networks.normalisation import has_batch_norm, reset_batch_norm
-from interbasin.networks.recording.choose import standing
-from interbasin.networks.wiring.alignment import Alignment
-from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.checking import difference
 from interbasin.randomness import generator_of
 from interbasin.text import plural
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.carry import carry
+from interbasin.wiring.check import difference
+from interbasin.wiring.folding import fold_norms
 
 __all__ = ["Rebasin", "rebasin"]
 

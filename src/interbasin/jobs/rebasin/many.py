@@ -22,12 +22,12 @@ from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
 from interbasin.jobs.rebasin.problem import Unknown
 from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves, unknowns
 from interbasin.jobs.rebasin.task import Options, Task
-from interbasin.networks.wiring.alignment import Alignment
-from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.copying import copied
-from interbasin.networks.wiring.wiring import Wiring
 from interbasin.randomness import generator_of
 from interbasin.text import plural
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.carry import carry
+from interbasin.wiring.trace.copying import copied
+from interbasin.wiring.wiring import Wiring
 
 __all__ = ["Together", "rebasin_many"]
 

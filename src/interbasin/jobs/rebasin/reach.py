@@ -14,12 +14,12 @@ Spaces that are divided into blocks (heads) move by permutations in any case.
 
 from __future__ import annotations
 
+from interbasin.checkpoints.faults import listed
 from interbasin.errors import UnknownNameError
 from interbasin.jobs.rebasin.problem import Unknown
-from interbasin.networks.checkpoints.faults import listed
-from interbasin.networks.wiring.groups import Group
-from interbasin.networks.wiring.wiring import Wiring
 from interbasin.text import plural
+from interbasin.wiring.axes.groups import Group
+from interbasin.wiring.wiring import Wiring
 
 __all__ = ["REACHES", "isometric", "kept_exact", "nothing_moves", "unknowns"]
 

@@ -22,11 +22,11 @@ from interbasin.jobs.rebasin.reach import unknowns
 from interbasin.jobs.rebasin.task import Matched, Task
 from interbasin.jobs.rebasin.weights import permutation_weights
 from interbasin.maps import Map
-from interbasin.networks.paths import interpolate
-from interbasin.networks.wiring.alignment import Alignment
-from interbasin.networks.wiring.carrying import carry
+from interbasin.paths import interpolate
 from interbasin.randomness import generator_of
 from interbasin.text import plural
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.carry import carry
 
 __all__ = ["straight_through"]
 
