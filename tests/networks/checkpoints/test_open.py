@@ -15,7 +15,7 @@ from tests.test_storage import case, refused
 
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.networks.checkpoints import open_checkpoint
-from interbasin.networks.checkpoints.checkpoint import gathered
+from interbasin.networks.checkpoints.open import gather
 from interbasin.networks.checkpoints.safetensors_files import open_safetensors
 
 A, B = torch.arange(4.0), torch.ones(2, 3, dtype=torch.bfloat16)
@@ -159,13 +159,11 @@ def test_a_shard_cut_off_anywhere_is_noticed_when_the_folder_is_opened(tmp_path)
         refused(lambda: open_checkpoint(folder), CheckpointError, (str(shard),))
 
 
-def test_files_with_the_same_tensor_are_not_gathered(tmp_path):
+def test_files_with_the_same_tensor_are_not_gather(tmp_path):
     for name in "12":
         save_file({"a": A}, tmp_path / f"{name}.safetensors")
     sources = [open_safetensors(tmp_path / f"{name}.safetensors") for name in "12"]
-    refused(
-        lambda: gathered(tmp_path, sources), CheckpointError, ("has a twice, in 1.safetensors and in 2.safetensors",)
-    )
+    refused(lambda: gather(tmp_path, sources), CheckpointError, ("has a twice, in 1.safetensors and in 2.safetensors",))
 
 
 @pytest.mark.parametrize(

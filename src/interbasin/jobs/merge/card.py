@@ -43,7 +43,8 @@ def model_card(
     """
     method, count = recipe.method, len(request["models"])
     names = [_hub_name(one) or Path(one.path or one.given).name or one.given for one in inputs]
-    shares = [*(f"{weight:.6g}" for weight in recipe.weights), ""]
+    t = recipe.options.get("t", 0.0)
+    shares = [*(f"{weight:.6g}" for weight in recipe.options.get("weights", (1 - t, t))), ""]
     shown = [name.replace("|", "\\|") for name in (*names[:count], *(f"{name} (the base)" for name in names[count:]))]
     lines = "\n".join(
         f"| {name} | {share} | `{one.sha256 or 'unknown'}` |"

@@ -11,21 +11,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interbasin.errors import CheckpointError, DataError, FileError
+from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.jobs.merge.card import model_card
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
-from interbasin.jobs.merge.model_config import compare_configurations, note_dtype
 from interbasin.networks.checkpoints.checkpoint import Checkpoint, LazyTensors
+from interbasin.networks.checkpoints.faults import listed, read_json
 from interbasin.networks.checkpoints.open import open_checkpoint
 from interbasin.networks.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
 from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import Following, files_of
-from interbasin.storage import as_path, refuse_file_in_the_way
+from interbasin.storage import as_path, refuse_file_in_the_way, write_document
 
 __all__ = ["MergeResult", "merge_on_disk", "open_model"]
 
 CARD = "README.md"
+CONFIGURATION = "config.json"
+# Settings that change nothing in what a network computes.
+BESIDES = {
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "_commit_hash",
+    "finetuning_task",
+    "id2label",
+    "label2id",
+    "task_specific_params",
+}
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
 @dataclass(frozen=True)
@@ -103,7 +119,7 @@ def merge_on_disk(
     target, checkpoints = as_path(output), [open_model(model) for model in models]
     # All that can be refused is, before anything is read or written.
     _refuse_in_the_way(target, checkpoints, force)
-    remarks = compare_configurations([one.folder for one in checkpoints if one.folder is not None])
+    remarks = _compare_configurations([one.folder for one in checkpoints if one.folder is not None])
     request = _request(recipe, checkpoints, kind)
     tensors: list[LazyTensors] = [*checkpoints]
     if align is not None:
@@ -175,7 +191,7 @@ def _write_folder(
                 listener=following.reached,
             )
             if request["dtype"] is not None:
-                note_dtype(folder, request["dtype"])
+                _note_dtype(folder, request["dtype"])
         draft.metrics |= _metrics(merged, count)
         draft.warnings += [*remarks, *merged.remarks]
         files = [one.result() for one in hashes]
@@ -214,3 +230,53 @@ def _refuse_in_the_way(target: Path, checkpoints: Sequence[Checkpoint], force: b
         refuse_file_in_the_way(target, force=force, ours=is_our_file)
     else:
         refuse_outcome_in_the_way(target, force=force)
+
+
+# ---------------------------------------------------------------------- configurations and tokenizers
+
+
+def _compare_configurations(folders: Sequence[Path]) -> list[str]:
+    """What a reader of the result should know of the configurations and tokenizers in these folders.
+
+    Raises:
+        WiringError: if they are of different architectures, though their tensors are called the same.
+    """
+    configured = [
+        (folder, read_json(folder / CONFIGURATION)) for folder in folders if (folder / CONFIGURATION).is_file()
+    ]
+    remarks = []
+    for folder, settings in configured[1:]:
+        first, expected = configured[0]
+        if settings.get("model_type") != expected.get("model_type"):
+            raise WiringError(
+                f"{first} is of the architecture {expected.get('model_type')} and {folder} of "
+                f"{settings.get('model_type')}, which compute differently though their tensors are alike; if they may "
+                "be merged, give the weights' files themselves, for which no configuration is read."
+            )
+        # A setting that is left out stands for a default that is not known here.
+        shared = sorted((expected.keys() & settings.keys()) - BESIDES)
+        differing = [key for key in shared if json.dumps(expected[key]) != json.dumps(settings[key])]
+        if differing:
+            remarks.append(
+                f"The configurations of {first} and {folder} differ in {listed(differing)}; the merged network has the "
+                "first one's."
+            )
+    for folder in folders[1:]:
+        if any(_bytes(folder / name) != _bytes(folders[0] / name) for name in VOCABULARIES):
+            remarks.append(
+                f"The tokenizers of {folders[0]} and {folder} differ; the merged network has the first one's."
+            )
+    return remarks
+
+
+def _note_dtype(folder: Path, kind: str) -> None:
+    """Have the configuration in ``folder`` say which dtype the weights beside it are in; loaders go by that."""
+    path = folder / CONFIGURATION
+    if path.is_file():
+        settings = read_json(path)
+        keys = [key for key in ("dtype", "torch_dtype") if key in settings] or ["torch_dtype"]
+        write_document(path, settings | dict.fromkeys(keys, kind))
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from interbasin.counting import counted
-from interbasin.errors import CheckpointError, DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.networks.checkpoints.dtypes import ARITHMETIC, torch_dtype
 from interbasin.networks.checkpoints.faults import listed
 
@@ -160,7 +160,7 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
     @property
     def names(self) -> tuple[str, ...]:
         """Every name, tied ones included."""
-        return (*self.entries, *self.ties)
+        return tuple(self)
 
     @property
     def numel(self) -> int:
@@ -209,7 +209,7 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
         return tensors | {name: tensors[stored] for name, stored in self.ties.items()}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return iter((*self.entries, *self.ties))
 
     def __len__(self) -> int:
         return len(self.entries) + len(self.ties)
@@ -305,31 +305,6 @@ class Checkpoint(LazyTensors):
         return f"Checkpoint({str(self.path)!r}, {self.kind}, {size})"
 
 
-def gathered(path: Path, sources: list[Source]) -> tuple[dict[str, Source], dict[str, str], dict[str, str]]:
-    """The tensors, ties and notes of several files, as a checkpoint wants them.
-
-    Raises:
-        CheckpointError: If two files hold the same tensor, or a tied name stands for nothing.
-    """
-    places: dict[str, Source] = {}
-    for source in sources:
-        twice = [name for name in source.entries if name in places]
-        if twice:
-            raise CheckpointError(
-                f"{path} has {listed(twice)} twice, in {places[twice[0]].path.name} and in {source.path.name}; "
-                "remove the files that do not belong to it, or save it again."
-            )
-        places |= dict.fromkeys(source.entries, source)
-    ties = {name: stored for source in sources for name, stored in source.ties.items()}
-    lost = [name for name, stored in ties.items() if stored not in places or name in places]
-    if lost:
-        raise CheckpointError(
-            f"{path} says that {listed(lost)} is tied to {ties[lost[0]]}, which does not fit the tensors it holds; "
-            "save it again with the program that wrote it."
-        )
-    return places, ties, {key: value for source in sources for key, value in source.metadata.items()}
-
-
 # ---------------------------------------------------------------------- do networks fit together?
 
 
@@ -348,10 +323,12 @@ def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: s
         DataError: If one holds numbers in one network and counts in another, or codes of quantised weights.
     """
     (first, expected), *others = networks
-    for other, found in others:
-        _require_same_names(
-            first, _names_to_compare(expected, networks), other, _names_to_compare(found, networks), purpose
-        )
+    compared = [
+        {*tensors.entries, *(name for name in tensors.ties if all(name in other for _, other in networks))}
+        for _, tensors in networks
+    ]
+    for (other, found), names in zip(others, compared[1:], strict=True):
+        _require_same_names(first, compared[0], other, names, purpose)
         for name in (name for name in expected if name in found):
             entry, another = expected.entry(name), found.entry(name)
             if another.shape != entry.shape:
@@ -371,10 +348,6 @@ def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: s
                     f"{name} in {network} is of {entry.kind}, which is for storing quantised weights and not for "
                     "adding them; convert it to bfloat16 or float32 first."
                 )
-
-
-def _names_to_compare(tensors: LazyTensors, networks: Sequence[tuple[str, LazyTensors]]) -> set[str]:
-    return {*tensors.entries, *(name for name in tensors.ties if all(name in other for _, other in networks))}
 
 
 def _require_same_names(first: str, expected: set[str], other: str, found: set[str], purpose: str) -> None:

@@ -225,12 +225,13 @@ def _write_shards(
     listener: Listener | None = None,
 ) -> int:
     """Write every shard to a file, and give the files their names once it is known how many they are."""
-    files: list[list[str]] = []
+    files: dict[Path, list[str]] = {}
     total = 0
     for shard in shards:
+        part = folder / f"part-{len(files):05}"
         mark = {"format": FORMAT, "version": VERSION, "copied": list(copied), "ties": dict(shard.ties)}
         try:
-            _write_file(folder / _part(len(files)), shard, {**notes, MARK: json.dumps(mark)}, listener)
+            _write_file(part, shard, {**notes, MARK: json.dumps(mark)}, listener)
         except OSError as error:
             if isinstance(error, FileError):
                 raise
@@ -238,16 +239,15 @@ def _write_shards(
                 f"Could not write {destination}: {error.strerror or error}; is there room on the disk and leave to "
                 "write there?"
             ) from error
-        files.append(list(shard.entries))
+        files[part] = list(shard.entries)
         total += sum(entry.nbytes for entry in shard.entries.values())
-    if len(files) == 1:
-        os.replace(folder / _part(0), folder / f"{stem}.safetensors")
-        return 1
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(files):
-        file = f"{stem}-{number + 1:05}-of-{len(files):05}.safetensors"
-        os.replace(folder / _part(number), folder / file)
-        weight_map |= dict.fromkeys(names, file)
+    for number, (part, names) in enumerate(files.items(), 1):
+        name = f"{stem}.safetensors" if len(files) == 1 else f"{stem}-{number:05}-of-{len(files):05}.safetensors"
+        os.replace(part, folder / name)
+        weight_map |= dict.fromkeys(names, name)
+    if len(files) == 1:
+        return 1
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     write_document(folder / f"{stem}.safetensors{INDEX}", index)
     return len(files)
@@ -284,10 +284,6 @@ def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Li
         file.flush()
         if listener is not None:
             listener(path, size)
-
-
-def _part(number: int) -> str:
-    return f"part-{number:05}"
 
 
 # ---------------------------------------------------------------------- what was asked
