@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from interbasin.errors import FileError, InterbasinError
-from interbasin.networks.checkpoints.faults import stamp_of
+from interbasin.networks.checkpoints.checkpoint import stamp_of
 
 __all__ = ["Digest", "Following", "InputFiles", "digest_of", "files_of"]
 

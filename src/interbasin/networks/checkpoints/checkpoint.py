@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from interbasin.counting import counted
-from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.errors import CheckpointError, DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.networks.checkpoints.dtypes import ARITHMETIC, torch_dtype
-from interbasin.networks.checkpoints.faults import listed
+from interbasin.networks.checkpoints.faults import damaged, listed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
     Read: TypeAlias = Callable[[int, Bytes], Bytes]
 
-__all__ = ["Checkpoint", "Entry", "LazyTensors", "Source", "reader_of", "require_same_tensors"]
+__all__ = ["Checkpoint", "Entry", "LazyTensors", "Source", "head_of", "reader_of", "require_same_tensors", "stamp_of"]
 
 
 @dataclass(frozen=True)
@@ -254,6 +254,7 @@ class Checkpoint(LazyTensors):
         path: What was opened: a file or a folder.
         kind: ``"safetensors"``, ``"torch"``, ``"sharded"`` (an index and several files) or ``"adapter"`` (of PEFT).
         sources: The file of every tensor, tied names left out.
+        entries: Dtype and shape of every tensor, likewise.
         ties: Name -> name of the tensor that it stands for, for tied weights, which are stored once.
         metadata: Notes in the safetensors headers, text to text.
         folder: The folder, if one was opened; its configuration and tokenizer can be copied along.
@@ -261,12 +262,12 @@ class Checkpoint(LazyTensors):
         part: For a torch file that holds more than weights: under which name they were, for example ``"state_dict"``.
         prefix: For a torch file: what all names began with and was taken off, for example ``"module."``.
         left_out: For a torch file: names beside the weights that hold no tensor.
-        entries: Dtype and shape of every tensor, tied ones once.
     """
 
     path: Path
     kind: str
     sources: Mapping[str, Source]
+    entries: Mapping[str, Entry]
     ties: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
@@ -274,10 +275,6 @@ class Checkpoint(LazyTensors):
     part: str | None = None
     prefix: str = ""
     left_out: tuple[str, ...] = ()
-    entries: Mapping[str, Entry] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "entries", {name: source.entries[name] for name, source in self.sources.items()})
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -303,6 +300,34 @@ class Checkpoint(LazyTensors):
     def __repr__(self) -> str:
         size = f"{counted(len(self), 'tensor')}, {counted(self.numel, 'number')}"
         return f"Checkpoint({str(self.path)!r}, {self.kind}, {size})"
+
+
+# ---------------------------------------------------------------------- what every format asks of a file
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of a file, enough to know it by.
+
+    Raises:
+        CheckpointError: If it cannot be read, or there are none.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(32)
+    except OSError as error:
+        raise damaged(path, error.strerror or error) from error
+    if not head:
+        raise CheckpointError(f"{path} is empty (0 bytes); write it again, or copy or download it again.")
+    return head
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file from a later one of the same name; None if there is none any more."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 # ---------------------------------------------------------------------- do networks fit together?

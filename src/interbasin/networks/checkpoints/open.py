@@ -6,20 +6,22 @@ Quantised checkpoints are refused by name: their numbers are codes, on which no 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from interbasin.counting import counted
 from interbasin.errors import CheckpointError
-from interbasin.networks.checkpoints.checkpoint import Checkpoint, Source
-from interbasin.networks.checkpoints.faults import head_of, kind_of, listed, path_of, read_json
+from interbasin.networks.checkpoints.checkpoint import Checkpoint, Source, head_of
+from interbasin.networks.checkpoints.faults import kind_of, listed, read_json
 from interbasin.networks.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.networks.checkpoints.safetensors_files import open_safetensors
 
-__all__ = ["INDEX", "open_checkpoint", "weights_in"]
+__all__ = ["INDEX", "open_checkpoint", "path_of", "weights_in"]
 
 INDEX = ".index.json"
 # What a folder's weights are called, in the order in which transformers looks for them.
@@ -114,6 +116,23 @@ def _no_parts(path: Path, part: str, what: str) -> CheckpointError:
     )
 
 
+def path_of(given: object, what: str) -> Path:
+    """``given`` as a path; ``what`` is how the message calls what it should name.
+
+    Raises:
+        CheckpointError: If it is none, or empty.
+    """
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(path, str):
+        raise CheckpointError(
+            f"{what} is named by text or a pathlib.Path, found a {type(given).__name__}; give the name of a file or a "
+            "folder."
+        )
+    if not path:
+        raise CheckpointError(f"{what} was to be found, and its name is empty; give a file or a folder.")
+    return Path(path)
+
+
 def weights_in(folder: Path) -> Path | None:
     """The file that a folder's weights are in, or the index of the files; None if it has none that are read here.
 
@@ -156,10 +175,11 @@ def _checkpoint(
 ) -> Checkpoint:
     places, ties, metadata = gather(path, sources)
     _refuse_quantised_names(path, places)
-    if len(sources) == 1:
-        only = sources[0]
-        return Checkpoint(path, kind, places, ties, metadata, folder, adapter, only.part, only.prefix, only.left_out)
-    return Checkpoint(path, kind, places, ties, metadata, folder, adapter)
+    entries = {name: source.entries[name] for name, source in places.items()}
+    checkpoint = Checkpoint(path, kind, places, entries, ties, metadata, folder, adapter)
+    if len(sources) > 1:
+        return checkpoint
+    return replace(checkpoint, part=sources[0].part, prefix=sources[0].prefix, left_out=sources[0].left_out)
 
 
 def gather(path: Path, sources: list[Source]) -> tuple[dict[str, Source], dict[str, str], dict[str, str]]:

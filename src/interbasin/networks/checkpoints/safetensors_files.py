@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 import numpy as np
 
 from interbasin.errors import CheckpointError
-from interbasin.networks.checkpoints.checkpoint import Entry
+from interbasin.networks.checkpoints.checkpoint import Entry, head_of, stamp_of
 from interbasin.networks.checkpoints.dtypes import KINDS
-from interbasin.networks.checkpoints.faults import cut_short, damaged, head_of, kind_of, stamp_of
+from interbasin.networks.checkpoints.faults import cut_short, damaged, kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor

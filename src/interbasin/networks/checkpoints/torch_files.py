@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from interbasin.errors import CheckpointError, UnknownNameError
-from interbasin.networks.checkpoints.checkpoint import Entry, reader_of
-from interbasin.networks.checkpoints.faults import damaged, head_of, kind_of, listed, stamp_of
+from interbasin.networks.checkpoints.checkpoint import Entry, head_of, reader_of, stamp_of
+from interbasin.networks.checkpoints.faults import damaged, kind_of, listed
 from interbasin.networks.checkpoints.in_memory import bytes_in, entry_of, identity
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from interbasin.errors import CheckpointError, DataError, FileError
 from interbasin.networks.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
 from interbasin.networks.checkpoints.companions import companions, copy_companions
 from interbasin.networks.checkpoints.dtypes import CODES
-from interbasin.networks.checkpoints.faults import path_of
 from interbasin.networks.checkpoints.lora import CONFIGURATION, write_base
-from interbasin.networks.checkpoints.open import INDEX, open_checkpoint, weights_in
+from interbasin.networks.checkpoints.open import INDEX, open_checkpoint, path_of, weights_in
 from interbasin.networks.checkpoints.safetensors_files import MARK, mark_of
 from interbasin.storage import FORMAT_PREFIX, as_path, new_file, new_folder, write_document
 
@@ -199,7 +198,7 @@ def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> I
     ties = {name: other for name, other in tensors.ties.items() if name not in stored}
     pending: dict[str, Entry] = {}
     size = 0
-    for name, entry in _in_file_order({name: tensors.entry(name) for name in tensors if name not in ties}).items():
+    for name, entry in {name: tensors.entry(name) for name in tensors if name not in ties}.items():
         if entry.kind not in CODES:
             raise DataError(f"{name} is of {entry.kind}, which a safetensors file cannot hold; convert it first.")
         if limit is not None and pending and size + entry.nbytes > limit:
@@ -208,11 +207,6 @@ def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> I
         pending[name] = entry
         size += entry.nbytes
     yield Shard(pending, tensors.chunks, ties)
-
-
-def _in_file_order(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Tensors of longer numbers first, so that all lie aligned."""
-    return dict(sorted(entries.items(), key=lambda item: -item[1].itemsize))
 
 
 def _write_shards(
@@ -255,7 +249,8 @@ def _write_shards(
 
 def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Listener | None) -> None:
     """Write one file: a header that says what is in it, then the numbers."""
-    entries = _in_file_order(shard.entries)
+    # Tensors of longer numbers first, so that all lie aligned.
+    entries = dict(sorted(shard.entries.items(), key=lambda item: -item[1].itemsize))
     header: dict[str, Any] = {"__metadata__": dict(notes)}
     end = 0
     for name, entry in entries.items():
