@@ -7,11 +7,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
-# Two workers of one thread each: wider pools only wait for one another.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=2
+# Two workers of one thread each: wider pools only wait for one another. Each begins with its own half of the files, so
+# that what a file imports and prepares is needed once, and takes over work of the other when it has none left. Bytecode is
+# kept whatever the environment says: the tests start many programs, and each would compile the whole source again.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses=2 --dist worksteal \
+	--durations=15
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static bench docs format clean
+.PHONY: help demo test slow check static bench docs format clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -20,15 +23,18 @@ help: ## List the targets.
 demo: $(VENV)/.demo ## What there is, small, on the embedded data: under a minute after set-up.
 	$(BIN)/interbasin demo
 
-test: $(VENV)/.dev ## Run the tests; import layers and documentation examples are among them.
-	$(PYTEST)
+test: $(VENV)/.dev ## Run the tests that are not marked slow: under five minutes on two cores.
+	$(PYTEST) -m "not slow"
+
+slow: $(VENV)/.dev ## Run the other tests: all architectures, killed processes, memory, full disks, servers, pages.
+	$(PYTEST) -m slow
 
 static: $(VENV)/.dev ## Check formatting, lint and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: test static ## Everything that must pass before a change goes in: test and static.
+check: test static slow ## Everything that must pass before a change goes in: test, static and slow.
 
 bench: $(VENV)/.dev ## Run the quick benchmarks; peers get environments of their own in .peers.
 	$(BIN)/python benchmarks/polar.py --quick
@@ -63,7 +69,7 @@ $(VENV)/.torch: constraints.txt
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
-	$(PIP) install -c constraints.txt --no-build-isolation -e ".[adapt]"
+	$(PIP) install -c constraints.txt --no-build-isolation -e ".[ot]"
 	touch $@
 
 # dev holds all that demo needs, so one installation serves both.

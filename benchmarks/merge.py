@@ -41,10 +41,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
+from interbasin.checkpoints import open_checkpoint, write_checkpoint
+from interbasin.checkpoints.checkpoint import Entry, LazyTensors
+from interbasin.checkpoints.in_memory import tensor_from
 from interbasin.jobs.merge.kernel import narrow
-from interbasin.networks import open_checkpoint, write_checkpoint
-from interbasin.networks.checkpoints.checkpoint import Entry, LazyTensors
-from interbasin.networks.checkpoints.in_memory import tensor_from
 from peers import peer_python
 
 SEED = 0

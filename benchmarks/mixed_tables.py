@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import frame
 import text_encoders
 import wordnet
-from interbasin.jobs.translate.doctoring.mixture import Stretches
+from interbasin.jobs.translate.doctor.mixture import Stretches
 
 SEED = 7
 CUTS = (1_500, 2_500, 6_000, 9_000, 10_500)

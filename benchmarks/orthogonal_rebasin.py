@@ -38,9 +38,9 @@ from interbasin.evaluate import Barrier, alignment_error, barrier, cycle, pca
 from interbasin.jobs.rebasin import METHODS as KNOWN_METHODS
 from interbasin.jobs.rebasin import Rebasin, rebasin
 from interbasin.jobs.rebasin.finetuning import finetuned
-from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.wiring import Alignment
 from interbasin.outcome.plots import bar_chart, line_chart, scatter_chart
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.carry import carry
 from trained_mlps import BATCH, CACHE, RATE, Images, load_images, trained
 
 SEED = 0

@@ -39,10 +39,10 @@ from interbasin.jobs.rebasin.methods import METHODS
 from interbasin.jobs.rebasin.pieces import cut
 from interbasin.jobs.rebasin.task import Task
 from interbasin.maps import Permutation
-from interbasin.networks.folding import fold_norms
-from interbasin.networks.paths import interpolate
-from interbasin.networks.wiring import Alignment, Wiring, carry, wire
-from interbasin.networks.wiring.groups import Group
+from interbasin.paths import interpolate
+from interbasin.wiring import Alignment, Wiring, carry, wire
+from interbasin.wiring.axes.groups import Group
+from interbasin.wiring.folding import fold_norms
 from reference.usual_weight_matching import Pair, weight_matching
 
 SEED = 0

@@ -43,8 +43,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
 from interbasin import fold_norms, rebasin
-from interbasin.data.digits import load_digits
-from interbasin.data.idx import idx_pairs, read_idx
+from interbasin.datasets.arrays import idx_pairs, read_idx
+from interbasin.datasets.digits import load_digits
 from interbasin.evaluate import barrier, performance
 
 SEED = 0

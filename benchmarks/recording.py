@@ -29,14 +29,14 @@ from torch import Tensor, nn
 
 import frame
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests import torchvision_operators  # noqa: F401  (before timm imports torchvision)
-
-import timm  # isort: skip
-from interbasin.networks.recording import Recording, record, standing  # isort: skip
-from interbasin.networks.wiring.finding import wire  # isort: skip
-from interbasin.networks.wiring.wiring import Wiring  # isort: skip
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+from interbasin.extras import import_extra  # isort: skip
+from interbasin.activations import Recording, record, standing  # isort: skip
+from interbasin.wiring.wire import wire  # isort: skip
+from interbasin.wiring.wiring import Wiring  # isort: skip
 from reference import published_recording  # isort: skip
+
+timm = import_extra("timm", "A vision transformer", "timm")
 
 SEED = 0
 IMAGES = 32

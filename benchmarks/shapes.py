@@ -20,16 +20,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests import torchvision_operators  # noqa: F401  (before torchvision is imported)
-
-import torchvision  # isort: skip
-import transformers  # isort: skip
-from interbasin.data.digits import load_digits  # isort: skip
+from interbasin.datasets.digits import load_digits  # isort: skip
+from interbasin.extras import import_extra  # isort: skip
 from tests.architectures.randomise import randomise  # isort: skip
 
 VOCABULARY, CONTEXT = 256, 64
 WIDTH, LAYERS, HEADS, KEY_VALUE_HEADS = 192, 4, 6, 2
 
+torchvision = import_extra("torchvision", "A network of torchvision", "timm")
+transformers = import_extra("transformers", "A network of transformers", "hf")
 transformers.logging.set_verbosity_error()
 
 

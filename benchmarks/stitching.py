@@ -41,8 +41,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
 import interbasin as ib
-from interbasin.data.digits import load_digits
-from interbasin.data.idx import idx_pairs, read_idx
+from interbasin.datasets.arrays import idx_pairs, read_idx
+from interbasin.datasets.digits import load_digits
 from interbasin.outcome.plots import heat_map
 
 SEED = 0

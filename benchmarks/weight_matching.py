@@ -39,7 +39,7 @@ from interbasin.jobs.rebasin import rebasin
 from interbasin.jobs.rebasin.pieces import cut
 from interbasin.jobs.rebasin.task import Options, Task
 from interbasin.jobs.rebasin.weights import permutation_weights, procrustes_weights
-from interbasin.networks.wiring import Wiring, wire
+from interbasin.wiring import Wiring, wire
 from peers import peer_python
 from reference.plain_procrustes import procrustes, turned
 from reference.usual_weight_matching import Pair, permuted, weight_matching

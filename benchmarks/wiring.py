@@ -28,12 +28,11 @@ from torch import nn
 import frame
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests import torchvision_operators  # noqa: F401  (before timm imports torchvision)
-
 from interbasin.cli.wirings import fixed, share_moved  # isort: skip
 from interbasin.errors import WiringError  # isort: skip
-from interbasin.networks.wiring import Wiring, wire  # isort: skip
-from interbasin.networks.wiring.tracing import MARK, bound_inputs, trace  # isort: skip
+from interbasin.extras import import_extra  # isort: skip
+from interbasin.wiring import Wiring, wire  # isort: skip
+from interbasin.wiring.trace.tracing import MARK, bound_inputs, trace  # isort: skip
 from tests.architectures.randomise import randomise  # isort: skip
 from tests.architectures.zoo import ARCHITECTURES  # isort: skip
 
@@ -126,15 +125,13 @@ def reasons(found: dict[str, Any], wiring: Wiring, sizes: dict[str, int]) -> lis
 
 
 def vision_transformer(depth: int) -> tuple[nn.Module, Any]:
-    import timm
-
+    timm = import_extra("timm", "A vision transformer", "timm")
     network = timm.create_model("vit_tiny_patch16_224", depth=depth)
     return network.eval(), torch.randn(2, 3, 224, 224)
 
 
 def llama(depth: int) -> tuple[nn.Module, Any]:
-    import transformers
-
+    transformers = import_extra("transformers", "A language model", "hf")
     sizes = {"hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 8, "num_key_value_heads": 2}
     config = transformers.LlamaConfig(**sizes, num_hidden_layers=depth, vocab_size=500, use_cache=False)
     return transformers.LlamaForCausalLM(config).eval(), {"input_ids": torch.randint(500, (2, 16))}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from tests import torchvision_operators  # noqa: F401  (before anything imports torchvision)
 
 # The first torch call takes most of a second, which breaks hypothesis's deadline; drawing tensors counts as slow.
 SLOW_TO_DRAW = (HealthCheck.too_slow, HealthCheck.data_too_large)
@@ -31,11 +32,32 @@ def missing_data(names: tuple[str, ...]) -> str | None:
     return f"the folder that INTERBASIN_DATA names has no {', '.join(absent)}" if absent else None
 
 
+# Libraries of networks take seconds to import each; a test imports them when it runs.
+HEAVY = {"accelerate", "lancedb", "peft", "ray", "timm", "torchvision", "transformers"}
+IMPORTED_WHILE_COLLECTING = pytest.StashKey[set[str]]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before the tests that -m leaves out are taken away
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if "server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
         for mark in item.iter_markers("local_data"):
+            item.add_marker(pytest.mark.slow)  # so that `make test` is the same on every machine
             if reason := missing_data(mark.args):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.stash[IMPORTED_WHILE_COLLECTING] = HEAVY & set(sys.modules)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk() -> Iterator[None]:
+    """What tests write need not survive a loss of power, and small files cost little but the wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

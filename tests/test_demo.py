@@ -11,31 +11,32 @@ import torch
 from interbasin import demo, fit
 from interbasin.demo import run_demo
 from interbasin.jobs.rebasin import METHODS
-from interbasin.jobs.translate.auditing.verdict import ADVICE
-from interbasin.jobs.translate.choosing import CANDIDATES
+from interbasin.jobs.translate.audit.verdict import ADVICE
+from interbasin.jobs.translate.auto import CANDIDATES
+
+
+@pytest.fixture(scope="module")
+def whole() -> demo.Demo:
+    """The demonstration as people see it, run once."""
+    return run_demo()
 
 
 @pytest.fixture
-def brief(monkeypatch):
+def short(monkeypatch):
     monkeypatch.setattr(demo.networks, "EPOCHS", 2)
-
-
-@pytest.fixture
-def short(monkeypatch, brief):
     monkeypatch.setattr(demo.rebasins, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
 
 
-def test_every_fit_has_a_row_below_the_baseline(short):
-    found = run_demo()
-    assert [row.method for row in found.rows] == ["(none)", *fit.names()]
-    assert found.train_rows == 1437 and found.test_rows == 360
-    for row in found.rows[1:]:
+def test_every_fit_has_a_row_below_the_baseline(whole):
+    assert [row.method for row in whole.rows] == ["(none)", *fit.names()]
+    assert whole.train_rows == 1437 and whole.test_rows == 360
+    for row in whole.rows[1:]:
         assert row.residual >= 0 and row.explained <= 1 and 0 <= row.accuracy <= 1
-    assert json.loads(json.dumps(found.summary(), allow_nan=False))["width"] == found.width
+    assert json.loads(json.dumps(whole.summary(), allow_nan=False))["width"] == whole.width
 
 
-def test_the_audit_measures_every_way_with_the_index_that_it_says(short):
-    found = run_demo().migration
+def test_the_audit_measures_every_way_with_the_index_that_it_says(whole):
+    found = whole.migration
     assert (found.documents, found.queries, found.pairs) == (1437, 360, 300)
     ways = {row[0] for row in found.rows}
     assert {"keep the old model", "translate documents", "adapt queries", "re-embed everything"} <= ways
@@ -68,9 +69,8 @@ def test_progress_counts_the_epochs_of_both_networks(one_fit):
     assert done[-1] == demo.steps()
 
 
-def test_every_method_of_rebasin_has_a_row_below_none(brief, monkeypatch):
-    monkeypatch.setattr(fit, "names", lambda: ("procrustes",))
-    rows = run_demo().aligned
+def test_every_method_of_rebasin_has_a_row_below_none(whole):
+    rows = whole.aligned
     wanted = [(method.name, variant) for method in METHODS.values() for variant in method.variants]
     assert [(row.method, row.variant) for row in rows] == [("(none)", ""), *wanted]
     for row in rows[1:]:
@@ -86,20 +86,19 @@ def test_a_missing_extra_is_a_note_and_not_the_end(short, monkeypatch):
     assert rows["procrustes"].accuracy is not None
 
 
-def test_a_fitted_map_carries_the_hidden_layer_far_better_than_none():
-    found = run_demo()
-    rows = {row.method: row for row in found.rows}
-    assert min(found.source_accuracy, found.target_accuracy) > 0.9
+def test_a_fitted_map_carries_the_hidden_layer_far_better_than_none(whole):
+    rows = {row.method: row for row in whole.rows}
+    assert min(whole.source_accuracy, whole.target_accuracy) > 0.9
     assert rows["procrustes"].accuracy > 0.9 > 0.5 > rows["(none)"].accuracy
     assert rows["least-squares"].residual <= rows["procrustes"].residual <= rows["assignment"].residual
-    aligned = {(row.method, row.variant): row for row in found.aligned}
+    aligned = {(row.method, row.variant): row for row in whole.aligned}
     for method in ("permutation-weights", "procrustes-weights"):
         assert aligned[method, "coordinate"].barrier < 0.5 * aligned["(none)", ""].barrier
         assert aligned[method, "coordinate"].merged >= aligned["(none)", ""].merged
 
 
-def test_every_way_of_translating_has_a_row_between_none_and_the_network_itself(short):
-    found = run_demo().stitched
+def test_every_way_of_translating_has_a_row_between_none_and_the_network_itself(whole):
+    found = whole.stitched
     assert [row.method for row in found] == ["(none)", *demo.translations.WAYS, "(its own encoder)"]
     assert found[-2].note in CANDIDATES
     assert all(row.accuracy > found[0].accuracy and row.cosine > 0.5 for row in found[1:])

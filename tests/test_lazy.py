@@ -49,8 +49,7 @@ def test_a_name_that_is_not_there_is_told(package):
 
 def test_our_packages_list_what_is_public_and_nothing_else():
     assert dir(ib) == sorted(ib.__all__)
-    assert set(dir(ib.networks)) >= {*ib.networks.__all__, "recording", "wiring"}
-    for package in (ib, ib.networks, ib.networks.checkpoints):
+    for package in (ib, ib.checkpoints):
         assert not [name for name in dir(package) if name.startswith("_") and name != "__version__"]
         assert "TYPE_CHECKING" not in dir(package) and "annotations" not in dir(package)
         assert all(hasattr(package, name) for name in dir(package))
@@ -62,3 +61,15 @@ def test_the_machinery_is_light():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_old_names_still_work_and_say_where_they_live_now():
+    with pytest.warns(DeprecationWarning, match=r"interbasin\.data\.open_data is now interbasin\.datasets\.open_data"):
+        assert ib.data.open_data is ib.datasets.open_data
+    with pytest.warns(DeprecationWarning, match=r"interbasin\.datasets\.load_digits"):
+        from interbasin.data import load_digits
+    assert load_digits is ib.datasets.load_digits and "data" not in dir(ib)
+    with pytest.warns(DeprecationWarning, match="translate_vectors"):
+        assert callable(ib.data.translate_vectors)
+    with pytest.raises(AttributeError, match=r"'interbasin\.data' has no attribute 'nothing'"):
+        _ = ib.data.nothing

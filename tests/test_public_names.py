@@ -41,7 +41,7 @@ def test_every_name_that_is_listed_exists(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["interbasin", *(f"interbasin.{folder}" for folder in ("data", "errors", "evaluate", "fit"))]
+    "name", ["interbasin", *(f"interbasin.{folder}" for folder in ("datasets", "errors", "evaluate", "fit", "vectors"))]
 )
 def test_public_modules_list_their_names(name):
     assert importlib.import_module(name).__all__
@@ -55,7 +55,7 @@ def test_packages_list_their_names():
 def test_the_names_can_be_seen():
     assert set(ib.__all__) <= set(dir(ib))
     assert sorted(dir(ib)) == dir(ib)
-    for package in (ib.data, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics):
+    for package in (ib.datasets, ib.evaluate, ib.fit, ib.maps, ib.models, ib.statistics, ib.vectors, ib.wiring):
         assert set(package.__all__) <= set(dir(package))
 
 
@@ -70,8 +70,8 @@ def test_a_name_that_is_not_there_is_named():
         _ = ib.rebasinn
     with pytest.raises(ImportError):
         exec("from interbasin import rebasinn")
-    with pytest.raises(AttributeError, match=r"'interbasin\.networks' has no attribute 'wires'"):
-        _ = ib.networks.wires
+    with pytest.raises(AttributeError, match=r"'interbasin\.checkpoints' has no attribute 'wires'"):
+        _ = ib.checkpoints.wires
 
 
 def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
@@ -82,9 +82,9 @@ def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
     assert all(
         inspect.isfunction(verb) for verb in (ib.wire, ib.carry, ib.fold_norms, ib.interpolate, ib.merge, ib.record)
     )
-    for folder in ("data", "errors", "evaluate", "fit", "maps", "networks", "statistics"):
+    for folder in ("datasets", "errors", "evaluate", "fit", "maps", "models", "statistics", "vectors", "wiring"):
         assert isinstance(getattr(ib, folder), types.ModuleType)
-    for package in (ib.data, ib.errors, ib.evaluate, ib.fit, ib.maps, ib.networks, ib.statistics):
+    for package in (ib.datasets, ib.errors, ib.evaluate, ib.fit, ib.maps, ib.models, ib.statistics, ib.vectors):
         hidden = [name for name in package.__all__ if isinstance(getattr(package, name), types.ModuleType)]
         assert hidden == []
 
@@ -142,7 +142,7 @@ def test_every_promised_name_works_after_every_module_was_imported(tmp_path):
     assert float(found) == found.metrics["barrier"] >= 0 and len(found.loss) == 3
     assert torch.equal(ib.interpolate(model, model, 0.5, path="lerp")[0].weight, model[0].weight)
     assert torch.allclose(ib.merge([model, model], "lerp")(x), model(x))
-    assert ib.networks.wire is ib.wire and ib.networks.wiring.Wiring is ib.Wiring
+    assert ib.wiring.wire is ib.wire and ib.wiring.Wiring is ib.Wiring
 
 
 def test_importing_the_package_imports_neither_torch_nor_any_other_heavy_library():

@@ -18,9 +18,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from interbasin import storage
 from interbasin.errors import FileError, InterbasinError
-from interbasin.storage import is_ours, new_folder, read_record, refuse_what_is_in_the_way, write_record
+from interbasin.storage import atomic, is_ours, new_folder, read_record, refuse_what_is_in_the_way, write_record
 
 # More than file systems allow in one name.
 TOO_LONG = "x" * 300
@@ -201,7 +200,7 @@ def test_a_name_as_long_as_names_may_be_can_be_written(tmp_path):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_folder_is_replaced_whole_with_and_without_an_exchange(exchange, saved, tmp_path, monkeypatch):
     if not exchange:
-        monkeypatch.setattr(storage, "_exchanged", lambda *paths: False)
+        monkeypatch.setattr(atomic, "_exchanged", lambda *paths: False)
     save_number(saved, 2.0, force=True)
     assert number_in(saved) == 2.0
     assert left_in(tmp_path) == ["saved", "saved/thing.json", "saved/thing.safetensors"]
@@ -214,7 +213,7 @@ def test_files_of_two_records_are_never_taken_for_one(saved, tmp_path):
 
 
 def test_files_can_be_read_by_whoever_may_read_the_folder(saved):
-    assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o666 & ~storage._umask()}
+    assert {path.stat().st_mode & 0o777 for path in saved.iterdir()} == {0o666 & ~atomic._umask()}
 
 
 def full_disk(*arguments: object, **keywords: object) -> None:
@@ -234,7 +233,7 @@ STEPS = {
     "the document": lambda patch, fault: patch.setattr(Path, "write_text", fault),
     "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
     "the flush": lambda patch, fault: patch.setattr(os, "fsync", fault),
-    "the exchange": lambda patch, fault: patch.setattr(storage, "_exchanged", fault),
+    "the exchange": lambda patch, fault: patch.setattr(atomic, "_exchanged", fault),
     "the first rename": lambda patch, fault: without_exchange(patch, fault),
     "the second rename": lambda patch, fault: without_exchange(patch, after(1, os.replace, fault)),
 }
@@ -242,7 +241,7 @@ STEPS = {
 
 def without_exchange(patch: pytest.MonkeyPatch, replace: Callable[..., object]) -> None:
     """As on systems that cannot exchange two folders in one step."""
-    patch.setattr(storage, "_exchanged", lambda *paths: False)
+    patch.setattr(atomic, "_exchanged", lambda *paths: False)
     patch.setattr(os, "replace", replace)
 
 
@@ -284,7 +283,7 @@ def test_a_full_disk_that_safetensors_reports_is_named_and_leaves_nothing(tmp_pa
 
 
 def test_a_temporary_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage.tempfile, "mkdtemp", full_disk)
+    monkeypatch.setattr(atomic.tempfile, "mkdtemp", full_disk)
     refused(lambda: save_number(tmp_path / "new"), FileError, (str(tmp_path / "new"), "No space left on device"))
     assert left_in(tmp_path) == []
 

@@ -15,10 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests import torchvision_operators  # noqa: F401  (before torchvision is imported)
-
-from rebasin import PermutationCoordinateDescent  # isort: skip
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+from interbasin.extras import declare_torchvision_operators  # isort: skip
 
 
 def distance(one: torch.nn.Module, other: torch.nn.Module) -> float:
@@ -33,6 +31,9 @@ def output(network: torch.nn.Module, inputs: Tensor) -> Tensor:
 
 
 def main() -> None:
+    declare_torchvision_operators()  # rebasin imports torchvision, and so do the networks
+    from rebasin import PermutationCoordinateDescent
+
     path, seed, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(threads)
     source, target, inputs = torch.load(path, weights_only=False)

@@ -8,25 +8,34 @@ from interbasin._lazy import lazy_names
 from interbasin._version import __version__
 
 if TYPE_CHECKING:
-    from interbasin import data, errors, evaluate, fit, maps, networks, outcome, statistics
+    from interbasin import (
+        activations,
+        batch_norm,
+        checkpoints,
+        datasets,
+        errors,
+        evaluate,
+        fit,
+        maps,
+        models,
+        outcome,
+        statistics,
+        vectors,
+        wiring,
+    )
+    from interbasin.activations import record
     from interbasin.errors import InterbasinError
+    from interbasin.jobs.comparison import compare_networks
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
-    from interbasin.jobs.translate import (
-        RelativeDecoder,
-        RelativeEncoder,
-        Translator,
-        audit,
-        bridge,
-        compose,
-        doctor,
-        stitch,
-    )
-    from interbasin.networks.folding import fold_norms
-    from interbasin.networks.paths import interpolate
-    from interbasin.networks.recording import record
-    from interbasin.networks.wiring import Alignment, Wiring, carry, wire
+    from interbasin.jobs.translate import RelativeDecoder, RelativeEncoder, Translator, compose, stitch
+    from interbasin.jobs.translate.audit import audit
+    from interbasin.jobs.translate.bridge import bridge
+    from interbasin.jobs.translate.doctor import doctor
+    from interbasin.paths import interpolate
     from interbasin.statistics import LayerwiseMoments, PairedMoments
+    from interbasin.wiring import Alignment, Wiring, carry, wire
+    from interbasin.wiring.folding import fold_norms
 
 __all__ = [
     "Alignment",
@@ -38,11 +47,15 @@ __all__ = [
     "Translator",
     "Wiring",
     "__version__",
+    "activations",
     "audit",
+    "batch_norm",
     "bridge",
     "carry",
+    "checkpoints",
+    "compare_networks",
     "compose",
-    "data",
+    "datasets",
     "doctor",
     "errors",
     "evaluate",
@@ -51,40 +64,57 @@ __all__ = [
     "interpolate",
     "maps",
     "merge",
-    "networks",
+    "models",
     "outcome",
     "rebasin",
     "rebasin_many",
     "record",
     "statistics",
     "stitch",
+    "vectors",
     "wire",
+    "wiring",
 ]
 
-_FOLDERS = ("data", "errors", "evaluate", "fit", "maps", "networks", "outcome", "statistics")
+_FOLDERS = (
+    "activations",
+    "batch_norm",
+    "checkpoints",
+    "datasets",
+    "errors",
+    "evaluate",
+    "fit",
+    "maps",
+    "models",
+    "outcome",
+    "statistics",
+    "vectors",
+    "wiring",
+)
 _HOMES = {
-    "Alignment": "interbasin.networks.wiring",
+    "Alignment": "interbasin.wiring",
     "InterbasinError": "interbasin.errors",
     "LayerwiseMoments": "interbasin.statistics",
     "PairedMoments": "interbasin.statistics",
     "RelativeDecoder": "interbasin.jobs.translate",
     "RelativeEncoder": "interbasin.jobs.translate",
     "Translator": "interbasin.jobs.translate",
-    "Wiring": "interbasin.networks.wiring",
-    "audit": "interbasin.jobs.translate",
-    "bridge": "interbasin.jobs.translate",
-    "carry": "interbasin.networks.wiring",
+    "Wiring": "interbasin.wiring",
+    "audit": "interbasin.jobs.translate.audit",
+    "bridge": "interbasin.jobs.translate.bridge",
+    "carry": "interbasin.wiring",
+    "compare_networks": "interbasin.jobs.comparison",
     "compose": "interbasin.jobs.translate",
-    "doctor": "interbasin.jobs.translate",
-    "fold_norms": "interbasin.networks.folding",
-    "interpolate": "interbasin.networks.paths",
+    "doctor": "interbasin.jobs.translate.doctor",
+    "fold_norms": "interbasin.wiring.folding",
+    "interpolate": "interbasin.paths",
     "merge": "interbasin.jobs.merge",
     "rebasin": "interbasin.jobs.rebasin",
     "rebasin_many": "interbasin.jobs.rebasin",
-    "record": "interbasin.networks.recording",
+    "record": "interbasin.activations",
     "stitch": "interbasin.jobs.translate",
-    "wire": "interbasin.networks.wiring",
+    "wire": "interbasin.wiring",
 }
 
 # torch takes a second to import: it is not paid for before something needs it.
-__getattr__, __dir__ = lazy_names(__name__, _FOLDERS, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _FOLDERS, _HOMES, unlisted=("data", "networks"))

@@ -10,7 +10,7 @@ InterbasinError
 ├── FileError          (OSError)      a file that is missing, in the way, truncated or not what its name says
 │   ├── CheckpointError               the same of a network's weights; names the file and the tensor
 │   └── StoreError                    the same of a table in a vector store, or its server; never with a password
-└── MissingExtraError  (ImportError)  an optional dependency that is not installed; names the extra
+└── MissingExtraError  (ImportError)  an optional dependency that is not there or does not import; names the extra
 
 The command line prints the message alone and exits with code 1; anything outside this tree is a bug.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from interbasin.secrecy import hide_secrets
+from interbasin.text import redact
 
 __all__ = [
     "CheckpointError",
@@ -44,7 +44,7 @@ class InterbasinError(Exception):
     """What every error of this package is. No message repeats a password, whichever address it quotes."""
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(*(hide_secrets(one) if isinstance(one, str) else one for one in arguments))
+        super().__init__(*(redact(one) if isinstance(one, str) else one for one in arguments))
 
 
 class ShapeError(InterbasinError, ValueError):
@@ -99,7 +99,7 @@ class StoreError(FileError):
 
 
 class MissingExtraError(InterbasinError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed, or cannot be imported. Raised by `interbasin.extras.import_extra`."""
 
     @classmethod
     def of(cls, what: str, extra: str) -> MissingExtraError:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tests import torchvision_operators  # noqa: F401  (before timm, which imports torchvision)
 from tests.architectures.architecture import CLASSES, Architecture, image
 from torch import nn
+
+from interbasin.extras import import_extra
 
 Configure = Callable[[ModuleType], dict[str, Any]]
 
@@ -24,7 +24,7 @@ def timm(
     module_name, name = path.split(":")
 
     def network() -> nn.Module:
-        module = importlib.import_module(f"timm.models.{module_name}")
+        module = import_extra(f"timm.models.{module_name}", f"The architecture {path}", "timm")
         more = configure(module) if configure else {}
         return getattr(module, name)(num_classes=CLASSES, **options, **more)
 

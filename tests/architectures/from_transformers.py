@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests import torchvision_operators  # noqa: F401  (before transformers, which imports torchvision)
 from tests.architectures.architecture import CLASSES, VOCABULARY, Architecture, Sample
 from torch import nn
+
+from interbasin.extras import import_extra
 
 ENCODER = {
     "vocab_size": VOCABULARY,
@@ -59,9 +60,7 @@ def transformers(
     """The class ``name`` of transformers, made from its configuration with ``options``."""
 
     def network() -> nn.Module:
-        import transformers
-
-        model = getattr(transformers, name)
+        model = getattr(import_extra("transformers", f"The architecture {name}", "hf"), name)
         config = model.config_class(**options)
         config.use_cache = False
         config._attn_implementation = attention

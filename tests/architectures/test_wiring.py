@@ -23,7 +23,7 @@ from tests.architectures.zoo import ARCHITECTURES
 from torch import Tensor
 
 from interbasin.errors import WiringError
-from interbasin.networks.wiring import wire
+from interbasin.wiring import wire
 
 # Warnings that networks of other packages raise while they are made, traced and run are not ours.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tests import torchvision_operators  # noqa: F401  (before torchvision)
 from tests.architectures.architecture import CLASSES, Architecture, image
 from torch import nn
+
+from interbasin.extras import import_extra
 
 
 def torchvision(
@@ -20,9 +21,7 @@ def torchvision(
     """
 
     def network() -> nn.Module:
-        from torchvision import models
-
-        make = models
+        make = models = import_extra("torchvision.models", f"The architecture {name}", "timm")
         for part in name.split("."):
             make = getattr(make, part)
         return make(num_classes=CLASSES, **options, **(prepare(models) if prepare else {}))

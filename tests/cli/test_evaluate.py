@@ -13,7 +13,8 @@ from tests.cli.test_frame import failed, run
 from tests.test_storage import left_in
 
 import interbasin as ib
-from interbasin.networks import load_model
+from interbasin.extras import import_extra
+from interbasin.models import load_model
 from interbasin.outcome import Outcome, new_outcome
 
 NETWORKS = """
@@ -67,7 +68,7 @@ def test_the_figures_are_those_of_the_library():
     assert done.exit_code == 0, done.stderr
     printed = json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     a, b = (load_model(one) for one in (A, B))
-    data = ib.data.open_data("digits", like=a.inputs)
+    data = ib.datasets.open_data("digits", like=a.inputs)
     expected = ib.evaluate.barrier(a.model, b.model, data, points=3, path="slerp")
     assert printed["metrics"]["barrier"] == pytest.approx(float(expected))
     assert printed["output"] == "out" and printed == printed | Outcome.load("out").summary()
@@ -114,7 +115,7 @@ def test_batch_norms_are_reset_on_request():
     assert done.exit_code == 0 and "interpolated like weights" not in done.stderr
     assert "between the ends, on 40 samples; the ends keep their own" in done.stderr
     outcome = Outcome.load("reset")
-    assert outcome.request["reset"] == 2 and "estimated anew" in outcome.warnings[0]
+    assert outcome.request["reset"] == 2 and "estimated anew" in outcome.notes[0]
 
 
 def test_images_are_normalised_as_asked():
@@ -174,7 +175,7 @@ def test_options_that_make_no_sense_are_usage_errors(arguments, words):
 
 
 def test_a_language_model_is_measured_on_text(tmp_path):
-    transformers = pytest.importorskip("transformers")
+    transformers = import_extra("transformers", "A language model", "hf")
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<end>": 0, "<unk>": 1, "a": 2, "b": 3, "c": 4}, "<unk>"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

@@ -14,7 +14,7 @@ from tests.test_storage import TOO_LONG, left_in
 
 from interbasin import PairedMoments, fit, maps
 from interbasin.cli.fit import METHODS
-from interbasin.data import streaming
+from interbasin.vectors import moments as vector_moments
 
 OUTPUT = ["fit.json", "map.json", "map.safetensors"]
 
@@ -111,7 +111,7 @@ def test_options_reach_their_fit_and_no_other(method, option, files, tmp_path):
         written = json.loads((tmp_path / "out" / "fit.json").read_text("utf-8"))
         assert written["request"][option] == value
     else:
-        assert f"The {method} fit has no option {option!r}" in failed(done)
+        assert f"{method} has no option {option!r}" in failed(done)
         assert left_in(tmp_path) == ["a.npy", "b.npy"]
 
 
@@ -235,7 +235,7 @@ def test_statistics_and_output_cannot_share_a_folder(flags, files, tmp_path):
 
 
 def test_an_interrupt_while_reading_leaves_no_output(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "_update", interrupted)
+    monkeypatch.setattr(vector_moments, "_update", interrupted)
     done = run("fit", *files, "-o", tmp_path / "out", "--quiet")
     assert done.exit_code == 130 and left_in(tmp_path) == ["a.npy", "b.npy"]
 

@@ -284,7 +284,8 @@ def test_a_signal_while_something_is_imported_waits_until_that_is_done(within, t
     text = swallowing if within == "an import that swallows it" else send
     (tmp_path / "slow.py").write_text(f"exec({text!r})\n" if within == "evaluated text" else text)
     script = (
-        "import sys, interbasin.__main__ as program\n"
+        "import signal, sys, interbasin.__main__ as program\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in the background it is inherited as ignored
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "import interbasin.cli as cli\n"
         "def slow():\n"

@@ -13,8 +13,9 @@ from tests.test_storage import left_in
 
 from interbasin.cli.inspected import LARGEST_CHANGE
 from interbasin.cli.wirings import Line, braces, fixed, fold, share_moved
-from interbasin.networks.models import load_model
-from interbasin.networks.wiring import Group, Reason, Space, Wiring, wire
+from interbasin.extras import import_extra
+from interbasin.models import load_model
+from interbasin.wiring import Group, Reason, Space, Wiring, wire
 
 SOURCE = """
 import torch
@@ -310,7 +311,7 @@ def test_a_check_of_nothing_says_so(nets):
 
 
 def test_a_folder_of_transformers_brings_its_inputs(tmp_path):
-    transformers = pytest.importorskip("transformers")
+    transformers = import_extra("transformers", "A network of transformers", "hf")
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
     config = transformers.LlamaConfig(**sizes, num_key_value_heads=1, vocab_size=40)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
@@ -322,7 +323,6 @@ def test_a_folder_of_transformers_brings_its_inputs(tmp_path):
 
 
 def test_an_architecture_of_timm_is_drawn_at_random():
-    pytest.importorskip("timm")
     found = told("timm:test_vit", "--no-check")
     assert found["model"]["class"] == "VisionTransformer" and found["coverage"] > 0.9
 

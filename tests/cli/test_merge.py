@@ -13,10 +13,11 @@ from tests.cli.test_frame import failed, run, run_apart
 from tests.jobs.merge.networks import saved, tensors
 from tests.test_storage import left_in
 
+from interbasin.checkpoints import open_checkpoint
 from interbasin.cli.merge import DTYPES, METHODS
 from interbasin.jobs.merge import methods
 from interbasin.jobs.merge.merge import DTYPES as KNOWN_DTYPES
-from interbasin.networks import load_model, open_checkpoint
+from interbasin.models import load_model
 
 
 @pytest.fixture(name="folders")

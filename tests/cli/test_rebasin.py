@@ -60,8 +60,8 @@ def test_an_outcome_that_is_itself_a_model(here):
     assert summary["metrics"]["distance_after"] < summary["metrics"]["distance_before"]
     outcome = Outcome.load("out")
     outcome.verify()
-    aligned = ib.networks.load_model("rebasin_nets:small@out").model
-    source = ib.networks.load_model(A).model
+    aligned = ib.models.load_model("rebasin_nets:small@out").model
+    source = ib.models.load_model(A).model
     carried = ib.carry(source, outcome.alignment())
     assert all(torch.equal(one, other) for one, other in zip(aligned.parameters(), carried.parameters(), strict=True))
     inputs = torch.rand(5, 64)
@@ -116,7 +116,7 @@ def test_the_words_to_go_on_with_are_shown_and_work(here):
     summary = json.loads(run(A, B, "-o", "again", "--json").stdout)
     assert summary["use"] == {"model": "rebasin_nets:small@again"}
     for model in ("rebasin_nets:small@out", "rebasin_nets:small@again"):
-        assert ib.networks.load_model(model).checkpoint is not None
+        assert ib.models.load_model(model).checkpoint is not None
     assert not any(line.endswith(" ") for line in found.stdout.split("\n"))
 
 
@@ -144,7 +144,7 @@ def test_folded_networks_are_two_models(here, monkeypatch):
     }
     assert summary["request"]["stay_in_class"] is False and "fold" not in summary["request"]
     for model in summary["use"].values():
-        ib.networks.load_model(model)
+        ib.models.load_model(model)
     mixed = run(summary["use"]["model"], "folded_by_rebasin:network", "-o", "mixed")
     assert mixed.exit_code == 1 and "fold both with --fold." in mixed.stderr
     assert run(summary["use"]["model"], "folded_by_rebasin:network", "-o", "mixed", "--fold").exit_code == 0
@@ -160,7 +160,7 @@ def test_the_help_lists_every_method_with_its_variants():
 
 def test_remarks_are_in_the_words_of_the_command(here):
     for name in ("c", "d"):
-        network = ib.networks.load_model("rebasin_nets:deep", seed=ord(name)).model
+        network = ib.models.load_model("rebasin_nets:deep", seed=ord(name)).model
         save_file(network.state_dict(), f"{name}.safetensors")
     deep = [f"rebasin_nets:deep@{name}.safetensors" for name in ("c", "d")]
     found = run(*deep, "-o", "out", "--sweeps", "1")

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tests.cli.test_frame import failed, run
-from tests.jobs.translate.auditing.worlds import world
+from tests.jobs.translate.audit.worlds import world
 
 from interbasin.cli.translate_audit import _show
 from interbasin.cli.translating import METHODS
 from interbasin.jobs.translate import Translator
-from interbasin.jobs.translate import audit as find_out
+from interbasin.jobs.translate.audit import audit as find_out
 from interbasin.jobs.translate.translator import ALL
 from interbasin.outcome import Outcome
 
@@ -243,14 +243,14 @@ def test_a_bridge_is_built_and_a_threshold_carried_over():
 
 
 def test_a_bridge_of_many_documents_draws_some(monkeypatch):
-    from interbasin.jobs.translate.bridging import thresholds
+    from interbasin.jobs.translate.bridge import thresholds
 
     monkeypatch.setattr(thresholds, "MOST_DOCUMENTS", 200)
     done("fit", "pairs-new.npy", "pairs-old.npy", "--method", "ridge", "-o", "back")
     words = ["--threshold", "0.5", "--old-queries", "q-old.npy", "--new-queries", "q-new.npy", "--documents", "old.npy"]
     shown = done("bridge", "back", *words, "--no-onnx", "--seed", "3", "-o", "bridge")
     said = "Scores are of 120 of 120 queries and 200 of 500 documents, drawn at random (seed 3)."
-    assert said in shown.stderr and said in Outcome.load("bridge").warnings
+    assert said in shown.stderr and said in Outcome.load("bridge").notes
     refused = failed(run("translate", "bridge", "back", *words, "--threshold", "2", "--no-onnx", "-o", "other"))
     assert "None of 24,000 pairs reach the old threshold of 2" in refused and "(--metric)" in refused
     np.save("q-new.npy", np.load("q-new.npy")[1:])

@@ -114,9 +114,9 @@ def test_no_command_repeats_a_password(address):
 
 
 def test_an_interrupt_says_what_is_kept(monkeypatch):
-    import interbasin.data.vectors.stores as stores
+    import interbasin.jobs.translate.apply as application
 
-    whole = stores.translate_vectors
+    whole = application.translate_vectors
 
     def interrupted(*arguments, progress, **options):
         def note(done: int, rows: int) -> None:
@@ -126,7 +126,7 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
 
         return whole(*arguments, progress=note, **options)
 
-    monkeypatch.setattr(stores, "translate_vectors", interrupted)
+    monkeypatch.setattr(application, "translate_vectors", interrupted)
     done = run("translate", "apply", "map", "old.npy", "-o", "new.npy", "--batch-rows", "10")
     assert done.exit_code == 130
     assert done.stderr == "Interrupted; 50 of 100 rows are kept: run the same command to go on.\n"

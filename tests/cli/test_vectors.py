@@ -10,8 +10,8 @@ from tests.cli.test_frame import failed, run, two_files  # noqa: F401  (two_file
 from tests.test_storage import left_in
 
 from interbasin import PairedMoments
-from interbasin.data.vectors.base import Vectors
 from interbasin.statistics import PairedMoments as Moments
+from interbasin.vectors.files.base import Vectors
 
 
 @pytest.fixture

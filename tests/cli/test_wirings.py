@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from interbasin.cli.wirings import fixed
-from interbasin.networks.wiring.groups import Group
-from interbasin.networks.wiring.spaces import Grid, In, Reason, Role, Row, Space, Still
-from interbasin.networks.wiring.wiring import TensorWiring, Wiring
+from interbasin.wiring.axes.groups import Group
+from interbasin.wiring.axes.spaces import Grid, In, Reason, Role, Row, Space, Still
+from interbasin.wiring.wiring import TensorWiring, Wiring
 
 CONSTANT = Reason("constant", "a constant of the network lies along it")
 

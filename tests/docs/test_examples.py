@@ -146,7 +146,13 @@ def test_docstrings_show_what_happens(name, tmp_path, monkeypatch):
     assert doctest.testmod(module, optionflags=FLAGS).failed == 0, "see the captured output"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+PAGE_PARAMETERS = [
+    pytest.param(path, id=str(path.relative_to(ROOT)), marks=[pytest.mark.slow] if path.name != "README.md" else [])
+    for path in PAGES
+]
+
+
+@pytest.mark.parametrize("path", PAGE_PARAMETERS)
 def test_pages_show_what_happens(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_page(path, tmp_path)

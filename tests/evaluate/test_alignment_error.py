@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given, settings
+from tests.activations.examples import by_hand, llama, rows_of, texts
 from tests.evaluate.examples import assert_unchanged, labelled, mlp, state, whole, wiring
 from tests.laws.strategies import SEEDS, orthonormal, well_conditioned
-from tests.networks.recording.examples import by_hand, llama, rows_of, texts
 from torch import nn
 
 import interbasin as ib
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.evaluate import alignment_error
-from interbasin.networks.wiring.wholes import whole_map
+from interbasin.wiring.alignment import whole_map
 
 
 def aligned(seed, kind=ib.maps.Orthogonal, matrix=orthonormal):

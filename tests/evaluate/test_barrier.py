@@ -80,7 +80,7 @@ def test_batch_norms_are_reset_between_the_ends_on_request():
     a, b, data = cnn(0), cnn(1), labelled(shape=(2, 4, 4))
     reset = [x for x, _ in data]
     found = barrier(a, b, data, points=3, reset=reset)
-    middle = ib.networks.reset_batch_norm(ib.interpolate(a, b, 0.5), reset)
+    middle = ib.batch_norm.reset_batch_norm(ib.interpolate(a, b, 0.5), reset)
     wanted = [plainly(a, data)[0], plainly(middle, data)[0], plainly(b, data)[0]]
     assert found.loss == pytest.approx(wanted)
     assert found.loss[1] != pytest.approx(barrier(a, b, data, points=3).loss[1])

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hypothesis import given, settings
+from tests.activations.examples import llama, texts
 from tests.evaluate.examples import labelled, mlp, plainly, wiring
 from tests.laws.strategies import SEEDS, orthonormal
-from tests.networks.recording.examples import llama, texts
 
 import interbasin as ib
 from interbasin.errors import DataError, UnknownNameError, WiringError

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.activations.examples import llama, texts
 from tests.evaluate.examples import assert_unchanged, labelled, mlp, plainly, state, whole
 from tests.laws.strategies import SEEDS
-from tests.networks.recording.examples import llama, texts
 from torch import Tensor, nn
 
 import interbasin as ib

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from sklearn.decomposition import PCA
+from tests.activations.examples import llama, texts
 from tests.evaluate.examples import assert_unchanged, cnn, labelled, mlp, state, whole, wiring
 from tests.laws.strategies import SEEDS
-from tests.networks.recording.examples import llama, texts
 from torch import Tensor
 
 from interbasin.errors import DataError, ShapeError, WiringError

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from hypothesis import given, settings
+from tests.activations.examples import llama, texts
 from tests.evaluate.examples import assert_unchanged, labelled, mlp, plainly, state, wiring
 from tests.laws.strategies import SEEDS, orthonormal
-from tests.networks.recording.examples import llama, texts
 
 import interbasin as ib
 from interbasin.errors import DataError, WiringError

@@ -18,10 +18,11 @@ from tests.test_storage import case, left_in, refused
 from interbasin import PairedMoments, fit, maps
 from interbasin.errors import DataError, FileError, FitError, MapError, MissingExtraError, ShapeError, UnknownNameError
 from interbasin.fit import STATUSES, Fit
+from interbasin.fit.registry import SOLVERS
 from interbasin.maps import Identity
 
 X, Y = rows(30, 4), rows(30, 4, seed=1)
-WITH_GRAMS = [name for name in fit.names() if fit.describe(name).grams]
+WITH_GRAMS = [name for name in fit.names() if "grams" in fit.describe(name).needs]
 EVERY = pytest.mark.parametrize("name", fit.names())
 
 
@@ -127,18 +128,18 @@ def test_an_option_of_another_fit_is_refused_by_name(name):
     solver = fit.describe(name)
     for option in {option for other in fit.names() for option in fit.describe(other).options}:
         if option in solver.options:
-            solver.require_options([option])
+            SOLVERS.require_options(name, {option: 1})
             continue
         users = [other for other in fit.names() if option in fit.describe(other).options]
-        words = (f"The {name} fit has no option {option!r}", *users, *solver.options)
-        refused(lambda option=option: solver.require_options([option]), FitError, words)
+        words = (f"{name} has no option {option!r}", *users, *solver.options)
+        refused(lambda option=option: SOLVERS.require_options(name, {option: 1}), FitError, words)
         with pytest.raises(TypeError, match=option):
             solver.function(X, Y, **{option: None})
 
 
 def test_an_option_of_no_fit_is_refused():
-    words = ("no option 'ridgid'", "no fit does", "ridge")
-    refused(lambda: fit.describe("cca").require_options(["ridge", "ridgid"]), FitError, words)
+    words = ("no option 'ridgid'", "no other method has it", "ridge")
+    refused(lambda: SOLVERS.require_options("cca", {"ridge": 1, "ridgid": 1}), FitError, words)
 
 
 @EVERY

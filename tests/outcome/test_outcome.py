@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from tests.test_storage import TOO_LONG, case, full_disk, interrupt, left_in, refused
 
 import interbasin as ib
-from interbasin import storage
 from interbasin.errors import DataError, FileError, UnknownNameError
-from interbasin.networks import load_model
+from interbasin.models import load_model
 from interbasin.outcome import Outcome, new_outcome, outcome, refuse_outcome_in_the_way
-from interbasin.outcome.abandoned import LOCK, claimed, sweep
 from interbasin.outcome.hashes import files_of
+from interbasin.storage import atomic
+from interbasin.storage.stale import LOCK, claimed, sweep
 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
@@ -64,7 +64,7 @@ def test_an_outcome_comes_back_as_it_was(saved):
     assert found.path("README.md").read_text("utf-8") == "What this is.\n"
     assert found.versions["interbasin"] == ib.__version__ and found.versions["torch"] == torch.__version__
     assert set(found.versions) == {"interbasin", "python", "torch", "numpy"}
-    assert found.seconds >= 0 and found.started.endswith("+00:00") and not found.warnings
+    assert found.seconds >= 0 and found.started.endswith("+00:00") and not found.notes
     found.verify()
 
 
@@ -97,7 +97,7 @@ def test_numbers_and_requests_are_saved_exactly(tmp_path_factory, metrics, colum
     assert repr(found.table("column")["value"]) == repr(column)
     assert repr(found.request["asked"]) == repr(request_)
     odd = [name for name, value in metrics.items() if not math.isfinite(value)]
-    assert len(found.warnings) == bool(odd)
+    assert len(found.notes) == bool(odd)
 
 
 @given(st.lists(st.text(st.characters(blacklist_characters="\r\0", blacklist_categories=["Cs"]))))
@@ -342,7 +342,7 @@ FAULTS = {
     "a text": lambda patch, fault: patch.setattr(Path, "write_text", fault),
     "a hash": lambda patch, fault: patch.setattr("hashlib.file_digest", fault),
     "the flush": lambda patch, fault: patch.setattr(os, "fsync", fault),
-    "the exchange": lambda patch, fault: patch.setattr(storage, "_exchanged", fault),
+    "the exchange": lambda patch, fault: patch.setattr(atomic, "_exchanged", fault),
     "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
 }
 
@@ -380,9 +380,10 @@ def test_an_error_of_the_job_leaves_nothing(tmp_path):
 
 
 SLOW = """
-import sys, time, torch
+import signal, sys, time, torch
 from interbasin.outcome import new_outcome
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which programs in the background inherit as ignored
 with new_outcome(sys.argv[1], job="slow", request={}, force=True) as out:
     out.metrics["barrier"] = 2.0
     out.write_checkpoint({"w": torch.ones(1000)})
@@ -403,12 +404,14 @@ def stop(process: subprocess.Popen[str], how: signal.Signals) -> None:
     process.communicate(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_interrupted_leaves_what_was_there_before(saved, tmp_path):
     stop(start(saved), signal.SIGINT)
     assert left_in(tmp_path) == ["out", *(f"out/{name}" for name in FILES)]
     assert Outcome.load(saved).metrics["barrier"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_tidies_up(saved, tmp_path):
     stop(start(saved), signal.SIGKILL)
     assert Outcome.load(saved).metrics["barrier"] == 1.0
@@ -416,6 +419,7 @@ def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_
     assert [name for name in left_in(tmp_path) if name.startswith(".")] == []
 
 
+@pytest.mark.slow
 def test_what_is_being_filled_is_not_tidied_away(saved, tmp_path):
     process = start(tmp_path / "slow")
     try:
@@ -437,6 +441,7 @@ def test_a_file_system_without_locks_is_never_swept(tmp_path, monkeypatch):
     assert left_in(folder) == []
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full_leaves_nothing(tmp_path):
     """A limit on the size of files is as hard as a full disk, and needs no disk to fill."""
     script = """
@@ -498,12 +503,12 @@ def with_value(key: str, value: object) -> Callable[[Path], object]:
         case("a later version", with_value("version", 2), FileError, "format version 2", "update interbasin"),
         *(
             case(f"no {key}", edit("", lambda d, key=key: d.pop(key)), FileError, f"'{key}' is missing")
-            for key in ("job", "request", "seed", "versions", "inputs", "metrics", "timings", "warnings", "artefacts")
+            for key in ("job", "request", "seed", "versions", "inputs", "metrics", "timings", "notes", "artefacts")
         ),
         case("metrics in words", edit("metrics", lambda m: m.update(x="many")), FileError, "'many' is no number"),
         case("a true metric", edit("metrics", lambda m: m.update(x=True)), FileError, "True is no number"),
         case("a list of metrics", with_value("metrics", []), FileError, "metrics should be a mapping"),
-        case("warnings in a word", with_value("warnings", "x"), FileError, "warnings should be a list"),
+        case("notes in a word", with_value("notes", "x"), FileError, "notes should be a list"),
         case("a job of 3", with_value("job", 3), FileError, "job should be text"),
         case("a seed in words", with_value("seed", "3"), FileError, "seed should be a whole number"),
         case("a strange kind", edit("artefacts", lambda a: a[0].update(kind="x")), FileError, "unknown kind 'x'"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.test_storage import case, left_in, refused
 
 from interbasin import LayerwiseMoments, PairedMoments
@@ -135,3 +138,40 @@ def test_each_kind_of_moments_names_the_other(moments, tmp_path):
 def test_names_of_layers_that_are_no_text_are_refused():
     with pytest.raises(DataError, match=r"names of layers are text, found \(1, 2\)"):
         LayerwiseMoments().update({(1, 2): rows(5, 2)}, {"out": rows(5, 2)})
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 6), st.integers(1, 6), st.booleans(), st.integers(0, 99))
+def test_the_sums_of_affine_images_are_those_of_the_mapped_rows(source, target, grams, seed):
+    x, y = rows(20, 4, seed=seed) + 7, rows(20, 3, seed=seed + 1) - 2
+    (v, a), (w, b) = (
+        (rows(wide, narrow, seed=seed + 2), rows(wide, seed=seed + 3)) for wide, narrow in ((source, 4), (target, 3))
+    )
+    made = LayerwiseMoments()
+    made.update({"x": x[:9]}, {"y": y[:9]})
+    made.update({"x": x[9:]}, {"y": y[9:]})
+    images = made._state.through(
+        {"itself": ("x", None, None), "image": ("x", v, a)}, {"linear": ("y", w, None), "image": ("y", w, b)}, grams
+    )
+    mapped = {"itself": x, "image": x @ v.mT + a}, {"linear": y @ w.mT, "image": y @ w.mT + b}
+    assert images.grams is grams and images.count == 20
+    for names, cross in images.crosses.items():
+        assert cross.shape == (target, mapped[0][names[0]].shape[1])
+        sides = [images.sources[names[0]], images.targets[names[1]]]
+        state = replace(images, sources={"source": sides[0]}, targets={"target": sides[1]})
+        found = PairedMoments._of_state(replace(state, crosses={("source", "target"): cross}))
+        wanted = PairedMoments.of(mapped[0][names[0]], mapped[1][names[1]], grams=grams)
+        for one, other in (
+            (found.cross(), wanted.cross()),
+            (found.cross(centered=False), wanted.cross(centered=False)),
+            (found.mean_source, wanted.mean_source),
+            (found.mean_target, wanted.mean_target),
+            (found.squares_source(), wanted.squares_source()),
+            (found.squares_target(), wanted.squares_target()),
+            *(
+                [(found.gram_source(), wanted.gram_source()), (found.gram_target(), wanted.gram_target())]
+                if grams
+                else []
+            ),
+        ):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10 * float(other.abs().max() + 1))

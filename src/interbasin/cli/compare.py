@@ -8,7 +8,7 @@ import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
 from interbasin.cli.vectors import Column, Keep, RowsPerBatch, SourceVectors, TargetColumn, TargetVectors, collect
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,7 +69,7 @@ def compare(
         "target_width": y.width,
         "similarities": found,
     }
-    title = f"{counted(moments.count, 'row')}, width {x.width} and {y.width}"
+    title = f"{plural(moments.count, 'row')}, width {x.width} and {y.width}"
     rows = [(name, number(value), MEANINGS[name]) for name, value in found.items()]
 
     def show(console: Console) -> None:
@@ -79,6 +79,6 @@ def compare(
     words.result(summary, show)
     if moments.count <= max(x.width, y.width):
         words.remark(
-            f"With {counted(moments.count, 'row')} for {max(x.width, y.width)} units these figures are inflated; give "
+            f"With {plural(moments.count, 'row')} for {max(x.width, y.width)} units these figures are inflated; give "
             "more rows than units."
         )

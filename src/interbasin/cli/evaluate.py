@@ -26,15 +26,15 @@ from interbasin.cli.reading import (
     numbers,
     tokenizer_of,
 )
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
-    from interbasin.data import Batches
-    from interbasin.networks.wiring import Alignment
+    from interbasin.datasets import Batches
     from interbasin.outcome import Outcome
+    from interbasin.wiring import Alignment
 
 __all__ = ["evaluate"]
 
@@ -123,9 +123,9 @@ def evaluate(
     shape = numbers(input_shape, "--input-shape")
     if alignment is not None and original is None:
         raise typer.BadParameter("says what carried --original to A; give both.", param_hint="--alignment")
-    from interbasin.evaluate import between
-    from interbasin.networks import load_model
-    from interbasin.networks.labelled import InputsOnly
+    from interbasin.batches import WithoutLabels
+    from interbasin.jobs.comparison import compare_networks
+    from interbasin.models import load_model
     from interbasin.outcome import refuse_outcome_in_the_way
 
     refuse_outcome_in_the_way(output, force=force)
@@ -154,9 +154,9 @@ def evaluate(
     known = reading.splits
     batches = reading.part(split or ("test" if "test" in known else None), limit)
     training = reading.part("train" if "train" in known else None, None if reset is None else reset * batch_size)
-    inputs = InputsOnly(batches).first()
+    inputs = WithoutLabels(batches).first()
     with words.progress("Evaluating", 100) as done:
-        found = between(
+        found = compare_networks(
             one.model,
             other.model,
             batches,
@@ -170,16 +170,16 @@ def evaluate(
             progress=lambda share: done(round(100 * share)),
         )
     named = {"a": a, "b": b, "data": data, **({"original": original} if original else {})}
-    outcome = found.save(output, request=request, inputs=named, seed=seed, force=force)
+    outcome = found.save(output, request=request, inputs=named, force=force)
     words.result({**outcome.summary(), "output": str(output)}, lambda console: _show(console, outcome, batches, output))
-    for warning in outcome.warnings:
+    for warning in outcome.notes:
         words.remark(warning)
 
 
 def _alignment(folder: Path) -> Alignment:
     """The alignment in a folder of its own, or in that of an outcome."""
-    from interbasin.networks.wiring import Alignment
     from interbasin.outcome import Outcome
+    from interbasin.wiring import Alignment
 
     return Outcome.load(folder).alignment() if (folder / "outcome.json").exists() else Alignment.load(folder)
 
@@ -200,7 +200,7 @@ def _checked_method(method: str) -> Callable[[Any, Batches, int], Callable[[nn.M
 def _show(console: Console, outcome: Outcome, batches: Batches, output: Path) -> None:
     metrics = outcome.metrics
     rows = [(name, number(metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in metrics]
-    console.print(f"{batches.samples.name}: {counted(batches.count, 'sample')}")
+    console.print(f"{batches.samples.name}: {plural(batches.count, 'sample')}")
     console.print(table(("figure", "value", "meaning"), rows, words=(0, 2)))
     errors = "alignment_error_relative."
     spaces = [name.removeprefix(errors) for name in metrics if name.startswith(errors)]

@@ -9,8 +9,8 @@ import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
 from interbasin.cli.vectors import Column, Keep, RowsPerBatch, SourceVectors, TargetColumn, TargetVectors, collect
-from interbasin.counting import counted
 from interbasin.errors import FileError
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +72,7 @@ def fit(
       interbasin fit a.npy b.npy --method cca --power 0.25 --statistics seen -o map --json
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    from interbasin.fit import describe
+    from interbasin.fit.registry import describe, needs_grams, rehearse
     from interbasin.maps.files import HOLDS
     from interbasin.storage import refuse_what_is_in_the_way
 
@@ -92,7 +92,7 @@ def fit(
     }
     options = {name: value for name, value in given.items() if value is not None}
     # Whatever is wrong with the request is said before hours of reading, not after.
-    solver.rehearse(options)
+    rehearse(solver, options)
     refuse_what_is_in_the_way(output, HOLDS, force=force)
     _keep_apart(output, statistics)
     x, y, moments = collect(
@@ -101,7 +101,7 @@ def fit(
         target,
         column=column,
         target_column=target_column,
-        grams=solver.grams_to_measure(options),
+        grams=needs_grams(solver, options),
         rows_per_batch=rows_per_batch,
         keep=statistics,
     )
@@ -152,7 +152,7 @@ def _show(console: Console, found: Fit, rows: int, output: Path) -> None:
         ("rows", f"{rows:,}"),
         ("residual", f"{number(found.residual)}  (||m(x) - y|| / ||y||)"),
         ("explained", f"{number(found.explained)}  (share of the target's variance about its mean)"),
-        ("status", found.status + (f" after {counted(found.steps, 'step')}" if found.steps > 1 else "")),
+        ("status", found.status + (f" after {plural(found.steps, 'step')}" if found.steps > 1 else "")),
         ("written to", str(output)),
     ]
     console.print(table(("", ""), [("method", found.method), *facts], words=(0, 1)))

@@ -11,13 +11,13 @@ import typer
 
 from interbasin.cli.inspected import Seen, dtype_name
 from interbasin.cli.output import Debug, Json, Output, Quiet, foreign_code, number, shortened
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from interbasin.networks.models import LoadedModel
-    from interbasin.networks.wiring import Wiring
+    from interbasin.models import LoadedModel
+    from interbasin.wiring import Wiring
 
 __all__ = ["inspect"]
 
@@ -83,9 +83,9 @@ def inspect(
     shape = _shape(input_shape)
     if each and not check:
         raise typer.BadParameter("asks for the check a space at a time, and --no-check for none.", param_hint="--each")
-    from interbasin.networks.models import load_model
-    from interbasin.networks.wiring import wire
+    from interbasin.models import load_model
     from interbasin.storage import refuse_what_is_in_the_way
+    from interbasin.wiring import wire
 
     if output is not None:
         refuse_what_is_in_the_way(output, ("wiring",), force=force)
@@ -181,6 +181,6 @@ def _remark(words: Output, seen: Seen, seconds: Mapping[str, float]) -> None:
         )
     if seen.loaded.unused:
         words.remark(
-            f"This network has no use for {counted(len(seen.loaded.unused), 'tensor')} of the weights (--no-strict)."
+            f"This network has no use for {plural(len(seen.loaded.unused), 'tensor')} of the weights (--no-strict)."
         )
     words.remark("; ".join(f"{what} {taken:.1f} s" for what, taken in seconds.items()) + ".")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin.cli.output import number, print_table
 from interbasin.cli.wirings import Fixed, Line, fixed, fold, share_moved, tensors_at
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
     from torch import nn
 
-    from interbasin.networks.models import LoadedModel
-    from interbasin.networks.wiring import Wiring
+    from interbasin.models import LoadedModel
+    from interbasin.wiring import Wiring
 
 __all__ = ["LARGEST_CHANGE", "Seen", "dtype_name"]
 
@@ -64,7 +64,7 @@ class Seen:
 
     def summary(self) -> dict[str, Any]:
         """All of it in JSON's own types."""
-        from interbasin.networks.wiring.notation import line
+        from interbasin.wiring.axes.notation import line
 
         loaded, wiring = self.loaded, self.wiring
         found: dict[str, Any] = {
@@ -111,7 +111,7 @@ class Seen:
             names = self.wiring.unused if self.everything else self.wiring.unused[:LISTED]
             more = len(self.wiring.unused) - len(names)
             console.print(
-                f"{counted(len(self.wiring.unused), 'tensor')} that the call did not touch: {', '.join(names)}"
+                f"{plural(len(self.wiring.unused), 'tensor')} that the call did not touch: {', '.join(names)}"
                 + (f" and {more} more (--all)." if more else "."),
                 soft_wrap=True,
             )

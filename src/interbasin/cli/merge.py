@@ -10,7 +10,7 @@ import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, foreign_code, print_table
 from interbasin.cli.reading import DATA, BatchSize, Column, Mean, Reading, Std, model_in, numbers, tokenizer_of
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -119,7 +119,7 @@ def merge(
     first = open_model(models[0])
     batches = None
     if data is not None and reset is not None:
-        from interbasin.networks import load_model
+        from interbasin.models import load_model
 
         with foreign_code():
             like = load_model(models[0]).inputs
@@ -165,7 +165,7 @@ def _show(console: Console, made: MergeResult, usable: str | None) -> None:
         ("tensors", f"{metrics['tensors']:,}, of which {metrics['tensors_unchanged']:,} are the same in all"),
         (
             "numbers",
-            f"{metrics['parameters']:,} ({metrics['bytes'] / 1e6:,.1f} MB in {counted(int(metrics['files']), 'file')})",
+            f"{metrics['parameters']:,} ({metrics['bytes'] / 1e6:,.1f} MB in {plural(int(metrics['files']), 'file')})",
         ),
         ("seconds", f"{made.seconds:.2f}"),
         ("written to", str(made.path)),

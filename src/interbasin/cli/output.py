@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from interbasin.errors import InterbasinError
-from interbasin.secrecy import hide_secrets
+from interbasin.text import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,7 +86,7 @@ class Commands(TyperGroup):
             # Typer's usage errors carry an exit code of their own and a message that names the option.
             if hasattr(error, "exit_code"):
                 if isinstance(getattr(error, "message", None), str):
-                    error.message = hide_secrets(error.message)  # type: ignore[attr-defined]
+                    error.message = redact(error.message)  # type: ignore[attr-defined]
                 raise
             if wants(ctx, "debug"):
                 raise
@@ -147,7 +147,7 @@ def _interrupted(error: KeyboardInterrupt) -> typer.Exit:
 
 def _complain(ctx: Any, error: BaseException, message: str) -> None:
     """Say what went wrong, in one line; where JSON was asked for, there too."""
-    said = shortened(hide_secrets(message))
+    said = shortened(redact(message))
     if wants(ctx, "json"):
         print(json.dumps({"error": type(error).__name__, "message": said}))
     print(f"Error: {said}", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from interbasin.data import Batches
+    from interbasin.datasets import Batches
 
 __all__ = [
     "DATA",
@@ -70,13 +70,13 @@ class Reading:
     @property
     def splits(self) -> tuple[str, ...]:
         """The parts that the data come in, if they do."""
-        from interbasin.data import splits_of
+        from interbasin.datasets import splits_of
 
         return splits_of(self.data)
 
     def part(self, name: str | None, limit: int | None = None) -> Batches:
         """Batches of one part, or of at most ``limit`` samples of it, drawn with the seed."""
-        from interbasin.data import open_data
+        from interbasin.datasets import open_data
 
         return open_data(
             self.data,
@@ -110,7 +110,7 @@ def numbers(text: str | None, option: str) -> list[float] | None:
 
 def tokenizer_of(model: str) -> str | None:
     """Where the tokenizer of a network is, if it is one of transformers."""
-    from interbasin.networks.models import parse_model
+    from interbasin.models import parse_model
 
     name = parse_model(model)
     return name.name if name.kind in ("folder", "hub", "adapter") else None

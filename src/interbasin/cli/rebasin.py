@@ -161,12 +161,12 @@ def rebasin(
     means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
     shape = numbers(input_shape, "--input-shape")
     sizes = None if shape is None else [int(size) for size in shape]
+    from interbasin.batches import split_batch
     from interbasin.errors import DataError
     from interbasin.jobs.rebasin import rebasin as align
     from interbasin.jobs.rebasin.leaving import leave
     from interbasin.jobs.rebasin.methods import chosen
-    from interbasin.networks import load_model
-    from interbasin.networks.labelled import parted
+    from interbasin.models import load_model
     from interbasin.outcome import refuse_outcome_in_the_way
 
     chosen(method, variant, has_data=data is not None, has_labels=data is not None)
@@ -201,7 +201,7 @@ def rebasin(
             test = reading.part("test" if "test" in known else None)
             if reset:
                 resets = reading.part("train" if "train" in known else None, reset * batch_size)
-        labelled = train is not None and parted(next(iter(train)))[1] is not None
+        labelled = train is not None and split_batch(next(iter(train)))[1] is not None
         result = align(
             one.model,
             other.model,
@@ -230,7 +230,7 @@ def rebasin(
         {**outcome.summary(), "output": str(output), "use": usable},
         lambda console: _show(console, outcome, output, usable),
     )
-    for warning in outcome.warnings:
+    for warning in outcome.notes:
         told.remark(warning)
 
 

@@ -19,7 +19,7 @@ from interbasin.cli.translate_fit import fit
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from interbasin.jobs.translate.applying import Applied
+    from interbasin.jobs.translate.apply import Applied
 
 __all__ = ["translate"]
 
@@ -101,12 +101,13 @@ def apply(
           -o 'postgresql:?table=t&column=new'
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    from interbasin.data.vectors.stores import parse_address, translate_vectors
     from interbasin.jobs.translate import Card, Translator
+    from interbasin.jobs.translate.apply import translate_vectors
+    from interbasin.vectors.stores import parse_uri
 
     fitted = Translator.load(translator)
     given = {"source_model": model, "metric": metric}
-    named = parse_address(vectors, column=column, table=table, key=key).shown
+    named = parse_uri(vectors, column=column, table=table, key=key).shown
     fitted.card_.refuse_others(Card.of(given), f"The vectors in {named}")
     kept = (0, 0)
     with contextlib.ExitStack() as stack:
@@ -143,7 +144,7 @@ def apply(
                 raise KeyboardInterrupt(said) from error
             raise
     words.result(made.summary(), lambda console: _show(console, made))
-    for remark in made.remarks:
+    for remark in made.notes:
         words.remark(remark)
 
 

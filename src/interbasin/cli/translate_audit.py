@@ -12,7 +12,7 @@ import typer
 
 from interbasin.cli.output import Debug, Json, Output, Quiet, print_table, table
 from interbasin.cli.translating import Column, Force, Seed, matrix, request_of, rows_in, whole_numbers
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,8 +90,8 @@ def audit(
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     counts = whole_numbers(curve, "--curve")
-    from interbasin.data.labels import read_labels, read_lines
-    from interbasin.jobs.translate import audit as find_out
+    from interbasin.datasets.labels import read_labels, read_lines
+    from interbasin.jobs.translate.audit import audit as find_out
     from interbasin.outcome import refuse_outcome_in_the_way
 
     refuse_outcome_in_the_way(output, force=force)
@@ -153,24 +153,24 @@ def audit(
         ],
         "output": str(output),
     }
-    for warning in outcome.warnings:  # first, so that the verdict is what a screen ends with
+    for warning in outcome.notes:  # first, so that the verdict is what a screen ends with
         words.remark(warning)
     words.result(summary, lambda console: _show(console, found, outcome, output, everything=everything))
 
 
 def _refuse_other_count(option: str, named: int, items: Path, column: str | None) -> None:
-    from interbasin.data import open_vectors
+    from interbasin.vectors import open_vectors
 
     rows = open_vectors(items, column=column if items.suffix.lower() != ".npy" else None).rows
     if named != rows:
-        message = f"names {counted(named, 'item')}, and {items} has {counted(rows, 'row')}; give a line for each."
+        message = f"names {plural(named, 'item')}, and {items} has {plural(rows, 'row')}; give a line for each."
         raise typer.BadParameter(message, param_hint=option)
 
 
 @contextmanager
 def _missing_written(output: Path) -> Iterator[None]:
     """Leave the numbers of documents that a pool lacks in a file beside OUTPUT: a message cannot hold them."""
-    from interbasin.jobs.translate.auditing.pool import IncompletePoolError
+    from interbasin.jobs.translate.audit.inputs import IncompletePoolError
 
     try:
         yield

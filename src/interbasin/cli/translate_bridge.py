@@ -13,7 +13,7 @@ from interbasin.cli.translating import Column, Force, Metric, Seed, matrix, requ
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from interbasin.jobs.translate.bridging import Decisions, MatchedThreshold
+    from interbasin.jobs.translate.bridge import Decisions, MatchedThreshold
     from interbasin.outcome import Outcome
 
 __all__ = ["bridge"]
@@ -70,22 +70,22 @@ def bridge(
             f"is one of {', '.join(TRANSLATED)}, and got {translates!r}.", param_hint="--translates"
         )
     from interbasin.jobs.translate import Translator
-    from interbasin.jobs.translate import bridge as bridged
+    from interbasin.jobs.translate.bridge import bridge as bridged
     from interbasin.outcome import refuse_outcome_in_the_way
 
     refuse_outcome_in_the_way(output, force=force)
     fitted = Translator.load(translator)
-    scores, matched, remarks = None, None, []
+    scores, matched, notes = None, None, []
     inputs: dict[str, Any] = {"translator": translator}
     if old_queries is not None and new_queries is not None and documents is not None:
-        from interbasin.jobs.translate.bridging import drawn_rows, matched_threshold, recalibrated
+        from interbasin.jobs.translate.bridge import drawn_rows, matched_threshold, recalibrated
 
         inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
         compared = metric or fitted.card_.metric or "cosine"
         old, new, index = matrix(old_queries, column), matrix(new_queries, column), matrix(documents, column)
         some, kept = drawn_rows(len(old), len(index), seed)
         if len(some) < len(old) or len(kept) < len(index):
-            remarks.append(
+            notes.append(
                 f"Scores are of {len(some):,} of {len(old):,} queries and {len(kept):,} of {len(index):,} documents, "
                 f"drawn at random (seed {seed})."
             )
@@ -98,12 +98,12 @@ def bridge(
             if threshold is not None:
                 matched = matched_threshold(old, index, asked, stored, threshold, metric=compared)
     found = bridged(fitted, scores=scores, threshold=matched)
-    outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, remarks=remarks, force=force)
+    outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, notes=notes, force=force)
     summary = {**outcome.summary(), "output": str(output)}
     if matched is not None:
         summary["threshold"] = matched.to_json()
     words.result(summary, lambda console: _show(console, outcome, matched, output))
-    for remark in outcome.warnings:
+    for remark in outcome.notes:
         words.remark(remark)
 
 

@@ -48,14 +48,14 @@ def doctor(
       interbasin translate doctor 'lance://store/documents' -o out
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    from interbasin.data.vectors.stores import parse_address
-    from interbasin.data.vectors.stores.opening import open_rows
-    from interbasin.jobs.translate import doctor as examined
+    from interbasin.jobs.translate.doctor import doctor as examined
     from interbasin.outcome import refuse_outcome_in_the_way
+    from interbasin.vectors.stores import parse_uri
+    from interbasin.vectors.stores.opening import open_rows
 
     if output is not None:
         refuse_outcome_in_the_way(output, force=force)
-    address = parse_address(vectors, column=column)
+    address = parse_uri(vectors, column=column)
     rows = open_rows(address)
     with words.progress("Reading rows", rows.rows) as done:
         found = examined(rows, seed=seed, progress=done)

@@ -20,7 +20,7 @@ from interbasin.cli.translating import (
     request_of,
 )
 from interbasin.cli.vectors import SourceVectors, TargetColumn, TargetVectors
-from interbasin.counting import counted
+from interbasin.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,9 +87,9 @@ def evaluate(
 
 
 def _show(console: Console, found: HeldOut, output: Path | None) -> None:
-    from interbasin.jobs.translate.evaluating import MEANINGS
+    from interbasin.jobs.translate.evaluate import MEANINGS
 
-    console.print(counted(found.pairs, "pair"))
+    console.print(plural(found.pairs, "pair"))
     plain = bool(found.untranslated)
     columns = ("figure", "translated", *(("as it is",) if plain else ()), "meaning")
     rows = [

@@ -115,7 +115,7 @@ def fit(
         inputs |= {"source_queries": queries[0], "target_queries": queries[1]}
     outcome = found.save(output, request=request_of(ctx), inputs=inputs, force=force)
     words.result({**outcome.summary(), "output": str(output)}, lambda console: _show(console, found, output))
-    for warning in outcome.warnings:
+    for warning in outcome.notes:
         words.remark(warning)
 
 

@@ -50,7 +50,7 @@ def matrix(path: Path, column: str | None = None) -> NDArray[Any]:
     """All vectors of a file: of a ``.npy`` file mapped into memory, of others read."""
     import numpy as np
 
-    from interbasin.data import default_rows_per_batch, open_vectors
+    from interbasin.vectors import default_rows_per_batch, open_vectors
 
     opened = open_vectors(path, column=column if path.suffix.lower() != ".npy" else None)
     if opened.format == "npy":
@@ -66,7 +66,7 @@ def rows_in(path: Path) -> NDArray[np.int64]:
     """Numbers of rows: a ``.npy`` file, or text with one a line."""
     import numpy as np
 
-    from interbasin.data.labels import read_lines
+    from interbasin.datasets.labels import read_lines
     from interbasin.errors import DataError, FileError
 
     if path.suffix.lower() == ".npy":

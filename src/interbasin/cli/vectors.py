@@ -10,8 +10,8 @@ import typer
 from interbasin.cli.output import Output
 
 if TYPE_CHECKING:
-    from interbasin.data import Vectors
     from interbasin.statistics import PairedMoments
+    from interbasin.vectors import Vectors
 
 __all__ = ["Column", "Keep", "RowsPerBatch", "SourceVectors", "TargetColumn", "TargetVectors", "collect"]
 
@@ -51,7 +51,7 @@ def collect(
     keep: Path | None,
 ) -> tuple[Vectors, Vectors, PairedMoments]:
     """Open two files and stream their moments, with a progress bar."""
-    from interbasin.data import moments_of_files, open_vectors
+    from interbasin.vectors import moments_of_files, open_vectors
 
     x = open_vectors(source, column=column)
     y = open_vectors(target, column=target_column or column)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interbasin.networks.wiring import Reason, Space, Wiring
-    from interbasin.networks.wiring.spaces import Axis
+    from interbasin.wiring import Reason, Space, Wiring
+    from interbasin.wiring.axes.spaces import Axis
 
 __all__ = ["Fixed", "Line", "fixed", "fold", "share_moved", "tensors_at"]
 
@@ -114,7 +114,7 @@ def share_moved(wiring: Wiring, sizes: Mapping[str, int]) -> float:
 
 def _moving(axis: Axis, wiring: Wiring) -> float:
     """The share of an axis that lies in spaces that move."""
-    from interbasin.networks.wiring.spaces import Each, Grid, In, Row
+    from interbasin.wiring.axes.spaces import Each, Grid, In, Row
 
     if isinstance(axis, In):
         return float(not wiring.spaces[axis.space].is_fixed)
@@ -152,7 +152,7 @@ class Fixed:
 
 def fixed(wiring: Wiring, sizes: Mapping[str, int]) -> list[Fixed]:
     """All axes that do not move, by reason: first what lowers the coverage, and of equals what holds more."""
-    from interbasin.networks.wiring.spaces import BOUNDARY, Reason, Still, leaves
+    from interbasin.wiring.axes.spaces import BOUNDARY, Reason, Still, leaves
 
     unsaid = Reason("unknown", "no reason was noted")
     # Reason and whether it lowers the coverage -> tensor -> axis -> share of the axis.

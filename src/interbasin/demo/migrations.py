@@ -9,7 +9,7 @@ from torch import nn
 
 from interbasin.demo.networks import Pair
 from interbasin.demo.translations import ANCHORS
-from interbasin.jobs.translate import audit
+from interbasin.jobs.translate.audit import audit
 from interbasin.randomness import generator_of
 
 __all__ = ["RIGHT", "Migration", "migration"]

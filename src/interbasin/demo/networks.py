@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from interbasin.data import load_digits
+from interbasin.datasets import load_digits
 from interbasin.randomness import generator_of
 
 __all__ = ["BATCH", "EPOCHS", "WIDTH", "Pair", "share_right", "trained_pair"]

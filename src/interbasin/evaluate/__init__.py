@@ -2,7 +2,6 @@
 
 from interbasin.evaluate.alignment_error import AlignmentError, SpaceError, alignment_error
 from interbasin.evaluate.barrier import Barrier, barrier
-from interbasin.evaluate.between import Between, between
 from interbasin.evaluate.cka import LayerSimilarity, cka
 from interbasin.evaluate.cycle import cycle, cycle_errors
 from interbasin.evaluate.distance import Distance, distance
@@ -16,7 +15,6 @@ from interbasin.evaluate.self_change import self_change
 __all__ = [
     "AlignmentError",
     "Barrier",
-    "Between",
     "Bootstrap",
     "Coordinates",
     "Distance",
@@ -33,7 +31,6 @@ __all__ = [
     "accuracy",
     "alignment_error",
     "barrier",
-    "between",
     "cka",
     "cycle",
     "cycle_errors",

@@ -8,16 +8,16 @@ from typing import Any, Literal
 
 from torch import nn
 
+from interbasin.activations import record
+from interbasin.activations.choose import standing
+from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.measured import Measured
 from interbasin.maps import Map
-from interbasin.networks.labelled import BATCH_SIZE, InputsOnly, for_evaluation
-from interbasin.networks.recording import record
-from interbasin.networks.recording.choosing import standing
-from interbasin.networks.recording.progress import Progress
-from interbasin.networks.wiring import Alignment, Wiring
-from interbasin.networks.wiring.wholes import whole_map
 from interbasin.statistics import PairedMoments, mean_cosine, residual_energy
+from interbasin.wiring import Alignment, Wiring
+from interbasin.wiring.alignment import whole_map
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["AlignmentError", "SpaceError", "alignment_error"]
 
@@ -96,8 +96,8 @@ def alignment_error(
     maps = {name: whole_map(alignment, name) for name in names}
     grams = not all(one.is_isometric and one.rank == one.source_width for one in maps.values())
     recording = record(
-        (for_evaluation(source), for_evaluation(target)),
-        InputsOnly(data, batch_size),
+        (copy_for_evaluation(source), copy_for_evaluation(target)),
+        WithoutLabels(data, batch_size),
         names,
         wirings=(alignment.wiring, alignment.wiring if wiring is None else wiring),
         at=at,

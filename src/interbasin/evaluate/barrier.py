@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from interbasin.batch_norm import reset_batch_norm
+from interbasin.batches import BATCH_SIZE, Progress, progress_bar, require_reiterable, whole_number
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import Performance, measured
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.labelled import BATCH_SIZE, for_evaluation, refuse_once_only
-from interbasin.networks.normalisation import reset_batch_norm
-from interbasin.networks.paths import interpolate
-from interbasin.networks.recording.batches import whole_number
-from interbasin.networks.recording.progress import Progress, telling
+from interbasin.paths import interpolate
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["Barrier", "barrier"]
 
@@ -113,11 +112,11 @@ def barrier(
     if count < 2:
         raise DataError(f"Asked for a barrier over {points!r} points; give a whole number of at least two, the ends.")
     chord = _chord(ends)
-    refuse_once_only(data, "A barrier")
-    refuse_once_only(reset, "A barrier with reset=")
+    require_reiterable(data, "A barrier")
+    require_reiterable(reset, "A barrier with reset=")
     grid = [point / (count - 1) for point in range(count)]
     found = []
-    with telling(progress, range(count + len(chord or ())), silent=False, what="barrier") as tell:
+    with progress_bar(progress, range(count + len(chord or ())), silent=False, what="barrier") as tell:
         for position, t in enumerate(grid):
             # What is not finite shows in the curve, and has to be there to be seen.
             network = interpolate(a, b, t, path, finite=False)
@@ -131,7 +130,7 @@ def barrier(
             known = {id(a): own[0], id(b): own[1]}
             hung = []
             for position, end in enumerate(chord):
-                hung.append(known.get(id(end)) or measured(for_evaluation(end), data, loss, batch_size))
+                hung.append(known.get(id(end)) or measured(copy_for_evaluation(end), data, loss, batch_size))
                 tell(count + position + 1)
             outer = (hung[0], hung[1])
     metrics = _figures(grid, found, own, "")

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from interbasin.networks.labelled import BATCH_SIZE, InputsOnly, for_evaluation, refuse_once_only
-from interbasin.networks.recording import record
-from interbasin.networks.recording.choosing import standing
-from interbasin.networks.recording.progress import Progress
-from interbasin.networks.recording.tokens import Tokens
-from interbasin.networks.wiring import Wiring, wire
+from interbasin.activations import record
+from interbasin.activations.choose import standing
+from interbasin.activations.tokens import Tokens
+from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels, require_reiterable
+from interbasin.wiring import Wiring, wire
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["LayerSimilarity", "cka"]
 
@@ -55,9 +55,9 @@ def cka(
         progress: True for a bar on stderr, or a function that is told how many batches are done.
     """
     if wirings is None:
-        refuse_once_only(data, "CKA without wirings=")
-    copies = for_evaluation(source), for_evaluation(target)
-    inputs = InputsOnly(data, batch_size)
+        require_reiterable(data, "CKA without wirings=")
+    copies = copy_for_evaluation(source), copy_for_evaluation(target)
+    inputs = WithoutLabels(data, batch_size)
     if wirings is None:
         first = inputs.first()
         wirings = wire(copies[0], first), wire(copies[1], first)

@@ -15,14 +15,14 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from interbasin.batches import BATCH_SIZE, require_reiterable
 from interbasin.errors import DataError, UnknownNameError, WiringError
 from interbasin.evaluate.distance import distance
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import performance
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.labelled import BATCH_SIZE, refuse_once_only
-from interbasin.networks.wiring import Alignment
-from interbasin.networks.wiring.wholes import whole_map
+from interbasin.wiring import Alignment
+from interbasin.wiring.alignment import whole_map
 
 __all__ = ["Aligned", "cycle", "cycle_errors"]
 
@@ -77,7 +77,7 @@ def cycle(
             f"align is a function of a source and a target, found a {type(align).__name__}; give one that calls "
             "interbasin.rebasin with the method."
         )
-    refuse_once_only(data, "Cycle consistency")
+    require_reiterable(data, "Cycle consistency")
     there = align(a, b)
     metrics: dict[str, float] = {}
     if "return" in kinds:

@@ -9,18 +9,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from interbasin.activations import record
+from interbasin.activations.choose import choose, standing
+from interbasin.activations.forward import listen
+from interbasin.activations.pairing import masks_of
+from interbasin.activations.places import Reading
+from interbasin.activations.tokens import pool_tokens
+from interbasin.batches import (
+    BATCH_SIZE,
+    Progress,
+    WithoutLabels,
+    as_batches,
+    call_arguments,
+    device_of,
+    require_reiterable,
+    split_batch,
+    whole_number,
+)
 from interbasin.errors import DataError
-from interbasin.networks.labelled import BATCH_SIZE, InputsOnly, for_evaluation, parted, refuse_once_only
-from interbasin.networks.recording import record
-from interbasin.networks.recording.batches import arguments, batches_of, device_of, whole_number
-from interbasin.networks.recording.choosing import choose, standing
-from interbasin.networks.recording.hooks import Listener
-from interbasin.networks.recording.masks import masks_of
-from interbasin.networks.recording.progress import Progress
-from interbasin.networks.recording.readings import Reading
-from interbasin.networks.recording.tokens import pooled
-from interbasin.networks.wiring import Wiring, wire
 from interbasin.statistics import PairedMoments
+from interbasin.wiring import Wiring, wire
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["Coordinates", "pca"]
 
@@ -83,9 +92,9 @@ def pca(
         )
     if whole_number(samples) < 1:
         raise DataError(f"Asked for the coordinates of {samples!r} samples; give a whole number of at least one.")
-    refuse_once_only(data, "PCA")
-    copies = {name: for_evaluation(network) for name, network in networks.items()}
-    inputs = InputsOnly(data, batch_size)
+    require_reiterable(data, "PCA")
+    copies = {name: copy_for_evaluation(network) for name, network in networks.items()}
+    inputs = WithoutLabels(data, batch_size)
     known = wire(next(iter(copies.values())), inputs.first()) if wiring is None else wiring
     wanted = list(standing(known, at)) if spaces is None else list(spaces)
     moments = {
@@ -136,8 +145,8 @@ def _samples(
     taken: dict[tuple[str, str], list[Tensor]] = {(name, space): [] for name in networks for space in readings}
     labels: dict[str, list[Tensor]] = {space: [] for space in readings}
     left = dict.fromkeys(readings, samples)
-    for batch in batches_of(data, batch_size):
-        inputs, wanted = parted(batch)
+    for batch in as_batches(data, batch_size):
+        inputs, wanted = split_batch(batch)
         chosen: dict[str, Tensor] = {}
         for name, network in networks.items():
             for space, (rows, counting) in _rows(network, inputs, readings, pool, name).items():
@@ -167,14 +176,14 @@ def _rows(
     found: dict[str, tuple[Tensor, Tensor]] = {}
 
     def take(reading: Reading, values: Tensor) -> None:
-        mask = masks.fitting(reading.place.module, values.shape[:-1])
+        mask = None if masks is None else masks.fitting(reading.place.module, values.shape[:-1])
         if pool is not None:
-            values = pooled(values, pool, mask)
+            values = pool_tokens(values, pool, mask)
             mask = None if mask is None else mask.flatten(1).any(dim=1)
         rows = values.flatten(0, -2).clone()  # the network may write over what it gave
         counting = torch.arange(len(rows)) if mask is None else mask.flatten().nonzero().flatten().cpu()
         found[spaces[reading]] = (rows, counting)
 
-    with Listener(network, list(spaces), take, f"{type(network).__name__} ({name})") as listener:
-        listener.forward(*arguments(network, inputs, None, device))
+    with listen(network, spaces, take, f"{type(network).__name__} ({name})") as listener:
+        listener.forward(*call_arguments(network, inputs, device))
     return found

@@ -8,11 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interbasin.batches import (
+    BATCH_SIZE,
+    Progress,
+    as_batches,
+    call_arguments,
+    count_inputs,
+    outputs_of,
+    progress_bar,
+    split_batch,
+)
 from interbasin.errors import DataError
 from interbasin.evaluate.scores import Loss, score
-from interbasin.networks.labelled import BATCH_SIZE, for_evaluation, outputs_of, parted
-from interbasin.networks.recording.batches import arguments, batches_of, leading
-from interbasin.networks.recording.progress import Progress, telling
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["Performance", "accuracy", "loss", "measured", "performance"]
 
@@ -56,7 +64,7 @@ def performance(
         >>> performance(model, [(torch.eye(2), torch.tensor([0, 0]))]).accuracy
         0.5
     """
-    return measured(for_evaluation(model), data, loss, batch_size, progress)
+    return measured(copy_for_evaluation(model), data, loss, batch_size, progress)
 
 
 def loss(model: nn.Module, data: Any, loss: Loss | None = None, *, progress: Progress = None) -> float:
@@ -84,13 +92,13 @@ def measured(
             f"The loss is a function of what the network gives and the labels, found a {type(loss).__name__}; give "
             "one, or None for cross-entropy."
         )
-    batches = batches_of(data, batch_size)
+    batches = as_batches(data, batch_size)
     losses, met = [], 0
     count = labels = weight = 0.0
     classes = True
-    with telling(progress, batches, silent=False, what="evaluating") as tell, torch.inference_mode():
+    with progress_bar(progress, batches, silent=False, what="evaluating") as tell, torch.inference_mode():
         for index, batch in enumerate(batches):
-            inputs, wanted = parted(batch)
+            inputs, wanted = split_batch(batch)
             outputs = outputs_of(network, inputs, index)
             size = _size(network, inputs, wanted)
             one = score(outputs, wanted, inputs, size, index, loss)
@@ -108,7 +116,7 @@ def measured(
 
 def _size(network: nn.Module, inputs: Any, labels: Any) -> int:
     """How many samples a batch holds."""
-    held = leading(*arguments(network, inputs, None, None))
+    held = count_inputs(*call_arguments(network, inputs, None))
     if held is None and isinstance(labels, Tensor) and labels.ndim:
         held = len(labels)
     return 1 if held is None else held

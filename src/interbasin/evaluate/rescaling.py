@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.arrays import Array, as_tensor
+from interbasin.batches import require_reiterable
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.evaluate.performance import Performance, measured
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.labelled import for_evaluation
+from interbasin.wiring.trace.copying import copy_for_evaluation
 
 __all__ = ["Norms", "Rescaling", "norms", "rescaled"]
 
@@ -78,7 +79,8 @@ def rescaled(
         DataError: if there is no factor, or one is not finite, or a module is not called or gives no tensor.
     """
     names = (modules,) if isinstance(modules, str) else tuple(modules)
-    network = for_evaluation(model)
+    require_reiterable(data, "Rescaling")
+    network = copy_for_evaluation(model)
     known = dict(network.named_modules())
     for name in names:
         if name not in known:

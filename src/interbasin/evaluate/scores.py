@@ -19,7 +19,7 @@ from torch import Tensor
 
 from interbasin.arrays import working_dtype
 from interbasin.errors import DataError, ShapeError
-from interbasin.networks.wiring.tracing import output_tensors
+from interbasin.wiring.trace.tracing import output_tensors
 
 __all__ = ["Loss", "Score", "mean_loss", "score"]
 

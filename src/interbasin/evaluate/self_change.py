@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from interbasin.batches import BATCH_SIZE, Progress, require_reiterable
 from interbasin.errors import WiringError
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import performance
 from interbasin.evaluate.scores import Loss
-from interbasin.networks.labelled import BATCH_SIZE, refuse_once_only
-from interbasin.networks.recording.progress import Progress
-from interbasin.networks.wiring import Alignment
+from interbasin.wiring import Alignment
 
 __all__ = ["round_off", "self_change"]
 
@@ -43,7 +42,7 @@ def self_change(
     Raises:
         WiringError: if the alignment is exact and the loss is another all the same.
     """
-    refuse_once_only(data, "The residual alignment error")
+    require_reiterable(data, "The residual alignment error")
     before, after = (
         performance(network, data, loss, batch_size=batch_size, progress=progress) for network in (source, aligned)
     )

@@ -9,64 +9,40 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from interbasin.arrays import Array, as_tensor
-from interbasin.errors import DataError, FitError, UnknownNameError
+from interbasin.errors import DataError, FitError
 from interbasin.fit.result import Fit, Proposal
 from interbasin.maps import Affine, Map
+from interbasin.methods import Method, MethodTable
 from interbasin.statistics import PairedMoments, residual_energy
 
-__all__ = ["Solver", "describe", "get", "names", "solver"]
+__all__ = ["SOLVERS", "Solver", "describe", "get", "names", "needs_grams", "rehearse", "solver"]
 
 ROWS_AT_ONCE = 4096
 
 
-@dataclass(frozen=True)
-class Solver:
-    """A registered solver: its name, where it comes from, its options with their defaults, and the function."""
-
-    name: str
-    reference: str
-    grams: bool
-    isometric: bool
-    options: dict[str, Any]
-    summary: str
-    function: Callable[..., Fit]
-
-    def grams_to_measure(self, options: Mapping[str, Any]) -> bool:
-        """Whether fitting with these options, or telling the residual afterwards, takes the Gram matrices."""
-        return self.grams or not self.isometric or bool(options.get("scale"))
-
-    def rehearse(self, options: Mapping[str, Any]) -> None:
-        """Fit a few made-up rows, so that bad options are refused before long work and not after it."""
-        self.require_options(options)
-        rows = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
-        steps = options.get("steps")
-        few = {"steps": 10} if isinstance(steps, int) and steps > 10 else {}
-        self.function(PairedMoments.of(rows, rows.flip(-1)), **{**options, **few})
-
-    def require_options(self, given: Iterable[str]) -> None:
-        """Refuse options that belong to other fits.
-
-        Raises:
-            FitError: with the options that this one takes.
-        """
-        foreign = [name for name in given if name not in self.options]
-        if foreign:
-            users = [other.name for other in _SOLVERS.values() if foreign[0] in other.options]
-            hint = f"it belongs to {', '.join(users)}" if users else "no fit does"
-            raise FitError(
-                f"The {self.name} fit has no option {foreign[0]!r} ({hint}); it takes {', '.join(self.options)}."
-            )
+Solver = Method[Callable[..., Fit]]
+SOLVERS: MethodTable[Callable[..., Fit]] = MethodTable("fit", error=FitError)
 
 
-_SOLVERS: dict[str, Solver] = {}
+def needs_grams(method: Solver, options: Mapping[str, Any]) -> bool:
+    """Whether fitting with these options, or measuring the residual afterwards, takes the Gram matrices."""
+    return "grams" in method.needs or not method.traits["isometric"] or bool(options.get("scale"))
+
+
+def rehearse(method: Solver, options: Mapping[str, Any]) -> None:
+    """Fit a few made-up rows, so that bad options are refused before long work and not after it."""
+    SOLVERS.require_options(method.name, options)
+    rows = torch.randn(16, 2, generator=torch.Generator().manual_seed(0))
+    steps = options.get("steps")
+    few = {"steps": 10} if isinstance(steps, int) and steps > 10 else {}
+    method.function(PairedMoments.of(rows, rows.flip(-1)), **{**options, **few})
 
 
 def solver(
@@ -115,7 +91,8 @@ def solver(
         )
         options = {p.name: p.default for p in parameters} | {"affine": False}
         summary = (inspect.getdoc(propose) or "").split("\n")[0]
-        _SOLVERS[name] = Solver(name, reference, grams, isometric, options, summary, fit)
+        needs = frozenset({"grams"} if grams else ())
+        SOLVERS.add(Method(name, reference, summary, fit, needs, options, traits={"isometric": isometric}))
         return fit
 
     return register
@@ -132,15 +109,12 @@ def get(name: str) -> Callable[..., Fit]:
 
 def describe(name: str) -> Solver:
     """Everything that is registered about the fit called ``name``."""
-    found = _SOLVERS.get(str(name).replace("_", "-"))
-    if found is None:
-        raise UnknownNameError.of("fit", name, _SOLVERS)
-    return found
+    return SOLVERS[name]
 
 
 def names() -> tuple[str, ...]:
     """The names of all fits."""
-    return tuple(_SOLVERS)
+    return SOLVERS.names
 
 
 def measure(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from interbasin.errors import FitError, MissingExtraError
+from interbasin.errors import FitError
+from interbasin.extras import import_extra
 from interbasin.fit.assignment import benefit
 from interbasin.fit.registry import solver
 from interbasin.fit.result import Proposal
@@ -47,7 +48,7 @@ def sinkhorn(
     Raises:
         MissingExtraError: without the ``ot`` extra.
     """
-    ot = _optimal_transport()
+    ot = import_extra("ot", "The sinkhorn fit", "ot")
     if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
         raise FitError(f"temperature is relative to the largest covariance and above 0, found {temperature!r}.")
     if not (isinstance(tolerance, int | float) and math.isfinite(tolerance) and tolerance > 0):
@@ -76,11 +77,3 @@ def sinkhorn(
     taken = int(log["niter"]) + 1
     status = "converged" if error <= tolerance else "step-limit"
     return Proposal(Linear(torch.as_tensor(plan) * rows), status, min(taken, steps), details)
-
-
-def _optimal_transport() -> Any:
-    try:
-        import ot
-    except ImportError as error:
-        raise MissingExtraError.of("The sinkhorn fit", "ot") from error
-    return ot

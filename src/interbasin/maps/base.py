@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from interbasin.arrays import Array, as_tensor, has_arithmetic, like_input, working_dtype
-from interbasin.counting import counted
 from interbasin.errors import DataError, MapError, ShapeError
+from interbasin.text import plural
 
 __all__ = ["Map"]
 
@@ -207,7 +207,7 @@ def finite(tensor: Tensor, what: str) -> Tensor:
     bad = int((~torch.isfinite(tensor)).sum())
     if bad:
         raise DataError(
-            f"{what} must be finite, found {counted(bad, 'entry that is', 'entries that are')} NaN or infinite; clean "
+            f"{what} must be finite, found {plural(bad, 'entry that is', 'entries that are')} NaN or infinite; clean "
             "them before."
         )
     return tensor

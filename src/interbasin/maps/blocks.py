@@ -9,11 +9,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from interbasin.counting import counted
 from interbasin.errors import MapError, ShapeError
 from interbasin.maps.affine import Affine
 from interbasin.maps.base import Map, require_floating, require_map
 from interbasin.maps.permutation import Permutation
+from interbasin.text import plural
 
 __all__ = ["Blocks"]
 
@@ -147,7 +147,7 @@ class Blocks(Map):
         return cls(maps, order=tensors["order"])
 
     def __repr__(self) -> str:
-        return f"Blocks({self.target_width} <- {self.source_width}, {counted(len(self._maps), 'block')})"
+        return f"Blocks({self.target_width} <- {self.source_width}, {plural(len(self._maps), 'block')})"
 
 
 def _as_order(order: Permutation | Sequence[int] | Tensor | None, blocks: int) -> Permutation:

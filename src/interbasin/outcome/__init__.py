@@ -4,6 +4,18 @@ the job made, and plots. It is filled under a temporary name and renamed: it is 
 
 from interbasin.outcome.hashes import Digest, InputFiles
 from interbasin.outcome.outcome import Artefact, Outcome
+from interbasin.outcome.result import Result, Stages, Stopwatch
 from interbasin.outcome.writing import Draft, new_outcome, refuse_outcome_in_the_way
 
-__all__ = ["Artefact", "Digest", "Draft", "InputFiles", "Outcome", "new_outcome", "refuse_outcome_in_the_way"]
+__all__ = [
+    "Artefact",
+    "Digest",
+    "Draft",
+    "InputFiles",
+    "Outcome",
+    "Result",
+    "Stages",
+    "Stopwatch",
+    "new_outcome",
+    "refuse_outcome_in_the_way",
+]

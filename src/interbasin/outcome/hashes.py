@@ -11,8 +11,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from interbasin.checkpoints.checkpoint import stamp_of
 from interbasin.errors import FileError, InterbasinError
-from interbasin.networks.checkpoints.checkpoint import stamp_of
 
 __all__ = ["Digest", "Following", "InputFiles", "digest_of", "files_of"]
 
@@ -198,7 +198,7 @@ def _path(text: str) -> Path:
 
 
 def _weights(text: str) -> Path | None:
-    from interbasin.networks.models import parse_model  # with torch, which a path needs none of
+    from interbasin.models import parse_model  # with torch, which a path needs none of
 
     try:
         return parse_model(text).weights

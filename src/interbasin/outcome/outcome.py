@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from interbasin.counting import counted
 from interbasin.errors import FileError, UnknownNameError
 from interbasin.outcome.hashes import Digest, InputFiles, digest_of
 from interbasin.outcome.numbers import from_json, to_json
 from interbasin.storage import read_document
+from interbasin.text import plural
 
 if TYPE_CHECKING:  # jobs that need no torch write outcomes too, and torch takes longer to import than they do
-    from interbasin.networks import Alignment, Checkpoint
+    from interbasin.checkpoints import Checkpoint
+    from interbasin.wiring import Alignment
 
 __all__ = ["DOCUMENT", "FORMAT", "REPORT", "VERSION", "Artefact", "Cell", "Kind", "Outcome", "is_our_outcome"]
 
@@ -66,7 +67,7 @@ class Outcome:
         inputs: What the networks and data were, with hashes of their files.
         metrics: Name to number. One that came out as NaN or infinite is here as such.
         timings: Seconds by what they were spent on.
-        warnings: Sentences that a reader of the metrics should know.
+        notes: Sentences that a reader of the metrics should know.
         artefacts: What lies beside.
         started: When, in UTC (ISO 8601).
         seconds: How long it took in all.
@@ -80,7 +81,7 @@ class Outcome:
     inputs: Mapping[str, InputFiles]
     metrics: Mapping[str, float]
     timings: Mapping[str, float]
-    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
     artefacts: tuple[Artefact, ...]
     started: str
     seconds: float
@@ -136,13 +137,13 @@ class Outcome:
 
     def alignment(self, name: str = "alignment") -> Alignment:
         """An alignment that the job made."""
-        from interbasin.networks import Alignment
+        from interbasin.wiring import Alignment
 
         return Alignment.load(self.path(name))
 
     def checkpoint(self, name: str = "model") -> Checkpoint:
         """Weights that the job made; nothing is read yet."""
-        from interbasin.networks import open_checkpoint
+        from interbasin.checkpoints import open_checkpoint
 
         return open_checkpoint(self.path(name))
 
@@ -174,14 +175,14 @@ class Outcome:
             "inputs": {name: one.to_json() for name, one in self.inputs.items()},
             "metrics": {name: to_json(value) for name, value in self.metrics.items()},
             "timings": dict(self.timings),
-            "warnings": list(self.warnings),
+            "notes": list(self.notes),
             "artefacts": [one.to_json() for one in self.artefacts],
         }
 
     def __repr__(self) -> str:
         figures = [f"{name}={self.metrics[name]:.4g}" for name in list(self.metrics)[:4]]
-        more = [f"{counted(len(self.metrics) - 4, 'more figure')}"] if len(self.metrics) > 4 else []
-        beside = [counted(len(self.artefacts), "artefact")] if self.artefacts else []
+        more = [f"{plural(len(self.metrics) - 4, 'more figure')}"] if len(self.metrics) > 4 else []
+        beside = [plural(len(self.artefacts), "artefact")] if self.artefacts else []
         return f"Outcome({', '.join([repr(str(self.folder)), self.job, *figures, *more, *beside])})"
 
     def written(self) -> list[str]:
@@ -191,7 +192,7 @@ class Outcome:
             if one.path != "."
             else next(iter(one.files))
             if len(one.files) == 1
-            else f"{counted(len(one.files), 'file')} of the {one.name}"
+            else f"{plural(len(one.files), 'file')} of the {one.name}"
             for one in self.artefacts
         ]
 
@@ -226,6 +227,7 @@ def is_our_outcome(folder: Path) -> bool:
 
 
 def _restored(folder: Path, document: Mapping[str, Any]) -> Outcome:
+    notes = document["notes" if "notes" in document or "warnings" not in document else "warnings"]  # before 0.2
     return Outcome(
         folder=folder,
         job=_text(document["job"], "job"),
@@ -237,7 +239,7 @@ def _restored(folder: Path, document: Mapping[str, Any]) -> Outcome:
         inputs={key: _input(one, f"inputs.{key}") for key, one in _mapping(document["inputs"], "inputs").items()},
         metrics=_numbers(document["metrics"], "metrics"),
         timings=_numbers(document["timings"], "timings"),
-        warnings=tuple(_text(one, "warnings") for one in _list(document["warnings"], "warnings")),
+        notes=tuple(_text(note, "notes") for note in _list(notes, "notes")),
         artefacts=tuple(_artefact(one) for one in _list(document["artefacts"], "artefacts")),
         started=_text(document["started"], "started"),
         seconds=from_json(document["seconds"]),

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
-from interbasin.outcome.abandoned import claimed, sweep
 from interbasin.outcome.hashes import Digest, Following, InputFiles, digest_of, files_of
 from interbasin.outcome.numbers import checked_number, plain, to_json
 from interbasin.outcome.outcome import (
@@ -33,12 +32,14 @@ from interbasin.outcome.outcome import (
     is_our_outcome,
 )
 from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
+from interbasin.storage.stale import claimed, sweep
 
 if TYPE_CHECKING:  # a job that needs no torch should not wait for it
     from torch import nn
 
-    from interbasin.networks import Alignment, Checkpoint
-    from interbasin.networks.checkpoints.write import Tensors
+    from interbasin.checkpoints import Checkpoint
+    from interbasin.checkpoints.write import Tensors
+    from interbasin.wiring import Alignment
 
 __all__ = ["Draft", "new_outcome", "refuse_outcome_in_the_way"]
 
@@ -108,7 +109,7 @@ class Draft:
         folder: Where files go for now; use it only with `add`.
         metrics: Name to number; the flat mapping that every job leaves.
         timings: Seconds by what they were spent on; see `timed`.
-        warnings: Sentences that a reader of the metrics should know.
+        notes: Sentences that a reader of the metrics should know.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Draft:
         self.folder = folder
         self.metrics: dict[str, Any] = {}
         self.timings: dict[str, float] = {}
-        self.warnings: list[str] = []
+        self.notes: list[str] = []
         self._destination = destination
         self._job, self._request, self._seed = job, request, seed
         self._inputs: dict[str, InputFiles] = {}
@@ -164,7 +165,7 @@ class Draft:
         """Write weights: beside ``outcome.json``, so that the outcome's folder is itself a MODEL, or below ``place``.
 
         Args:
-            tensors: A network, or what `interbasin.networks.write_checkpoint` takes.
+            tensors: A network, or what `interbasin.checkpoints.write_checkpoint` takes.
             name: What the artefact is called.
             place: A folder inside the outcome; ``.`` is the outcome's own.
             like: Whose configuration and tokenizer to copy along.
@@ -172,7 +173,7 @@ class Draft:
         """
         from torch import nn
 
-        from interbasin.networks.checkpoints.write import write_into
+        from interbasin.checkpoints.write import write_into
 
         before = self._begin(name, place if place != "." else None)
         target = self.folder if place == "." else self.folder / place
@@ -307,9 +308,9 @@ class Draft:
                 raise DataError(f"A metric has a name, found {name!r}; name it in words.")
             metrics[name] = checked_number(value, f"The metric {name!r}")
         odd = [f"{name} ({to_json(value)})" for name, value in metrics.items() if not math.isfinite(value)]
-        warnings = [str(one) for one in self.warnings]
+        notes = [str(note) for note in self.notes]
         if odd:
-            warnings.append(f"These metrics are not finite: {', '.join(odd)}.")
+            notes.append(f"These metrics are not finite: {', '.join(odd)}.")
         outcome = Outcome(
             folder=self.folder,
             job=self._job,
@@ -319,7 +320,7 @@ class Draft:
             inputs=self._inputs,
             metrics=metrics,
             timings=dict(self.timings),
-            warnings=tuple(warnings),
+            notes=tuple(notes),
             artefacts=tuple(self._artefacts.values()),
             started=self._started.isoformat(timespec="seconds"),
             seconds=time.perf_counter() - self._clock,

@@ -16,7 +16,10 @@ from torch import Tensor
 
 from interbasin.errors import DataError, ShapeError
 
-__all__ = ["Accumulator", "Side", "cross_about", "named_sides"]
+__all__ = ["Accumulator", "Image", "Side", "cross_about", "named_sides"]
+
+# A layer, and the weight and bias of an affine map of it.
+Image = tuple[str, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,17 @@ class Side:
             mixed = torch.outer(self.total, step)
             square = self.square + mixed + mixed.mT + count * torch.outer(step, step)
         return Side(origin, self.total + count * step, square)
+
+    def through(self, weight: Tensor | None, bias: Tensor | None, grams: bool) -> Side:
+        """The sums of ``weight @ x + bias``, which need the Gram matrix of x; without a weight those of x itself."""
+        if weight is None:
+            return Side(self.origin, self.total, self.square if grams or self.square.ndim == 1 else self.square.diag())
+        weight = weight.to(self.origin)
+        origin = weight @ self.origin
+        gram = weight @ self.square @ weight.mT
+        return Side(
+            origin if bias is None else origin + bias.to(origin), weight @ self.total, gram if grams else gram.diag()
+        )
 
     def centered(self, count: int) -> Tensor:
         """Sums of squares (or the Gram matrix) about the mean."""
@@ -94,6 +108,28 @@ class Accumulator:
             sources={name: side.plus(other.sources[name]) for name, side in self.sources.items()},
             targets={name: side.plus(other.targets[name]) for name, side in self.targets.items()},
             crosses={pair: cross + other.crosses[pair] for pair, cross in self.crosses.items()},
+        )
+
+    def through(self, sources: Mapping[str, Image], targets: Mapping[str, Image], grams: bool) -> Accumulator:
+        """The sums of affine images of these layers, exactly: with C the cross-product, that of the images is W C V^T.
+
+        Args:
+            sources: For the name of each image the layer it is of, and the weight and bias (None: the layer itself).
+            targets: The same of the targets.
+            grams: Whether to keep their Gram matrices. Those of the layers have to be there.
+        """
+        crosses = {}
+        for source, (x, inner, _) in sources.items():
+            for target, (y, outer, _) in targets.items():
+                cross = self.crosses[x, y]
+                cross = cross if inner is None else cross @ inner.to(cross).mT
+                crosses[source, target] = cross if outer is None else outer.to(cross) @ cross
+        return replace(
+            self,
+            grams=grams,
+            sources={name: self.sources[x].through(weight, bias, grams) for name, (x, weight, bias) in sources.items()},
+            targets={name: self.targets[y].through(weight, bias, grams) for name, (y, weight, bias) in targets.items()},
+            crosses=crosses,
         )
 
     def about(self, other: Accumulator) -> Accumulator:

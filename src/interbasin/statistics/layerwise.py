@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from interbasin.arrays import Array
-from interbasin.counting import counted
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.statistics.accumulation import Accumulator
 from interbasin.statistics.batches import add_batch
 from interbasin.statistics.files import load_accumulator, save_accumulator
 from interbasin.statistics.moments import SOURCE, TARGET, PairedMoments
 from interbasin.statistics.similarity import linear_cka
+from interbasin.text import plural
 
 __all__ = ["LayerwiseMoments"]
 
@@ -110,8 +110,8 @@ class LayerwiseMoments:
         return torch.tensor(values, dtype=torch.float64)
 
     def __repr__(self) -> str:
-        layers = f"{len(self.sources)} source and {counted(len(self.targets), 'target layer')}"
-        return f"LayerwiseMoments({layers}, {counted(self.count, 'row')})"
+        layers = f"{len(self.sources)} source and {plural(len(self.targets), 'target layer')}"
+        return f"LayerwiseMoments({layers}, {plural(self.count, 'row')})"
 
     @classmethod
     def _of_state(cls, state: Accumulator) -> LayerwiseMoments:

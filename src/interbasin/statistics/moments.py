@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from interbasin.arrays import Array
-from interbasin.counting import counted
 from interbasin.errors import DataError
 from interbasin.statistics.accumulation import Accumulator, Side, cross_about
 from interbasin.statistics.batches import add_batch
 from interbasin.statistics.files import load_accumulator, save_accumulator
+from interbasin.text import plural
 
 __all__ = ["PairedMoments"]
 
@@ -169,7 +169,7 @@ class PairedMoments:
         if not self.count:
             return "PairedMoments(empty)"
         grams = ", grams" if self.has_grams else ""
-        return f"PairedMoments({self.target_width} <- {self.source_width}, {counted(self.count, 'row')}{grams})"
+        return f"PairedMoments({self.target_width} <- {self.source_width}, {plural(self.count, 'row')}{grams})"
 
     # ------------------------------------------------------------------ inside
 

@@ -73,6 +73,7 @@ def test_queries_that_do_not_fit_into_memory_at_once_find_the_same(monkeypatch):
     assert np.array_equal(nearest(queries, documents, 5).rows, whole.rows)
 
 
+@pytest.mark.slow
 def test_memory_stays_flat(tmp_path):
     import tracemalloc
 

@@ -80,7 +80,7 @@ def test_what_cannot_be_aligned_is_refused_and_nothing_written(on_disk, tmp_path
     with pytest.raises(UnknownNameError, match="telepathy"):
         ib.merge(list(on_disk), align="telepathy", output="merged")
     with pytest.raises(DataError, match="MODELs that can be built"):
-        opened = [ib.networks.open_checkpoint("one.safetensors")] * 2
+        opened = [ib.checkpoints.open_checkpoint("one.safetensors")] * 2
         ib.merge(opened, align="permutation-weights", output="merged")
     with pytest.raises(InterbasinError):
         ib.merge(["one.safetensors", "other.safetensors"], align="permutation-weights", output="merged")
@@ -92,4 +92,4 @@ def test_maps_that_change_the_function_are_told(on_disk):
     assert exact.remarks == ("All models were brought into the coordinates of the first by permutation-weights.",)
     turned = ib.merge(list(on_disk), align="procrustes-weights", output="turned")
     assert any("by procrustes-weights; its maps are approximate" in remark for remark in turned.remarks)
-    assert any("approximate" in warning for warning in Outcome.load("turned").warnings)
+    assert any("approximate" in warning for warning in Outcome.load("turned").notes)

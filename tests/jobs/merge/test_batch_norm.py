@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import interbasin as ib
+from interbasin.batch_norm import reset_batch_norm
 from interbasin.errors import DataError, WiringError
-from interbasin.networks import reset_batch_norm
 from interbasin.outcome import Outcome
 
 FACTORY = """
@@ -91,7 +91,7 @@ def test_statistics_that_are_merged_like_weights_are_told_of(on_disk):
     (remark,) = made.remarks
     assert remark.startswith("1.running_mean, 1.running_var are running statistics") and "--reset 20" in remark
     assert remark in Path("merged/README.md").read_text("utf-8")
-    assert Outcome.load("merged").warnings == made.remarks
+    assert Outcome.load("merged").notes == made.notes
     assert ib.merge([on_disk[0], on_disk[0]], output="same").remarks == ()
 
 
@@ -107,13 +107,13 @@ def test_what_cannot_be_reset_is_refused_and_nothing_written(on_disk, tmp_path):
     with pytest.raises(DataError, match="keeps none"):
         ib.merge(["reset_nets:plain@plain.safetensors"] * 2, output="merged", reset=DATA)
     with pytest.raises(DataError, match="MODEL that can be built"):
-        ib.merge([ib.networks.open_checkpoint("0.safetensors")] * 2, output="merged", reset=DATA)
+        ib.merge([ib.checkpoints.open_checkpoint("0.safetensors")] * 2, output="merged", reset=DATA)
     assert not (tmp_path / "merged").exists()
 
 
 def test_names_that_a_network_does_not_have_are_told(on_disk, monkeypatch):
     from interbasin.jobs.merge import batch_norm
-    from interbasin.networks import load_model
+    from interbasin.models import load_model
 
     wrapped = load_model("reset_nets:wrapped")
     monkeypatch.setattr(batch_norm, "load_model", lambda text: wrapped)

@@ -15,7 +15,7 @@ from tests.laws.strategies import SEEDS
 from torch import Tensor
 
 from interbasin import merge
-from interbasin.networks import open_checkpoint, write_checkpoint
+from interbasin.checkpoints import open_checkpoint, write_checkpoint
 
 METHODS = ("lerp", "slerp", "average", "task-arithmetic", "ties")
 BASED = ("task-arithmetic", "ties")

@@ -19,9 +19,9 @@ from tests.test_storage import left_in, refused
 from typer.testing import CliRunner
 
 from interbasin import merge
+from interbasin.checkpoints import open_checkpoint, write_checkpoint
 from interbasin.cli import app
 from interbasin.errors import CheckpointError, DataError, FileError, InterbasinError, ShapeError, WiringError
-from interbasin.networks import open_checkpoint, write_checkpoint
 from interbasin.outcome import Outcome
 
 LORA = {"peft_type": "LORA", "base_model_name_or_path": "some/base", "r": 2, "lora_alpha": 4, "target_modules": ["q"]}
@@ -242,7 +242,7 @@ def test_opposite_tensors_under_slerp_are_told(tmp_path):
     made = merge([one, two], "slerp", output=tmp_path / "out")
     assert len(made.remarks) == 1 and made.remarks[0].startswith("norm.weight point opposite ways")
     assert made.metrics["tensors_unchanged"] == 5
-    assert Outcome.load(tmp_path / "out").warnings == made.remarks
+    assert Outcome.load(tmp_path / "out").notes == made.notes
     assert made.remarks[0] in (tmp_path / "out/README.md").read_text()
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import interbasin as ib
 from interbasin.jobs.rebasin import METHODS
-from interbasin.networks.folding import fold_norms
+from interbasin.wiring.folding import fold_norms
 
 SEEDS = st.integers(0, 2**20)
 
@@ -104,7 +104,7 @@ def test_folded_networks_are_saved_and_built_again(tmp_path, monkeypatch):
     assert found.metrics["exact"] == 1 and found.target is not target
     found.save("out")
     for name, network in (("model", found.model), ("target", found.target)):
-        built = ib.networks.load_model(f"folded_nets:small@out/{name}").model
+        built = ib.models.load_model(f"folded_nets:small@out/{name}").model
         assert torch.equal(flat(built), flat(network))
         assert torch.allclose(built(batch), (source if name == "model" else target)(batch), atol=1e-4)
 
@@ -114,7 +114,7 @@ def test_repair_brings_back_the_spread_between_aligned_networks():
     rows = torch.randn(256, 10, generator=torch.Generator().manual_seed(0))
     found = ib.rebasin(source, target, rows, method="permutation-weights")
     middle = ib.interpolate(found.model, target, 0.5)
-    repaired = ib.networks.repair(middle, found.model, target, 0.5, [rows])
+    repaired = ib.batch_norm.repair(middle, found.model, target, 0.5, [rows])
     wanted = (found.model(rows).std(0) + target(rows).std(0)) / 2
     assert (repaired(rows).std(0) - wanted).norm() < 1e-3 * (middle(rows).std(0) - wanted).norm()
 

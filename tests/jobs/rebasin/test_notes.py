@@ -9,8 +9,8 @@ from torch import nn
 
 import interbasin as ib
 from interbasin.errors import DataError, WiringError
-from interbasin.networks.folding import fold_norms
 from interbasin.outcome import Outcome
+from interbasin.wiring.folding import fold_norms
 
 
 def labelled(*shape: int, classes: int = 5, batches: int = 3) -> list[tuple[torch.Tensor, torch.Tensor]]:

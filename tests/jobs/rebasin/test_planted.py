@@ -8,7 +8,7 @@ from tests.jobs.rebasin.networks_to_match import GENERIC, Attention, generic
 from torch import nn
 
 import interbasin as ib
-from interbasin.networks.folding import fold_norms
+from interbasin.wiring.folding import fold_norms
 
 
 def planted(name: str, seed: int) -> tuple[nn.Module, nn.Module, torch.Tensor]:

@@ -13,8 +13,7 @@ from tests.jobs.translate.test_translator import EXCUSED, failed_checks, pairs
 
 import interbasin as ib
 from interbasin.errors import DataError, FileError, FitError, ShapeError
-from interbasin.jobs.translate.inversion import pruned, regularised
-from interbasin.jobs.translate.pruning import farthest_points
+from interbasin.jobs.translate.inversion import farthest_points, pruned, regularised
 
 
 def unit(rows: int, width: int, seed: int = 0) -> torch.Tensor:

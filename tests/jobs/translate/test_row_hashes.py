@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interbasin.jobs.translate.row_hashes import hashes, places_of
+from interbasin.jobs.translate.rows import hashes, places_of
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8"])

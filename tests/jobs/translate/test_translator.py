@@ -22,8 +22,8 @@ from tests.test_storage import retensored
 import interbasin as ib
 from interbasin.errors import DataError, FileError, FitError, ShapeError, UnknownNameError
 from interbasin.jobs.translate import translation
-from interbasin.jobs.translate.choosing import CANDIDATES
-from interbasin.jobs.translate.leave_one_out import ridge_by_leave_one_out
+from interbasin.jobs.translate.auto import CANDIDATES
+from interbasin.jobs.translate.methods import ridge_by_leave_one_out
 
 ALL = ["relative-projection", "procrustes", "ridge", "affine", "cca", "auto"]
 # What scikit-learn asks and a translator does not do.
@@ -292,10 +292,10 @@ def test_bad_rows_are_named() -> None:
 @pytest.mark.parametrize("method", ALL)
 def test_fewer_pairs_than_dimensions_say_what_rank_they_leave(method: str, tmp_path: Any) -> None:
     few = ib.Translator(method=method).fit(*pairs(8, 12, 17, noise=0.3))
-    assert few.details_["rank"] == 7 and "7 of 12 directions" in few.remarks[0]
+    assert few.details_["rank"] == 7 and "7 of 12 directions" in few.notes[0]
     few.save(tmp_path / "few")
-    assert ib.Translator.load(tmp_path / "few").remarks == few.remarks
-    assert ib.Translator(method=method).fit(*pairs(40, 12, 17, noise=0.3)).remarks == ()
+    assert ib.Translator.load(tmp_path / "few").notes == few.notes
+    assert ib.Translator(method=method).fit(*pairs(40, 12, 17, noise=0.3)).notes == ()
 
 
 @pytest.mark.parametrize("method", ALL)

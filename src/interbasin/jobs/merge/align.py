@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors
+from interbasin.checkpoints.in_memory import HeldTensors
 from interbasin.errors import DataError, WiringError
 from interbasin.jobs.rebasin import rebasin
-from interbasin.networks.checkpoints.checkpoint import Checkpoint, LazyTensors
-from interbasin.networks.checkpoints.in_memory import HeldTensors
-from interbasin.networks.models import load_model
+from interbasin.models import load_model
 
 __all__ = ["align_checkpoints", "align_modules"]
 

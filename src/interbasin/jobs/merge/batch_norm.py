@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from interbasin.batch_norm import has_batch_norm, reset_batch_norm
+from interbasin.batches import describe_size, require_reiterable
+from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
+from interbasin.checkpoints.dtypes import kind_of_dtype
+from interbasin.checkpoints.in_memory import bytes_in
 from interbasin.errors import DataError, WiringError
-from interbasin.networks.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
-from interbasin.networks.checkpoints.dtypes import kind_of_dtype
-from interbasin.networks.checkpoints.in_memory import bytes_in
-from interbasin.networks.labelled import amount_of, refuse_once_only
-from interbasin.networks.models import load_model
-from interbasin.networks.normalisation import has_batch_norm, reset_batch_norm
+from interbasin.models import load_model
 
 if TYPE_CHECKING:
-    from interbasin.networks.checkpoints.checkpoint import Bytes
+    from interbasin.checkpoints.checkpoint import Bytes
 
 __all__ = ["reset_module", "reset_on_disk"]
 
@@ -68,19 +68,19 @@ def reset_on_disk(
             raise WiringError(
                 f"{name} of {checkpoint.label} has another name or dtype in the network that is built from it, so its "
                 "statistics cannot be reset as they are stored; merge without reset=, load the result and use "
-                "interbasin.networks.reset_batch_norm."
+                "interbasin.batch_norm.reset_batch_norm."
             )
     network.load_state_dict(merged.state_dict(), strict=False)
     tensors = reset_batch_norm(network, data).state_dict()
     places = (f"{name}." if name else "" for name, module in network.named_modules() if isinstance(module, _BatchNorm))
     names = [place + statistic for place in places for statistic in STATISTICS if place + statistic in entries]
-    return {name: bytes_in(tensors[name].to(entries[name].dtype)) for name in names}, amount_of(data)
+    return {name: bytes_in(tensors[name].to(entries[name].dtype)) for name in names}, describe_size(data)
 
 
 def _require_statistics(model: nn.Module, data: Any) -> None:
-    refuse_once_only(data, "Resetting statistics")
+    require_reiterable(data, "Resetting statistics")
     if not has_batch_norm(model):
         raise DataError(
             f"Running statistics of batch norms were to be reset, but {type(model).__name__} keeps none; leave reset= "
-            "out, or for a network between two others use interbasin.networks.repair."
+            "out, or for a network between two others use interbasin.batch_norm.repair."
         )

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from interbasin._version import __version__
-from interbasin.counting import counted
 from interbasin.jobs.merge.methods import Recipe
 from interbasin.outcome.hashes import InputFiles
+from interbasin.text import plural
 
 __all__ = ["model_card"]
 
@@ -53,14 +53,14 @@ def model_card(
     options = "".join(f"- {name}: {value:.6g}\n" for name, value in recipe.options.items() if name != "weights")
     notes = "".join(f"\n{remark}\n" for remark in remarks)
     versions = f"interbasin {__version__}, Python {platform.python_version()}, NumPy {version('numpy')}"
-    size = f"{counted(metrics['parameters'], 'number')} in {counted(metrics['tensors'], 'tensor')}"
+    size = f"{plural(metrics['parameters'], 'number')} in {plural(metrics['tensors'], 'tensor')}"
     done = "Nothing was trained, and nothing was measured"
     if "reset" in request:
         done = f"Nothing was trained; the statistics of batch norms were estimated on {request['reset']}"
     return f"""{_front_matter(inputs, folder)}
 # {title}
 
-A merge of {counted(count, "model")}{" and a base" if method.needs_base else ""} by {method.title},
+A merge of {plural(count, "model")}{" and a base" if method.needs_base else ""} by {method.title},
 made with interbasin {__version__}. {done}.
 
 | model | weight | SHA-256 |

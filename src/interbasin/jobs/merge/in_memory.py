@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from interbasin.checkpoints.in_memory import HeldTensors
 from interbasin.errors import DataError
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
-from interbasin.networks.checkpoints.in_memory import HeldTensors
-from interbasin.networks.wiring.copying import copied, forget_what_was_derived
+from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 
 __all__ = ["merge_in_memory"]
 

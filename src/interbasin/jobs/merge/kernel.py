@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from interbasin.checkpoints.checkpoint import Entry, LazyTensors, require_same_tensors
+from interbasin.checkpoints.dtypes import CODES, KINDS
+from interbasin.checkpoints.faults import listed
+from interbasin.checkpoints.lora import refuse_factors
 from interbasin.errors import DataError, WiringError
-from interbasin.networks.checkpoints.checkpoint import Entry, LazyTensors, require_same_tensors
-from interbasin.networks.checkpoints.dtypes import CODES, KINDS
-from interbasin.networks.checkpoints.faults import listed
-from interbasin.networks.checkpoints.lora import refuse_factors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,7 +124,7 @@ class MergedTensors(LazyTensors):
             self._progress(self._done)
 
     def __getitem__(self, name: str) -> Tensor:
-        from interbasin.networks.checkpoints.in_memory import tensor_from  # with torch, which files do without
+        from interbasin.checkpoints.in_memory import tensor_from  # with torch, which files do without
 
         return tensor_from(self.chunks(name), self.entry(name))
 

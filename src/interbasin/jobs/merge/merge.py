@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from interbasin.checkpoints.checkpoint import Checkpoint
+from interbasin.checkpoints.write import SHARD
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.jobs.merge.methods import resolve
-from interbasin.networks.checkpoints.checkpoint import Checkpoint
-from interbasin.networks.checkpoints.write import SHARD
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -130,7 +130,7 @@ def merge(
         reset: Batches, labels and all if they have some, to estimate the running statistics of batch norms on: those of
             the merged network, because statistics that are merged like weights fit no network in between. It is then
             built and held in memory; on disk the first model must be a MODEL that can be built. For networks
-            without batch norms see `interbasin.networks.repair`.
+            without batch norms see `interbasin.batch_norm.repair`.
         output: A folder to write, or a file whose name ends in ``.safetensors``. Memory is needed for one tensor of
             each network. Configuration and tokenizer are those of the first model, a README.md says what was merged.
         max_shard_bytes: A file in ``output`` is closed before it grows beyond this.

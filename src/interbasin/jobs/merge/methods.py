@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from interbasin.counting import counted
+from interbasin.arcs import PARALLEL, shares_on_arc
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operands, WeightedSum, slices
 from interbasin.jobs.merge.ties import ties
-from interbasin.networks.arcs import PARALLEL, shares_on_arc
+from interbasin.text import plural
 
 __all__ = ["METHODS", "Method", "Recipe", "find_method", "resolve"]
 
@@ -278,8 +278,8 @@ def _resolve_weights(values: Any, count: int, method: Method) -> tuple[float, ..
     shown = ", ".join(f"{weight:g}" for weight in weights)
     if len(weights) != count:
         raise DataError(
-            f"{method.name} takes one weight per model, and was given {counted(count, 'model')} and "
-            f"{counted(len(weights), 'weight')} ({shown}); the base has none."
+            f"{method.name} takes one weight per model, and was given {plural(count, 'model')} and "
+            f"{plural(len(weights), 'weight')} ({shown}); the base has none."
         )
     if method.positive and min(weights) < 0:
         raise DataError(f"{method.name} takes weights of zero or more, found {shown}; leave out what should not count.")

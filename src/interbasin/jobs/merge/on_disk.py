@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors
+from interbasin.checkpoints.faults import listed, read_json
+from interbasin.checkpoints.open import open_checkpoint
+from interbasin.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
 from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.jobs.merge.card import model_card
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
-from interbasin.networks.checkpoints.checkpoint import Checkpoint, LazyTensors
-from interbasin.networks.checkpoints.faults import listed, read_json
-from interbasin.networks.checkpoints.open import open_checkpoint
-from interbasin.networks.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
 from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import Following, files_of
 from interbasin.storage import as_path, refuse_file_in_the_way, write_document
@@ -113,7 +113,7 @@ def merge_on_disk(
         if not isinstance(model, str | os.PathLike | Checkpoint):
             raise DataError(
                 f"With an output, merge goes from disk to disk, and a {type(model).__name__} was given; give folders "
-                "or files with weights, or merge in memory and use interbasin.networks.write_checkpoint."
+                "or files with weights, or merge in memory and use interbasin.checkpoints.write_checkpoint."
             )
     require_shard_size(max_shard_bytes)
     target, checkpoints = as_path(output), [open_model(model) for model in models]
@@ -193,9 +193,9 @@ def _write_folder(
             if request["dtype"] is not None:
                 _note_dtype(folder, request["dtype"])
         draft.metrics |= _metrics(merged, count)
-        draft.warnings += [*remarks, *merged.remarks]
+        draft.notes += [*remarks, *merged.remarks]
         files = [one.result() for one in hashes]
-        draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.warnings, folder))
+        draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.notes, folder))
         return draft.metrics
 
 

@@ -12,19 +12,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from interbasin.counting import counted
+from interbasin.activations import record, standing
+from interbasin.checkpoints.faults import listed
 from interbasin.jobs.rebasin.descent import start
 from interbasin.jobs.rebasin.pieces import Dim, Piece
 from interbasin.jobs.rebasin.problem import Unknown
 from interbasin.jobs.rebasin.reach import isometric, unknowns
 from interbasin.jobs.rebasin.task import Matched, Task
 from interbasin.jobs.rebasin.weights import procrustes_weights
-from interbasin.networks.checkpoints.faults import listed
-from interbasin.networks.recording import record, standing
-from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.spaces import Role
-from interbasin.networks.wiring.wiring import Alignment
 from interbasin.statistics import PairedMoments
+from interbasin.text import plural
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.axes.spaces import Role
+from interbasin.wiring.carry import carry
 
 __all__ = ["permutation_activations", "procrustes_activations", "weights_then_activations"]
 
@@ -77,7 +77,7 @@ def _matched(task: Task, sought: list[Unknown], variant: str, *, normalised: boo
     notes = [f"No activation shows the whole of {', '.join(unseen)}: left as they were."] if unseen else []
     if not seen:
         return Matched({}, 0.0, notes=tuple(notes))
-    task.tell(f"recording {counted(len(seen), 'space')}")
+    task.tell(f"recording {plural(len(seen), 'space')}")
     recorded = record(
         (task.source, task.target),
         task.data,
@@ -110,7 +110,7 @@ def _about_few_rows(rows: Mapping[str, int], widths: Mapping[str, int]) -> tuple
         return ()
     least = min(rows[name] for name in few)
     return (
-        f"Only {counted(least, 'row')} of activations {'was' if least == 1 else 'were'} seen in {listed(few)}, no more "
+        f"Only {plural(least, 'row')} of activations {'was' if least == 1 else 'were'} seen in {listed(few)}, no more "
         "than there are units: maps from so few are partly arbitrary; give more data.",
     )
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from torch import nn
 
-from interbasin.counting import counted
+from interbasin.batches import Inputs
+from interbasin.checkpoints.lora import is_adapter_name
 from interbasin.errors import ShapeError, WiringError
-from interbasin.networks.checkpoints.lora import is_adapter_name
-from interbasin.networks.folding import folding_of
-from interbasin.networks.wiring.admission import refuse_numbers_that_are_none
-from interbasin.networks.wiring.finding import wire
-from interbasin.networks.wiring.inputs import Inputs
-from interbasin.networks.wiring.likeness import made_alike
-from interbasin.networks.wiring.spaces import Space
-from interbasin.networks.wiring.wiring import Wiring
+from interbasin.text import plural
+from interbasin.wiring.axes.spaces import Space
+from interbasin.wiring.folding import folding_of
+from interbasin.wiring.same_architecture import made_alike
+from interbasin.wiring.trace.preflight import refuse_numbers_that_are_none
+from interbasin.wiring.wire import wire
+from interbasin.wiring.wiring import Wiring
 
 __all__ = ["common_wiring", "is_folded", "require_same_tensors", "require_same_wiring"]
 
@@ -68,7 +68,7 @@ def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
                     f"The norms of the {which} are folded into what reads them and those of the {rest} are not, so "
                     "that the two hold different tensors; fold both with stay_in_class=False."
                 )
-            more = f" and {counted(len(missing) - 1, 'other')}" if len(missing) > 1 else ""
+            more = f" and {plural(len(missing) - 1, 'other')}" if len(missing) > 1 else ""
             raise WiringError(
                 f"Asked to put {type(source).__name__} into the coordinates of {type(target).__name__}, but the {side} "
                 f"has no {missing[0]!r}{more}; re-basin needs two networks of one architecture and depth "

@@ -23,7 +23,7 @@ from torch import Tensor
 from interbasin.jobs.rebasin.elements import Element, Moves, best, picked
 from interbasin.jobs.rebasin.pieces import Piece
 from interbasin.jobs.rebasin.problem import Problem, Unknown, distance_of
-from interbasin.networks.wiring.spaces import Role
+from interbasin.wiring.axes.spaces import Role
 
 __all__ = ["Sweeps", "everything", "match_each", "start", "sweep_until_still"]
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from interbasin.fit.polar import polar
 from interbasin.maps import Blocks, Linear, Map, Orthogonal, Permutation, SignedPermutation
-from interbasin.networks.wiring.groups import Group
-from interbasin.networks.wiring.spaces import Role
+from interbasin.wiring.axes.groups import Group
+from interbasin.wiring.axes.spaces import Role
 
 __all__ = ["Element", "Evidence", "Moves", "Turns", "best", "picked"]
 

@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from interbasin.batches import BATCH_SIZE, as_batches, call_arguments, device_of, split_batch
 from interbasin.errors import DataError
 from interbasin.evaluate.scores import Loss, mean_loss
-from interbasin.networks.labelled import BATCH_SIZE, parted
-from interbasin.networks.recording.batches import arguments, batches_of, device_of
-from interbasin.networks.wiring.copying import copied
+from interbasin.wiring.trace.copying import copied
 
 __all__ = ["finetuned"]
 
@@ -42,9 +41,9 @@ def finetuned(
     optimiser = torch.optim.Adam(trained, lr=rate)
     for epoch in range(epochs):
         total, count = 0.0, 0
-        for index, batch in enumerate(batches_of(data, BATCH_SIZE)):
-            inputs, labels = parted(batch)
-            args, kwargs = arguments(network, inputs, None, device_of(network))
+        for index, batch in enumerate(as_batches(data, BATCH_SIZE)):
+            inputs, labels = split_batch(batch)
+            args, kwargs = call_arguments(network, inputs, device_of(network))
             value = mean_loss(network(*args, **kwargs), labels, inputs, index, loss)
             if not bool(torch.isfinite(value)):
                 raise DataError(

@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 from torch import nn
 
-from interbasin.counting import counted
+from interbasin.activations.choose import standing
+from interbasin.batch_norm import has_batch_norm, reset_batch_norm
+from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
 from interbasin.evaluate.scores import Loss
@@ -23,14 +25,12 @@ from interbasin.jobs.rebasin.methods import chosen
 from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
 from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves
 from interbasin.jobs.rebasin.task import Matched, Options, Task
-from interbasin.networks.folding import fold_norms
-from interbasin.networks.labelled import InputsOnly, amount_of, parted, refuse_once_only
-from interbasin.networks.normalisation import has_batch_norm, reset_batch_norm
-from interbasin.networks.recording.batches import batches_of
-from interbasin.networks.recording.choosing import standing
-from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.checking import difference
-from interbasin.networks.wiring.wiring import Alignment
+from interbasin.randomness import generator_of
+from interbasin.text import plural
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.carry import carry
+from interbasin.wiring.check import difference
+from interbasin.wiring.folding import fold_norms
 
 __all__ = ["Rebasin", "rebasin"]
 
@@ -78,7 +78,7 @@ class Rebasin:
         figures = [f"{name}={self.metrics[name]:.4g}" for name in told if name in self.metrics]
         kind = "exact" if self.metrics.get("exact") else "approximate"
         how = [str(self.request[name]) for name in ("method", "variant") if name in self.request]
-        notes = [counted(len(self.notes), "note")] if self.notes else []
+        notes = [plural(len(self.notes), "note")] if self.notes else []
         return f"Rebasin({type(self.model).__name__}, {', '.join([*how, kind, *figures, *notes])})"
 
 
@@ -164,12 +164,13 @@ def rebasin(
         raise DataError("Asked for a barrier over 1 point; give at least two, the ends, or 0 for none.")
     require_counts(finetune=finetune, points=points, restarts=restarts, sweeps=sweeps, epochs=epochs)
     require_sizes(tolerance=tolerance, rate=rate)
-    refuse_once_only(data, "Re-basin")
-    refuse_once_only(reset, "Re-basin with reset=")
-    first = None if data is None else next(iter(batches_of(data, 128)), None)
+    generator_of(seed)  # which refuses what is no seed, before long work
+    require_reiterable(data, "Re-basin")
+    require_reiterable(reset, "Re-basin with reset=")
+    first = None if data is None else next(iter(as_batches(data, 128)), None)
     if data is not None and first is None:
         raise DataError("The data hold no batch at all; give some, or leave data= out.")
-    has_labels = loss is not None or (first is not None and parted(first)[1] is not None)
+    has_labels = loss is not None or (first is not None and split_batch(first)[1] is not None)
     found, taken = chosen(method, variant, has_data=data is not None, has_labels=has_labels)
     for asked, what in ((finetune, "Fine-tuning"), (points, "A barrier")):
         if asked and (data is None or not has_labels):
@@ -177,7 +178,7 @@ def rebasin(
     if inputs is None:
         if first is None:
             raise DataError("Re-basin traces the networks on one batch; give inputs=, or data to take it from.")
-        inputs = parted(first)[0]
+        inputs = split_batch(first)[0]
     if stay_in_class or is_folded(source) is is_folded(target):
         require_same_tensors(source, target)
     if not stay_in_class:
@@ -191,7 +192,7 @@ def rebasin(
         source,
         target,
         wiring,
-        data=InputsOnly(data) if data is not None and method != "straight-through" else data,
+        data=WithoutLabels(data) if data is not None and method != "straight-through" else data,
         loss=loss,
         seed=seed,
         options=options,
@@ -215,7 +216,7 @@ def rebasin(
         metrics |= _measured(task, matched, taken, alignment, model, measure_on, loss, has_labels)
     notes += _collapse(metrics)
     if has_batch_norm(model):
-        used = None if resets is None else amount_of(data if reset is True else reset)
+        used = None if resets is None else describe_size(data if reset is True else reset)
         notes += _about_statistics(used, reset is True, not alignment.is_exact, bool(points))
     curves: dict[str, Barrier] = {}
 
@@ -310,11 +311,11 @@ def _measured(
     return metrics
 
 
-def _resets(reset: Any, data: Any) -> InputsOnly | None:
+def _resets(reset: Any, data: Any) -> WithoutLabels | None:
     """What statistics of batch norms are estimated on."""
     if reset is False or reset is None or (reset is True and data is None):
         return None
-    return InputsOnly(data if reset is True else reset)
+    return WithoutLabels(data if reset is True else reset)
 
 
 def _about_statistics(used: str | None, on_data: bool, aligned: bool, points: bool) -> list[str]:

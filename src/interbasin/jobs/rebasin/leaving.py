@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from interbasin.networks.folding import save_folded
 from interbasin.outcome import Outcome, new_outcome
 from interbasin.outcome.plots import bar_chart, line_chart
+from interbasin.wiring.folding import save_folded
 
 if TYPE_CHECKING:
     from interbasin.jobs.rebasin.job import Rebasin
@@ -51,7 +51,7 @@ def leave(
     ) as out:
         out.metrics.update(result.metrics)
         out.timings.update(result.timings)
-        out.warnings.extend(result.notes)
+        out.notes.extend(result.notes)
         if asked.get("stay_in_class", True):
             out.write_checkpoint(result.model, like=like)
         else:

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interbasin.counting import counted
 from interbasin.errors import DataError, UnknownNameError, WiringError
 from interbasin.jobs.rebasin.comparing import common_wiring, require_same_tensors
 from interbasin.jobs.rebasin.descent import start, sweep_until_still
@@ -23,10 +22,12 @@ from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
 from interbasin.jobs.rebasin.problem import Unknown
 from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves, unknowns
 from interbasin.jobs.rebasin.task import Options, Task
-from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.copying import copied
-from interbasin.networks.wiring.wiring import Alignment, Wiring
 from interbasin.randomness import generator_of
+from interbasin.text import plural
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.carry import carry
+from interbasin.wiring.trace.copying import copied
+from interbasin.wiring.wiring import Wiring
 
 __all__ = ["Together", "rebasin_many"]
 
@@ -71,7 +72,7 @@ class Together:
         kind = "exact" if self.metrics["exact"] else "approximate"
         where = "their universe" if self.reference is None else f"the coordinates of network {self.reference}"
         figures = f"spread_before={self.spread[0]:.4g}, spread_after={self.spread[-1]:.4g}"
-        notes = f", {counted(len(self.notes), 'note')}" if self.notes else ""
+        notes = f", {plural(len(self.notes), 'note')}" if self.notes else ""
         network = type(self.models[0]).__name__
         return f"Together({len(self.models)} x {network} in {where}, {kind}, {figures}{notes})"
 
@@ -152,7 +153,7 @@ def rebasin_many(
     if not all(one.is_exact for one in alignments):
         notes.append("The maps are approximate: the aligned networks are not the same functions as those given.")
     if not converged:
-        notes.append(f"The spread was still falling after {counted(rounds, 'round')}; more (rounds=) may bring closer.")
+        notes.append(f"The spread was still falling after {plural(rounds, 'round')}; more (rounds=) may bring closer.")
     return Together(tuple(models), tuple(alignments), tuple(spread), converged, reference, tuple(notes))
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from interbasin.networks.wiring.carry import narrowed
-from interbasin.networks.wiring.spaces import Axis, Each, Grid, In, Role, Row
-from interbasin.networks.wiring.wiring import Wiring
+from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row
+from interbasin.wiring.mover import narrowed
+from interbasin.wiring.wiring import Wiring
 
 __all__ = ["Dim", "Piece", "cut"]
 

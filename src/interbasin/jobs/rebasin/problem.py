@@ -17,8 +17,8 @@ from torch import Tensor
 from interbasin.jobs.rebasin.elements import Element, Evidence, Moves, Turns
 from interbasin.jobs.rebasin.pieces import Piece
 from interbasin.maps import Map
-from interbasin.networks.wiring.groups import Group
-from interbasin.networks.wiring.spaces import Role
+from interbasin.wiring.axes.groups import Group
+from interbasin.wiring.axes.spaces import Role
 
 __all__ = ["Problem", "Unknown", "distance_of"]
 

@@ -14,12 +14,12 @@ Spaces that are divided into blocks (heads) move by permutations in any case.
 
 from __future__ import annotations
 
-from interbasin.counting import counted
+from interbasin.checkpoints.faults import listed
 from interbasin.errors import UnknownNameError
 from interbasin.jobs.rebasin.problem import Unknown
-from interbasin.networks.checkpoints.faults import listed
-from interbasin.networks.wiring.groups import Group
-from interbasin.networks.wiring.wiring import Wiring
+from interbasin.text import plural
+from interbasin.wiring.axes.groups import Group
+from interbasin.wiring.wiring import Wiring
 
 __all__ = ["REACHES", "isometric", "kept_exact", "nothing_moves", "unknowns"]
 
@@ -63,7 +63,7 @@ def kept_exact(wiring: Wiring, reach: str) -> tuple[str, ...]:
     gains = all(wiring.spaces[name].scales for name in kept)
     why = "gains stand there, which no rotation can carry" if gains else "the network has exact rotations elsewhere"
     return (
-        f"In {counted(len(kept), 'space')} ({listed(kept)}) only exact maps, such as permutations, were sought, "
+        f"In {plural(len(kept), 'space')} ({listed(kept)}) only exact maps, such as permutations, were sought, "
         f"because {why}; reach='orthogonal' turns all spaces, and changes the function.",
     )
 

@@ -17,7 +17,7 @@ from interbasin.jobs.rebasin.elements import Turns
 from interbasin.jobs.rebasin.problem import Problem
 from interbasin.jobs.rebasin.reach import unknowns
 from interbasin.jobs.rebasin.task import Matched, Task
-from interbasin.networks.wiring.groups import Group
+from interbasin.wiring.axes.groups import Group
 
 __all__ = ["stiefel"]
 

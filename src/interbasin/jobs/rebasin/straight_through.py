@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from interbasin.counting import counted
+from interbasin.batches import as_batches, call_arguments, device_of, split_batch
 from interbasin.evaluate import performance
 from interbasin.evaluate.scores import mean_loss
 from interbasin.jobs.rebasin.descent import sweep_until_still
@@ -22,12 +22,11 @@ from interbasin.jobs.rebasin.reach import unknowns
 from interbasin.jobs.rebasin.task import Matched, Task
 from interbasin.jobs.rebasin.weights import permutation_weights
 from interbasin.maps import Map
-from interbasin.networks.labelled import parted
-from interbasin.networks.paths import interpolate
-from interbasin.networks.recording.batches import arguments, batches_of, device_of
-from interbasin.networks.wiring.carrying import carry
-from interbasin.networks.wiring.wiring import Alignment
+from interbasin.paths import interpolate
 from interbasin.randomness import generator_of
+from interbasin.text import plural
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.carry import carry
 
 __all__ = ["straight_through"]
 
@@ -44,7 +43,7 @@ def straight_through(task: Task, variant: str) -> Matched:
     free = _Free(task, begun.maps)
     optimiser = torch.optim.Adam(free.weights.values(), lr=task.options.rate)
     for epoch in range(task.options.epochs):
-        for index, batch in enumerate(batches_of(task.data, 128)):
+        for index, batch in enumerate(as_batches(task.data, 128)):
             optimiser.zero_grad()
             free.loss(batch, index).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -57,7 +56,7 @@ def straight_through(task: Task, variant: str) -> Matched:
     notes = begun.notes
     if least == path[0]:
         notes += (
-            f"Nothing better was found in {counted(task.options.epochs, 'pass', 'passes')} over the data: the maps are "
+            f"Nothing better was found in {plural(task.options.epochs, 'pass', 'passes')} over the data: the maps are "
             f"those of weight matching that it began with (loss of the middle {least:.4g}); more (epochs=) may find "
             "better ones.",
         )
@@ -105,7 +104,7 @@ class _Free:
             name: (one.detach() + self.weights[name] - self.weights[name].detach() + self.fixed[name]) / 2
             for name, one in aligned.named_parameters()
         }
-        inputs, labels = parted(batch)
-        args, kwargs = arguments(self.network, inputs, None, device_of(self.network))
+        inputs, labels = split_batch(batch)
+        args, kwargs = call_arguments(self.network, inputs, device_of(self.network))
         outputs = functional_call(self.network, (middle, self.buffers), args, kwargs)
         return mean_loss(outputs, labels, inputs, index, self.task.loss)

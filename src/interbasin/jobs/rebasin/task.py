@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from interbasin.jobs.rebasin.pieces import Piece, cut
 from interbasin.jobs.rebasin.problem import Problem, Unknown
 from interbasin.maps import Map
-from interbasin.networks.wiring.groups import Group
-from interbasin.networks.wiring.wiring import Wiring
+from interbasin.wiring.axes.groups import Group
+from interbasin.wiring.wiring import Wiring
 
 __all__ = ["Matched", "Options", "Task"]
 

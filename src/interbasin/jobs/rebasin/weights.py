@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from interbasin.counting import counted
 from interbasin.jobs.rebasin.descent import Sweeps, match_each, start, sweep_until_still
 from interbasin.jobs.rebasin.problem import Problem, Unknown
 from interbasin.jobs.rebasin.reach import unknowns
 from interbasin.jobs.rebasin.task import Matched, Task
 from interbasin.randomness import generator_of
+from interbasin.text import plural
 
 __all__ = ["permutation_weights", "procrustes_weights"]
 
@@ -71,5 +71,5 @@ def _descended(task: Task, sought: list[Unknown]) -> Matched:
 
 
 def _unfinished(sweeps: Sweeps) -> str:
-    done = counted(len(sweeps.path) - 2, "sweep")
+    done = plural(len(sweeps.path) - 2, "sweep")
     return f"The objective was still falling after {done}; more (sweeps=) may match closer."

@@ -1,12 +1,17 @@
 r"""From relative coordinates back to a space: what anchors make of cosines.
 
-Rows relative to anchors :math:`S` (unit rows about the mean) are :math:`X_{rel} = X S^\top` (eq. 1). Each way of going
-back is one matrix :math:`D` with a row an anchor, :math:`Y = X_{rel} D`, and needs the anchors of that space alone:
+Rows relative to anchors :math:`S` (unit rows about the mean) are :math:`X_{rel} = X S^\top` (eq. 1). Each way of
+going back is one matrix :math:`D` with a row an anchor, :math:`Y = X_{rel} D`, and needs the anchors of that space
+alone:
 
 - **pruned**, the paper's: the pseudo-inverse of few anchors that are far apart, averaged over subsets that begin at
   random ones (eq. 2, 4 and 5; each subset goes with its own columns of :math:`X_{rel}`, which eq. 5 does not say);
 - **regularised**: :math:`D = S (S^\top S + \lambda m I)^{-1}`, :math:`m` the mean squared singular value. All anchors
   have a say, and none is inverted more than :math:`\lambda` allows.
+
+Anchors that are far apart are found by greedy farthest-point sampling. The distance of two anchors is :math:`1 -
+|\cos|` (eq. 3 of the paper): opposite directions are as dependent as equal ones. From a start, the anchor farthest
+from all that were taken is taken next, until the farthest is nearer than ``delta`` (eq. 4).
 """
 
 from __future__ import annotations
@@ -17,10 +22,45 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from interbasin.jobs.translate.pruning import farthest_points
 from interbasin.randomness import generator_of
 
-__all__ = ["Inversion", "chosen_strength", "pruned", "regularised"]
+__all__ = ["Inversion", "chosen_strength", "farthest_points", "pruned", "regularised"]
+
+
+def farthest_points(sides: Sequence[Tensor], delta: float, starts: Sequence[int]) -> list[Tensor]:
+    """The anchors kept from each start, as indices in the order in which they were taken.
+
+    No matrix of all pairs is formed: a step costs one product of the anchors with those taken last, one a start. As
+    many are kept as the first side is wide, at most: more could not point in directions of their own.
+
+    Args:
+        sides: The anchors in one space or in several, ``(anchors, width)`` each, rows of length 1. With several, two
+            anchors are as far apart as in the space in which they are nearer.
+        delta: From 0 (keep all that are not parallel) to 1 (keep only what is at right angles).
+        starts: The first anchor of each subset.
+    """
+    count, most = sides[0].shape
+    taken = torch.empty(len(starts), min(most, count), dtype=torch.int64)
+    sizes = [0] * len(starts)
+    remaining = torch.full((count, len(starts)), torch.inf)
+    points = torch.tensor(list(starts), dtype=torch.int64)
+    growing = list(range(len(starts)))
+    for step in range(taken.shape[1]):
+        for place, point in zip(growing, points.tolist(), strict=True):
+            taken[place, step] = point
+            sizes[place] += 1
+        for rows in sides:
+            distance = 1 - (rows @ rows[points].mT).abs()
+            remaining[:, growing] = torch.minimum(remaining[:, growing], distance.to(remaining))
+        remaining[points, growing] = -torch.inf  # never twice, whatever rounding says
+        farthest = remaining[:, growing].max(0)
+        going = (farthest.values >= delta).tolist()
+        points = farthest.indices[torch.tensor(going, dtype=torch.bool)]
+        growing = [place for place, goes_on in zip(growing, going, strict=True) if goes_on]
+        if not growing:
+            break
+    return [taken[place, :size] for place, size in enumerate(sizes)]
+
 
 STRENGTHS: tuple[float, ...] = tuple(10 ** (-6 + step / 4) for step in range(29))
 # Rows that are enough to tell one strength from another.

@@ -20,7 +20,7 @@ from interbasin.errors import DataError, FileError, FitError, InterbasinError
 from interbasin.jobs.translate.inversion import Inversion
 from interbasin.jobs.translate.methods import COMPLETIONS, Options, completed, inverted, named
 from interbasin.jobs.translate.rows import rows_of
-from interbasin.jobs.translate.sides import Side
+from interbasin.jobs.translate.standardiser import Standardiser
 from interbasin.jobs.translate.translation import Translation
 from interbasin.storage import new_folder, read_record, write_record
 
@@ -49,8 +49,8 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         anchors = rows_of(X, "X, the anchors,", fewest=2)
         validate_data(self, X, skip_check_array=True)
-        self.side_ = Side.seen(anchors, unit=True)
-        self.anchors_ = self.side_.entered(anchors.double())
+        self.side_ = Standardiser.fit(anchors, unit=True)
+        self.anchors_ = self.side_.transform(anchors.double())
         self.names_ = _digest(names, len(anchors))
         return self
 
@@ -66,7 +66,7 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Cosines of each row with each anchor, about the anchors' mean; ``(rows, anchors)``."""
         check_is_fitted(self)
         rows = rows_of(X, "X", width=self.side_.width, owner=type(self).__name__)
-        return like_input(self.side_.entered(rows) @ self.anchors_.to(rows).mT, X)
+        return like_input(self.side_.transform(rows) @ self.anchors_.to(rows).mT, X)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write it to a new folder, exactly, whole or not at all."""
@@ -89,7 +89,7 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def _of(cls, side: Mapping[str, Any], tensors: Mapping[str, Tensor], names: str | None = None) -> RelativeEncoder:
         found = cls()
-        found.side_ = Side.restored(side, tensors)
+        found.side_ = Standardiser.restored(side, tensors)
         found.anchors_, found.names_ = tensors["anchors"], names
         found.n_features_in_ = found.side_.width
         return found
@@ -133,9 +133,9 @@ class RelativeDecoder(BaseEstimator):  # type: ignore[misc]
         """
         named(Options(variant=self.variant, strength=self.strength, delta=self.delta, omega=self.omega))
         anchors = rows_of(X, "X, the anchors,", fewest=2)
-        self.side_ = Side.seen(anchors, unit=True)
+        self.side_ = Standardiser.fit(anchors, unit=True)
         back = inverted(
-            self.side_.entered(anchors.double()), self.variant, self.strength, self.delta, self.omega, self.seed
+            self.side_.transform(anchors.double()), self.variant, self.strength, self.delta, self.omega, self.seed
         )
         self._take(back, _digest(names, len(anchors)))
         return self
@@ -152,7 +152,7 @@ class RelativeDecoder(BaseEstimator):  # type: ignore[misc]
         """Rows of this space from their cosines, ``(rows, anchors)`` to ``(rows, width)``."""
         check_is_fitted(self)
         cosines = rows_of(X, "X, the cosines,", width=self.n_anchors_, owner=type(self).__name__)
-        return like_input(self.side_.left(cosines @ self.weights_.to(cosines)), X)
+        return like_input(self.side_.inverse_transform(cosines @ self.weights_.to(cosines)), X)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write it to a new folder, exactly, whole or not at all."""
@@ -176,7 +176,7 @@ class RelativeDecoder(BaseEstimator):  # type: ignore[misc]
         document, tensors = read_record(folder, "relative-decoder", "relative-decoder", VERSION)
         try:
             found = cls(**document["options"])
-            found.side_ = Side.restored(document["side"], tensors)
+            found.side_ = Standardiser.restored(document["side"], tensors)
             kept, conditions = tuple(document["kept"]), tuple(document["conditions"])
             found._take(Inversion(tensors["weights"], kept, conditions, document["strength"]), document["names"])
         except (KeyError, TypeError, ValueError, InterbasinError) as error:

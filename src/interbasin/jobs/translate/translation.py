@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from interbasin.errors import FitError
-from interbasin.jobs.translate.sides import Side
+from interbasin.jobs.translate.standardiser import Standardiser
 from interbasin.maps import Map
 from interbasin.maps.files import restore
 
@@ -30,7 +30,7 @@ class Translation:
         lengths: Where rows are brought to length 1, give them back how much longer than others they were.
     """
 
-    def __init__(self, source: Side, map: Map, target: Side, lengths: bool = False) -> None:
+    def __init__(self, source: Standardiser, map: Map, target: Standardiser, lengths: bool = False) -> None:
         self.source, self.map, self.target, self.lengths = source, map, target, lengths
 
     @property
@@ -79,7 +79,7 @@ class Translation:
         return moved
 
     def _by_direction(self, like: Tensor) -> Callable[[Tensor], Tensor]:
-        """As `Side.entered`, the map and `Side.left` say, with as few passes over the rows as will do."""
+        """The standardiser, the map and the way back in as few passes over the rows as will do."""
         source, target = self.source, self.target
         start, turn, end = (one.to(like) for one in (source.mean, self._turn, target.mean))
         wide = like.dtype == torch.float64
@@ -150,7 +150,7 @@ class Translation:
         def of(name: str) -> dict[str, Tensor]:
             return {key.removeprefix(f"{name}."): one for key, one in tensors.items() if key.startswith(f"{name}.")}
 
-        source, target = (Side.restored(document[name], of(name)) for name in ("source", "target"))
+        source, target = (Standardiser.restored(document[name], of(name)) for name in ("source", "target"))
         map = restore(document["map"], of("map"))
         if (map.source_width, map.target_width) != (source.width, target.width):
             raise ValueError(

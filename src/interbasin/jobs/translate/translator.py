@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from interbasin.arrays import like_input
 from interbasin.errors import FileError, FitError, InterbasinError, UnknownNameError
+from interbasin.jobs.translate.apply import Applied, translate_vectors
+from interbasin.jobs.translate.auto import CANDIDATES, cosine, judged
 from interbasin.jobs.translate.cards import Card
-from interbasin.jobs.translate.choosing import CANDIDATES, cosine, judged
 from interbasin.jobs.translate.methods import METHODS, Options, named
 from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder, joined
 from interbasin.jobs.translate.rows import paired_rows, rows_of
@@ -138,7 +139,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 self.chosen_ = next(iter(self.judged_))
                 chosen = CANDIDATES[self.chosen_]
                 method, options = chosen.method, chosen.options(options)
-            self.translation_, details = METHODS[method](x, y, options)
+            self.translation_, details = METHODS[method].function(x, y, options)
             self.details_ = {"pairs": len(x), **details}
             self.target_width_ = self.translation_.target_width
         self.card_ = Card.of(card)
@@ -175,7 +176,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.chosen_ != "relative" and self.translation_.carries_norms
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Sentences that a user of the translation should know; none, if all is well."""
         rank, most = self.details_.get("rank"), min(self.source_width, self.target_width)
         if rank is None or rank >= most:
@@ -216,6 +217,18 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return cosine(self.translation_(source.double()), target.double())
 
     # ------------------------------------------------------------------ files
+
+    def apply(self, source: str | os.PathLike[str], output: str | os.PathLike[str], **options: Any) -> Applied:
+        """Translate all vectors of a store into another; options as in `interbasin.jobs.translate.translate_vectors`.
+
+        Args:
+            source: A ``.npy``, ``.npz`` or ``.parquet`` file, ``lance://``, ``faiss://`` or ``postgresql://``.
+            output: The same. The source stays as it is, and a run that was stopped goes on when it is called again.
+            **options: ``column``, ``table``, ``key``, ``rows_per_batch``, ``bad_rows``, ``scale``, ``metric``,
+                ``engine``, ``wrap``, ``in_place``, ``force`` and ``progress``.
+        """
+        check_is_fitted(self)
+        return translate_vectors(self, source, output, **options)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write ``translation.json`` and ``translation.safetensors`` to a new folder, exactly, whole or not at all."""

@@ -1,0 +1,353 @@
+"""The activations of a batch, paired as they arrive, and released as soon as their last partner has arrived."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from interbasin.activations.forward import Call, Caller, SteppedForward, active_autocasts
+from interbasin.activations.places import Reading
+from interbasin.activations.plan import Key, Plan
+from interbasin.activations.tokens import (
+    Tokens,
+    char_offsets,
+    match_texts,
+    match_tokens,
+    pool_pieces,
+    pool_tokens,
+)
+from interbasin.batches import OFFSETS, count_inputs
+from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError
+from interbasin.statistics import LayerwiseMoments, PairedMoments
+
+__all__ = ["MaskOf", "Masks", "Pairing", "PairingOptions", "masks_of"]
+
+# None: the automatic ones; False: none; a name in mapping batches; or a function of the network's inputs, which answers
+# with a mask, or with a mapping from the path of a module to the mask of all that lies below it.
+MaskOf: TypeAlias = "bool | str | Callable[[Any], Tensor | Mapping[str, Tensor]] | None"
+
+AUTOMATIC = ("attention_mask", "decoder_attention_mask")
+
+
+# ---------------------------------------------------------------------- which rows count
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The masks of one network's inputs, each true for what counts; ``scopes`` are those of parts of the network."""
+
+    whole: Mapping[str, Tensor] = field(default_factory=dict)
+    scopes: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def fitting(self, module: str, rows: torch.Size) -> Tensor | None:
+        """The mask of the rows seen at a module, in their shape; None where every row counts.
+
+        Raises:
+            ShapeError: if there is a mask and it does not fit.
+        """
+        masks = self.whole
+        if self.scopes:
+            masks = {name: mask for name, mask in self.scopes.items() if f"{module}.".startswith(f"{name}.")}
+        # An encoder-decoder has two, and they may happen to have the same shape.
+        own = "decoder" in module.split(".")
+        ranked = sorted(masks.items(), key=lambda item: item[0].startswith("decoder") != own)
+        for _, mask in ranked:
+            if len(rows) == 1 and rows[0] == len(mask):
+                return None
+            if len(rows) > 1 and rows[:2] == mask.shape:
+                return mask.reshape(*mask.shape, *(1,) * (len(rows) - 2)).expand(rows)
+            if len(rows) == 1 and rows[0] == mask.numel():
+                return mask.flatten()
+        if ranked:
+            shapes = ", ".join(f"{name} {tuple(mask.shape)}" for name, mask in ranked)
+            raise ShapeError(
+                f"The mask does not fit what is seen at {module!r}: rows of shape {tuple(rows)}, found {shapes}; give "
+                "one of shape (batch, tokens), a function that answers with a mask for each part of the network, or "
+                "mask=False."
+            )
+        return None
+
+
+def masks_of(inputs: Any, given: MaskOf, device: torch.device | None) -> Masks | None:
+    """The masks that go with one network's inputs; None if there is none.
+
+    Raises:
+        DataError: if ``given`` is nothing that a mask can come from.
+    """
+    if given is None or isinstance(given, bool):
+        named = inputs if isinstance(inputs, Mapping) and given is not False else {}
+        masks = {name: named[name] for name in AUTOMATIC if isinstance(named.get(name), Tensor)}
+        # Masks of other ranks are the network's own affair: they say who sees whom.
+        masks = {name: _true_or_false(mask, name, device) for name, mask in masks.items() if mask.ndim == 2}
+        return Masks(masks) if masks else None
+    if isinstance(given, str):
+        if not isinstance(inputs, Mapping):
+            raise DataError(
+                f"The mask is called {given!r}, which needs batches that are mappings, found {type(inputs).__name__}; "
+                "give a function of the batch instead."
+            )
+        if given not in inputs:
+            raise UnknownNameError.of("mask in the batch", given, map(str, inputs))
+        return Masks({given: _true_or_false(inputs[given], given, device)})
+    if not callable(given) or isinstance(given, type):
+        raise DataError(
+            f"The mask is the name of one in the batch, a function of a network's inputs, None or False, found a "
+            f"{type(given).__name__}; masks differ from batch to batch, so give a function that has the right one."
+        )
+    answer = given(inputs)
+    if isinstance(answer, Mapping):
+        return Masks(scopes={name: _true_or_false(mask, f"of {name!r}", device) for name, mask in answer.items()})
+    return Masks({"mask": _true_or_false(answer, "mask", device)})
+
+
+def _true_or_false(mask: object, name: str, device: torch.device | None) -> Tensor:
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        found = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise ShapeError(f"A mask is a tensor of shape (batch, tokens), found {found} for {name}; give it like that.")
+    if bool(((mask != 0) & (mask != 1)).any()):
+        raise DataError(
+            f"A mask holds ones (or true) for what counts and zeros for padding, {name} holds other values as well; "
+            "masks that are added to scores have to be turned into such ones."
+        )
+    return mask.to(device=device, dtype=torch.bool)
+
+
+# ---------------------------------------------------------------------- pairs
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a reading: ``(batch, positions..., width)``, and which rows count (None: all)."""
+
+    values: Tensor
+    mask: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PairingOptions:
+    """How rows are made from what is seen."""
+
+    pool: str | None = None
+    tokens: Tokens | None = None
+
+
+@dataclass
+class Pairing:
+    """Batch after batch, the rows of all pairs.
+
+    Attributes:
+        plan: What is paired with what.
+        sums: What the rows are added to: one for each pair of the plan, or one for all layers.
+        options: How rows are made.
+        caller: With the networks.
+        source: The source, where it runs step by step beside the target.
+        present: What has arrived and still waits for a partner.
+    """
+
+    plan: Plan
+    sums: Sequence[PairedMoments | LayerwiseMoments]
+    options: PairingOptions
+    caller: Caller
+    source: SteppedForward | None = None
+    present: dict[Key, Seen] = field(default_factory=dict)
+
+    def start(self, calls: Sequence[Call]) -> None:
+        """A new batch is about to be seen."""
+        self.present.clear()
+        self._calls = calls
+        self._masks = [
+            masks_of(call.inputs, self.caller.mask, device)
+            for call, device in zip(calls, self.caller.devices, strict=True)
+        ]
+        given = [call.inputs.get(OFFSETS) if isinstance(call.inputs, Mapping) else None for call in calls]
+        self._offsets = [None if offsets is None else char_offsets(offsets) for offsets in given]
+        self._pieces: tuple[Tensor, Tensor, int] | None = None
+        self._waiting: dict[Key, list[int]] = {}
+        self._pairs = list(self.plan.pairs)
+        for position, pair in enumerate(self._pairs):
+            for key in dict.fromkeys(pair):
+                self._waiting.setdefault(key, []).append(position)
+
+    def take(self, network: int, reading: Reading, rows: Tensor) -> None:
+        """Something has arrived: add it to the sums with every partner that is there, or can be fetched."""
+        key, masks = (network, reading), self._masks[network]
+        seen = Seen(rows, None if masks is None else masks.fitting(reading.place.module, rows.shape[:-1]))
+        if self.options.pool is not None:
+            size = count_inputs(self._calls[network].args, self._calls[network].kwargs)
+            if rows.shape[0] != size:
+                raise ShapeError(
+                    f"Asked to pool what is seen at {reading.place}, where rows have shape {tuple(rows.shape[:-1])} "
+                    f"for {size} inputs; record a place where the inputs stand on the first axis."
+                )
+            seen = _pool(seen, self.options.pool)
+        self.present[key] = seen
+        if self.source is not None and network == 0:
+            self.source.rest()
+        else:
+            self._pair(key)
+        if key in self.present:
+            # The network goes on, and may write over what it gave.
+            self.present[key] = Seen(seen.values.clone(), seen.mask)
+
+    def _pair(self, key: Key) -> None:
+        for position in list(self._waiting.get(key, ())):
+            x, y = self._pairs[position]
+            other = x if key == y else y
+            if other not in self.present and self.source is not None:
+                self.source.until(lambda other=other: other in self.present)  # type: ignore[misc]
+            if other in self.present:
+                self._add(position, self.present[x], self.present[y])
+                for done in dict.fromkeys((x, y)):
+                    self._waiting[done].remove(position)
+                    if not self._waiting[done]:
+                        del self.present[done]
+
+    def _add(self, position: int, x: Seen, y: Seen) -> None:
+        pair, moments = self._pairs[position], self.sums[position]
+        assert isinstance(moments, PairedMoments)
+        names = next(names for names, (a, b) in self.plan.asked.items() if (a.key, b.key) == pair)
+        with _summing(f"recording {names[0]!r} (source) with {names[1]!r} (target)"):
+            source, target = self._rows(x, y)
+            if len(source):
+                moments.update(source, target)
+
+    def finish(self) -> None:
+        """The batch is over: statistics of all layers are formed now, when all of them are there."""
+        moments = self.sums[0]
+        assert self.plan.layers is not None and isinstance(moments, LayerwiseMoments)
+        sides = [{name: self.present[key] for name, key in side.items()} for side in self.plan.layers]
+        with _summing("recording all layers"):
+            sources, targets = self._rows_of_layers(*sides)
+            if all(len(rows) for rows in (*sources.values(), *targets.values())):
+                moments.update(sources, targets)
+        self.present.clear()
+
+    # ------------------------------------------------------------------ rows
+
+    def _rows(self, x: Seen, y: Seen) -> tuple[Tensor, Tensor]:
+        """Paired rows of two sides. Where only one side has a mask, it is for both."""
+        if x is y:
+            rows = _counting_rows(x.values, x.mask)
+            return rows, rows
+        tokens = self.options.tokens
+        if tokens is not None and tokens.mode == "offsets" and x.values.ndim == y.values.ndim == 3:
+            source, target, count = self._match_texts()
+            return pool_pieces(x.values, source, count), pool_pieces(y.values, target, count)
+        if not _same_rows(x, y):
+            x, y = _match([x, y], [0, 1], tokens)
+        if x.mask is not None and y.mask is not None:
+            _check_counts(x.mask, y.mask)
+        return (
+            _counting_rows(x.values, x.mask if x.mask is not None else y.mask),
+            _counting_rows(y.values, y.mask if y.mask is not None else x.mask),
+        )
+
+    def _rows_of_layers(
+        self, sources: Mapping[str, Seen], targets: Mapping[str, Seen]
+    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Rows of all layers of both sides, which all have to agree."""
+        seen = [*sources.values(), *targets.values()]
+        tokens = self.options.tokens
+        if tokens is not None and tokens.mode == "offsets":
+            source, target, count = self._match_texts()
+            pieces = [source] * len(sources) + [target] * len(targets)
+            rows = [pool_pieces(layer.values, piece, count) for layer, piece in zip(seen, pieces, strict=True)]
+        else:
+            if not all(_same_rows(seen[0], layer) for layer in seen):
+                seen = _match(seen, [0] * len(sources) + [1] * len(targets), tokens)
+            rows = []
+            for layer in seen:
+                if seen[0].mask is not None and layer.mask is not None:
+                    _check_counts(seen[0].mask, layer.mask)
+                rows.append(_counting_rows(layer.values, layer.mask if layer.mask is not None else seen[0].mask))
+        return dict(zip(sources, rows, strict=False)), dict(zip(targets, rows[len(sources) :], strict=True))
+
+    def _match_texts(self) -> tuple[Tensor, Tensor, int]:
+        if self._pieces is None:
+            source, target = self._offsets[0], self._offsets[-1]
+            if source is None or target is None:
+                raise DataError(
+                    "tokens='offsets' aligns tokens by the characters they cover, but the batch says nothing of them; "
+                    "give mappings with 'offset_mapping' (tokenizers make it with return_offsets_mapping=True)."
+                )
+            masks = [
+                None if masks is None else masks.fitting("", offsets.shape[:2])
+                for masks, offsets in ((self._masks[0], source), (self._masks[-1], target))
+            ]
+            self._pieces = match_texts(source, target, masks)
+        return self._pieces
+
+
+@contextlib.contextmanager
+def _summing(where: str) -> Iterator[None]:
+    """A block inside a forward pass in which sums are formed that outlive it; errors say where they arose.
+
+    The sums are ordinary tensors, in the precision of the data, whatever mode the network runs in.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        for kind, _ in active_autocasts():
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        try:
+            yield
+        except InterbasinError as error:
+            raise type(error)(f"{where}: {error}") from error
+
+
+def _pool(seen: Seen, how: str) -> Seen:
+    """One row per input; inputs that are nothing but padding do not count."""
+    counts = None if seen.mask is None else seen.mask.flatten(1).any(dim=1)
+    return Seen(pool_tokens(seen.values, how, seen.mask), counts)
+
+
+def _same_rows(x: Seen, y: Seen) -> bool:
+    """Whether rows pair as they are: equal shapes, or one of them flattened."""
+    first, second = tuple(x.values.shape[:-1]), tuple(y.values.shape[:-1])
+    if math.prod(first) != math.prod(second):
+        return False
+    axes = min(len(first), len(second))
+    return first == second or axes == 1 or (first[0] == second[0] and axes == 2)
+
+
+def _match(seen: Sequence[Seen], sides: Sequence[int], tokens: Tokens | None) -> list[Seen]:
+    """The same with equal numbers of tokens, in the way that was asked for."""
+    shapes = [tuple(layer.values.shape[:-1]) for layer in seen]
+    listed = " and ".join(str(shape) for shape in dict.fromkeys(shapes))
+    if tokens is None or tokens.mode == "offsets":
+        raise ShapeError(
+            f"rows of shapes {listed} do not pair; if the networks cut the same inputs into different numbers of "
+            "tokens, pass tokens='interpolate2d' (patches of images), 'interpolate', 'mean' or 'offsets' (text), or "
+            "pool='mean'."
+        )
+    if len({shape[0] for shape in shapes}) > 1:
+        raise ShapeError(f"rows of shapes {listed} are not of the same number of inputs; give both networks the same.")
+    if tokens.mode == "mean":
+        return [_pool(layer, "mean") for layer in seen]
+    if any(layer.mask is not None and not bool(layer.mask.all()) for layer in seen):
+        raise DataError(
+            f"Interpolating {listed} tokens would mix padding into what counts; use tokens='mean' or 'offsets', or "
+            "pool='mean'."
+        )
+    return [Seen(values) for values in match_tokens([layer.values for layer in seen], sides, tokens)]
+
+
+def _check_counts(source: Tensor, target: Tensor) -> None:
+    """Refuse masks that leave another number of rows of an input on each side."""
+    counts = [mask.flatten(1).sum(dim=1) if mask.ndim > 1 else mask.sum()[None] for mask in (source, target)]
+    if counts[0].shape == counts[1].shape and not torch.equal(counts[0].cpu(), counts[1].cpu()):
+        raise ShapeError(
+            f"the masks leave {int(counts[0].sum())} rows of the source and {int(counts[1].sum())} of the target, "
+            "not the same number for each input; if the tokens differ, align them with tokens='offsets'."
+        )
+
+
+def _counting_rows(values: Tensor, mask: Tensor | None) -> Tensor:
+    rows = values.flatten(0, -2)
+    return rows if mask is None else rows[mask.flatten().to(rows.device)]

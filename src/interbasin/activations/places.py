@@ -1,0 +1,334 @@
+"""Places, and how the rows of a space are read there.
+
+A place is what goes into a module or comes out of it. ``"blocks.0.mlp.fc1"`` is what the module returns,
+``"blocks.0.mlp.fc1:input"`` what it is given. Inside attention (`torch.nn.MultiheadAttention`) there are also
+``"attn:q"``, ``"attn:k"`` and ``"attn:v"``. A third part counts the calls of a module that is used more than once in a
+forward pass (``"act:output:1"`` is the second), and ``[1]`` at the end says which axis is the width where the module's
+class does not tell.
+
+At a place a space may fill an axis, one segment of an axis (fused projections), one factor of it (heads by channels,
+channels by positions), or have its blocks on several axes. All other axes become rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from interbasin.errors import ShapeError, UnknownNameError, WiringError
+from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, leaves
+
+__all__ = [
+    "QKV",
+    "ModuleReading",
+    "Place",
+    "Reading",
+    "SpaceReading",
+    "axis_factors",
+    "module_at",
+    "readings_at",
+    "width_axis",
+]
+
+Side = Literal["input", "output", "q", "k", "v"]
+QKV: tuple[Side, ...] = ("q", "k", "v")
+_PATTERN = re.compile(r"(?P<module>[^:\[\]]*)(:(?P<side>input|output|q|k|v))?(:(?P<call>\d+))?(\[(?P<axis>-?\d+)\])?")
+
+# Classes whose channels stand on axis 1, whatever follows, and classes whose width stands on the last axis.
+_CHANNELS_FIRST = (
+    _ConvNd,
+    _NormBase,
+    nn.GroupNorm,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+)
+_CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One side of one call of one module; ``axis`` is the width, where it was said."""
+
+    module: str
+    side: Side
+    call: int = 0
+    axis: int | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """The place that ``text`` names.
+
+        Example:
+            >>> Place.of("encoder.act:output:1")
+            Place(module='encoder.act', side='output', call=1, axis=None)
+        """
+        match = _PATTERN.fullmatch(text)
+        if match is None or (match["call"] and not match["side"]) or (match["axis"] and match["side"] in QKV):
+            raise WiringError(
+                f"Asked to record at {text!r}, which names no place; write a module's path, then ':input' or "
+                "':output' (of attention also ':q', ':k' or ':v'), then ':1' for its second call, then '[1]' for the "
+                "axis of the width."
+            )
+        axis = None if match["axis"] is None else int(match["axis"])
+        return cls(match["module"], cast(Side, match["side"] or "output"), int(match["call"] or 0), axis)
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.side}:{self.call}"
+
+
+def module_at(model: nn.Module, place: Place) -> nn.Module:
+    """The module of a place.
+
+    Raises:
+        UnknownNameError: if the network has no such module.
+    """
+    try:
+        return model.get_submodule(place.module)
+    except AttributeError as error:
+        known = (name for name, _ in model.named_modules() if name)
+        raise UnknownNameError.of(f"module of {type(model).__name__}", place.module, known) from error
+
+
+def width_axis(module: nn.Module, ndim: int) -> int:
+    """The axis of the width: the channels of convolutions and of what goes with them, else the last."""
+    return 1 if isinstance(module, _CHANNELS_FIRST) and ndim > 2 else ndim - 1
+
+
+# ---------------------------------------------------------------------- a module as it is
+
+
+@dataclass(frozen=True)
+class ModuleReading:
+    """What a module takes or returns, whole.
+
+    Attributes:
+        place: Where.
+        space: The space that was said to stand there, if one was.
+        width: The width of that space, which the activation must have.
+        shared: Of an argument of attention, the others that are the same tensor, and are not recorded separately.
+    """
+
+    place: Place
+    space: str | None = None
+    width: int | None = None
+    shared: tuple[str, ...] = ()
+
+    def rows(self, activation: Tensor, module: nn.Module) -> Tensor:
+        """``(batch, positions..., width)``, a view."""
+        if isinstance(module, nn.MultiheadAttention) and self.place.side in QKV:
+            return activation if module.batch_first or activation.ndim == 2 else activation.transpose(0, 1)
+        axis = self.place.axis
+        if axis is None:
+            axis = width_axis(module, activation.ndim) if self.width is None else self._fitting_axis(activation, module)
+        if activation.ndim < 2 or not -activation.ndim <= axis < activation.ndim:
+            raise ShapeError(
+                f"Asked to record axis {axis} at {self.place}, found an activation of shape {tuple(activation.shape)}; "
+                "name an axis that it has, or another place."
+            )
+        if self.width is not None and activation.shape[axis] != self.width:
+            raise self._misfit(activation)
+        return activation.movedim(axis, -1)
+
+    def _fitting_axis(self, activation: Tensor, module: nn.Module) -> int:
+        """The only axis behind the batch that is as wide as the space; of several, the one that the class names."""
+        fitting = [axis for axis in range(1, activation.ndim) if activation.shape[axis] == self.width]
+        if len(fitting) > 1 and isinstance(module, (*_CHANNELS_FIRST, *_CHANNELS_LAST)):
+            fitting = [axis for axis in fitting if axis == width_axis(module, activation.ndim)]
+        if len(fitting) != 1:
+            raise self._misfit(activation)
+        return fitting[0]
+
+    def _misfit(self, activation: Tensor) -> ShapeError:
+        return ShapeError(
+            f"Space {self.space!r} is {self.width} wide and was to be taken at {self.place}, where the activation has "
+            f"shape {tuple(activation.shape)}; name another place, or the axis that it stands on: '{self.place}[1]'."
+        )
+
+
+# ---------------------------------------------------------------------- a space of the wiring
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """One factor of an axis: its size (None: whatever is left), and which unit axis it is (None: rows)."""
+
+    size: int | None
+    unit: int | None
+
+
+@dataclass(frozen=True)
+class _AxisPart:
+    """The segment of an axis that is taken (None: all of it), its factors, and the segments that are left out."""
+
+    segment: tuple[int, int] | None
+    factors: tuple[_Factor, ...]
+    without: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class SpaceReading:
+    """A space at a place.
+
+    Attributes:
+        place: Where.
+        space: The space's name.
+        width: How many columns there will be, the blocks of the space side by side.
+        beside: Other spaces that stand there too and would become rows.
+    """
+
+    place: Place
+    space: str
+    width: int
+    parts: tuple[_AxisPart, ...]
+    beside: tuple[str, ...] = ()
+
+    @property
+    def row_axes(self) -> int:
+        """How many axes the rows have, the batch among them."""
+        return sum(factor.unit is None for part in self.parts for factor in part.factors)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only a segment of an axis is taken."""
+        return any(part.segment is not None for part in self.parts)
+
+    def rows(self, activation: Tensor, module: nn.Module) -> Tensor:
+        """``(batch, positions..., width)``; a view where that is possible."""
+        if activation.ndim != len(self.parts):
+            raise ShapeError(
+                f"Space {self.space!r} was found at {self.place} in an activation of {len(self.parts)} axes, and now "
+                f"it has {activation.ndim}: {tuple(activation.shape)}; give batches of the same kind as the example "
+                "inputs."
+            )
+        shape: list[int] = []
+        units: dict[int, int] = {}
+        rows: list[int] = []
+        for axis, part in enumerate(self.parts):
+            if part.segment is not None:
+                activation = activation.narrow(axis, *part.segment)
+            if part.without:
+                activation = _leave_out(activation, axis, part.without)
+            known = math.prod(factor.size for factor in part.factors if factor.size is not None)
+            for factor in part.factors:
+                if factor.unit is None:
+                    rows.append(len(shape))
+                else:
+                    units[factor.unit] = len(shape)
+                shape.append(activation.shape[axis] // known if factor.size is None else factor.size)
+        order = [*rows, *(units[unit] for unit in sorted(units))]
+        return activation.reshape(shape).permute(order).flatten(len(rows))
+
+
+Reading = SpaceReading | ModuleReading
+
+
+def _leave_out(activation: Tensor, axis: int, segments: tuple[tuple[int, int], ...]) -> Tensor:
+    kept = torch.ones(activation.shape[axis], dtype=torch.bool, device=activation.device)
+    for start, size in segments:
+        first = start % len(kept)
+        kept[first : first + size] = False
+    return activation.index_select(axis, kept.nonzero().flatten())
+
+
+def readings_at(place: Place, axes: tuple[Axis, ...], space: Space, spaces: Mapping[str, Space]) -> SpaceReading | None:
+    """How ``space`` can be read where an activation is made of ``axes``, or None if it does not stand there whole."""
+    wanted = {name: unit for unit, name in enumerate((*space.within, space.name))}
+    for choice in itertools.product(*(list(_ways_to_see(axis, space.name)) for axis in axes)):
+        reading = _reading(place, choice, space, wanted, spaces)
+        if reading is not None:
+            return reading
+    return None
+
+
+_Choice = tuple[tuple[int, int] | None, tuple[Axis, ...]]
+
+
+def _ways_to_see(axis: Axis, name: str) -> Iterator[_Choice]:
+    """The ways to look at an axis: whole, as factors, or one segment of it that the space stands in."""
+    if isinstance(axis, Row):
+        start = 0
+        holds = False
+        for part in axis.parts:
+            if any(isinstance(leaf, In) and leaf.space == name for leaf, _ in leaves(part)):
+                holds = True
+                yield (start, part.size), axis_factors(part)
+            start += part.size
+        if holds:
+            return
+    yield None, axis_factors(axis)
+
+
+def axis_factors(axis: Axis) -> tuple[Axis, ...]:
+    """The factors of an axis, outermost first; an axis of one factor is itself."""
+    if isinstance(axis, Grid):
+        return tuple(factor for part in axis.parts for factor in axis_factors(part))
+    return (axis,)
+
+
+def _reading(
+    place: Place, choice: tuple[_Choice, ...], space: Space, wanted: Mapping[str, int], spaces: Mapping[str, Space]
+) -> SpaceReading | None:
+    seen: dict[str, int] = {}
+    beside: dict[str, None] = {}
+    parts = []
+    for segment, terms in choice:
+        factors: list[_Factor] = []
+        without: tuple[tuple[int, int], ...] = ()
+        # The size of the first factor that becomes rows is left open: batches and images of other sizes come.
+        size_is_open = False
+        for term in terms:
+            if isinstance(term, In) and term.space in wanted:
+                if term.role is not Role.WRITE or term.space in seen:
+                    return None
+                seen[term.space] = term.size
+                factors.append(_Factor(term.size, wanted[term.space]))
+                continue
+            if isinstance(term, Row | Each) and any(
+                isinstance(leaf, In) and leaf.space in wanted for leaf, _ in leaves(term)
+            ):
+                return None
+            if isinstance(term, Row) and len(terms) == 1:
+                without = _movable_segments(term, spaces)
+            if not without:
+                beside.update(dict.fromkeys(_moving(term, spaces)))
+            factors.append(_Factor(term.size if size_is_open else None, None))
+            size_is_open = True
+        parts.append(_AxisPart(segment, tuple(factors), without))
+    if set(seen) != set(wanted) or math.prod(seen.values()) != space.width:
+        return None
+    return SpaceReading(place, space.name, space.width, tuple(parts), tuple(beside))
+
+
+def _moving(axis: Axis, spaces: Mapping[str, Space]) -> list[str]:
+    return [leaf.space for leaf, _ in leaves(axis) if isinstance(leaf, In) and not spaces[leaf.space].is_fixed]
+
+
+def _movable_segments(axis: Row, spaces: Mapping[str, Space]) -> tuple[tuple[int, int], ...]:
+    """The segments of a row of tokens that could change places, where others cannot: registers are no paired rows.
+
+    Behind the longest segment, which has another length for other inputs, positions are counted from the end.
+    """
+    moving = [bool(_moving(part, spaces)) for part in axis.parts]
+    if all(moving):
+        return ()
+    longest = max(part.size for part, moves in zip(axis.parts, moving, strict=True) if not moves)
+    segments = []
+    start = 0
+    for part, moves in zip(axis.parts, moving, strict=True):
+        if moves:
+            segments.append((start, part.size))
+        start += part.size
+        if not moves and part.size == longest and start >= 0:
+            start -= axis.size
+    return tuple(segments)

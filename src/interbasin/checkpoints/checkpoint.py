@@ -1,0 +1,416 @@
+"""What weights are, wherever they come from: `LazyTensors`, and `Checkpoint`, which are those on disk."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from interbasin.checkpoints.dtypes import ARITHMETIC, torch_dtype
+from interbasin.checkpoints.faults import damaged, listed
+from interbasin.errors import CheckpointError, DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.text import plural
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    from interbasin.checkpoints.lora import Adapter
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+    Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+    Read: TypeAlias = Callable[[int, Bytes], Bytes]
+
+__all__ = ["Checkpoint", "Entry", "LazyTensors", "Source", "head_of", "reader_of", "require_same_tensors", "stamp_of"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of a tensor before it is read.
+
+    Attributes:
+        kind: Its dtype by the name that torch has for it: ``"bfloat16"``.
+        shape: Its sizes.
+        itemsize: Bytes per number.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch_dtype(self.kind)
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.itemsize
+
+
+class Source(Protocol):
+    """What a format provides for one file."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """The tensors that the file holds, tied ones once."""
+        ...
+
+    @property
+    def ties(self) -> Mapping[str, str]:
+        """Further names -> the name of the tensor, in this file or another, that they stand for."""
+        ...
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What else the file says of itself."""
+        ...
+
+    @property
+    def part(self) -> str | None:
+        """Under which name the weights were, where the file holds more than them."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """What was taken off all names."""
+        ...
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Names that hold no tensor."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """The tensor of that name, in memory of its own."""
+        ...
+
+    def bytes_of(self, name: str) -> Bytes:
+        """The same as bytes, row by row: for those who get by without torch."""
+        ...
+
+    def reading(self, name: str) -> AbstractContextManager[Read]:
+        """The same a chunk at a time; see `LazyTensors.reading`."""
+        ...
+
+
+class LazyTensors(Mapping[str, "Tensor"], ABC):
+    """Tensors by name that are read or computed when they are asked for; dtypes and shapes are known before.
+
+    What works on weights takes and returns these, so that no network need be in memory as a whole. Indexing gives a
+    tensor in memory of its own; iterating and ``in`` read nothing.
+
+    Attributes:
+        entries: Dtype and shape of every tensor, tied ones once.
+        ties: Name -> name in ``entries`` that it stands for, for tied weights.
+    """
+
+    entries: Mapping[str, Entry]
+    ties: Mapping[str, str]
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> Tensor: ...
+
+    def bytes_of(self, name: str) -> Bytes:
+        """The tensor of that name as the bytes it is stored in; not to be written to.
+
+        Raises:
+            UnknownNameError: If there is none; lists the nearest.
+        """
+        from interbasin.checkpoints.in_memory import bytes_in  # with torch, which those on disk do without
+
+        return bytes_in(self[name])
+
+    def chunks(self, name: str) -> Iterator[Array]:
+        """The same in pieces; a piece is good until the next is asked for."""
+        yield self.bytes_of(name)
+
+    def reading(self, name: str) -> AbstractContextManager[Read]:
+        """A function that reads chunks of the tensor of that name while the block lasts.
+
+        It takes the first byte of the chunk and memory that it fills, and gives the same memory back.
+
+        Raises:
+            UnknownNameError: If there is none; lists the nearest.
+
+        Example:
+            >>> import tempfile, numpy, torch
+            >>> from interbasin.checkpoints import open_checkpoint, write_checkpoint
+            >>> path = tempfile.mkdtemp() + "/some.safetensors"
+            >>> write_checkpoint(path, {"x": torch.arange(8.0)})
+            >>> with open_checkpoint(path).reading("x") as read:
+            ...     print(read(5 * 4, numpy.empty(2 * 4, numpy.uint8)).view("float32"))
+            [5. 6.]
+        """
+        return nullcontext(reader_of(self.bytes_of(name)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name, tied ones included."""
+        return tuple(self)
+
+    @property
+    def numel(self) -> int:
+        """How many numbers there are, tied ones once."""
+        return sum(entry.numel for entry in self.entries.values())
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes they take, tied ones once."""
+        return sum(entry.nbytes for entry in self.entries.values())
+
+    def entry(self, name: str) -> Entry:
+        """Dtype and shape of the tensor of that name, without reading it.
+
+        Raises:
+            UnknownNameError: If there is none; lists the nearest.
+        """
+        return self.entries[self.stored_name(name)]
+
+    def dtype(self, name: str) -> torch.dtype:
+        return self.entry(name).dtype
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.entry(name).shape
+
+    def stored_name(self, name: str) -> str:
+        """The name under which the tensor of that name is stored: another one, if it is tied.
+
+        Raises:
+            UnknownNameError: If there is none; lists the nearest.
+        """
+        stored = self.ties.get(name, name) if isinstance(name, str) else None
+        if stored is None or stored not in self.entries:
+            near = difflib.get_close_matches(str(name), self.names, 5, cutoff=0.0)
+            raise UnknownNameError.of(f"tensor in {self.label}", name, near)
+        return stored
+
+    @property
+    def label(self) -> str:
+        """How messages call these tensors."""
+        return f"the {type(self).__name__.lower()}"
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All tensors, in memory; tied names share one."""
+        tensors = {name: self[name] for name in self.entries}
+        return tensors | {name: tensors[stored] for name, stored in self.ties.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.entries, *self.ties))
+
+    def __len__(self) -> int:
+        return len(self.entries) + len(self.ties)
+
+    # What Mapping offers for these two reads the tensor, and expects a KeyError.
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries or name in self.ties
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            return default
+        return self[name]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        size = f"{plural(len(self), 'tensor')}, {plural(self.numel, 'number')}"
+        return f"{type(self).__name__}({size})"
+
+
+def reader_of(stored: Bytes) -> Read:
+    """What `LazyTensors.reading` gives, of bytes in memory."""
+
+    def read(start: int, buffer: Bytes) -> Bytes:
+        buffer[:] = stored[start : start + len(buffer)]
+        return buffer
+
+    return read
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Checkpoint(LazyTensors):
+    """A network's weights on disk, of which nothing is read but the names, dtypes and shapes.
+
+    Made by `open_checkpoint`. A mapping of names to tensors: indexing reads that one tensor, on the CPU, into memory of
+    its own, in the dtype it is stored in. Iterating and ``in`` read nothing.
+
+    Attributes:
+        path: What was opened: a file or a folder.
+        kind: ``"safetensors"``, ``"torch"``, ``"sharded"`` (an index and several files) or ``"adapter"`` (of PEFT).
+        sources: The file of every tensor, tied names left out.
+        entries: Dtype and shape of every tensor, likewise.
+        ties: Name -> name of the tensor that it stands for, for tied weights, which are stored once.
+        metadata: Notes in the safetensors headers, text to text.
+        folder: The folder, if one was opened; its configuration and tokenizer can be copied along.
+        adapter: What ``adapter_config.json`` says, if this is an adapter.
+        part: For a torch file that holds more than weights: under which name they were, for example ``"state_dict"``.
+        prefix: For a torch file: what all names began with and was taken off, for example ``"module."``.
+        left_out: For a torch file: names beside the weights that hold no tensor.
+    """
+
+    path: Path
+    kind: str
+    sources: Mapping[str, Source]
+    entries: Mapping[str, Entry]
+    ties: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    adapter: Adapter | None = None
+    part: str | None = None
+    prefix: str = ""
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files with the weights, in the order of their names."""
+        return tuple(sorted({source.path for source in self.sources.values()}))
+
+    @property
+    def label(self) -> str:
+        return str(self.path)
+
+    def bytes_of(self, name: str) -> Bytes:
+        stored = self.stored_name(name)
+        return self.sources[stored].bytes_of(stored)
+
+    def reading(self, name: str) -> AbstractContextManager[Read]:
+        stored = self.stored_name(name)
+        return self.sources[stored].reading(stored)
+
+    def __getitem__(self, name: str) -> Tensor:
+        stored = self.stored_name(name)
+        return self.sources[stored].read(stored)
+
+    def __repr__(self) -> str:
+        size = f"{plural(len(self), 'tensor')}, {plural(self.numel, 'number')}"
+        return f"Checkpoint({str(self.path)!r}, {self.kind}, {size})"
+
+
+# ---------------------------------------------------------------------- what every format asks of a file
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of a file, enough to know it by.
+
+    Raises:
+        CheckpointError: If it cannot be read, or there are none.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(32)
+    except OSError as error:
+        raise damaged(path, error.strerror or error) from error
+    if not head:
+        raise CheckpointError(f"{path} is empty (0 bytes); write it again, or copy or download it again.")
+    return head
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file from a later one of the same name; None if there is none any more."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+# ---------------------------------------------------------------------- do networks fit together?
+
+
+def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: str) -> None:
+    """Refuse networks that are not made of the same tensors, in the same shapes, of numbers that can be added.
+
+    A second name of a tied tensor that another network leaves out, as transformers does, is no difference.
+
+    Args:
+        networks: How messages call each network, and its tensors.
+        purpose: What is to be done with them: "merged".
+
+    Raises:
+        WiringError: If a tensor is missing in one of them.
+        ShapeError: If one has another shape.
+        DataError: If one holds numbers in one network and counts in another, or codes of quantised weights.
+    """
+    (first, expected), *others = networks
+    compared = [
+        {*tensors.entries, *(name for name in tensors.ties if all(name in other for _, other in networks))}
+        for _, tensors in networks
+    ]
+    for (other, found), names in zip(others, compared[1:], strict=True):
+        _require_same_names(first, compared[0], other, names, purpose)
+        for name in (name for name in expected if name in found):
+            entry, another = expected.entry(name), found.entry(name)
+            if another.shape != entry.shape:
+                raise ShapeError(
+                    f"{name} has shape {_shape(entry)} in {first} and {_shape(another)} in {other}; only networks of "
+                    f"equal widths can be {purpose} (carrying updates between unequal networks is the job of "
+                    "transport, which is not part of this version yet)."
+                )
+            if (entry.kind in ARITHMETIC) != (another.kind in ARITHMETIC):
+                raise DataError(
+                    f"{name} is of {entry.kind} in {first} and of {another.kind} in {other}; convert one of them."
+                )
+    for network, tensors in networks:
+        for name, entry in tensors.entries.items():
+            if entry.kind.startswith("float") and entry.kind not in ARITHMETIC:
+                raise DataError(
+                    f"{name} in {network} is of {entry.kind}, which is for storing quantised weights and not for "
+                    "adding them; convert it to bfloat16 or float32 first."
+                )
+
+
+def _require_same_names(first: str, expected: set[str], other: str, found: set[str], purpose: str) -> None:
+    missing, surplus = expected - found, found - expected
+    if not missing and not surplus:
+        return
+    if _without_numbers(expected) == _without_numbers(found) and not (
+        _layers(missing) & _layers(found) or _layers(surplus) & _layers(expected)
+    ):
+        deeper, shallower, names = (first, other, missing) if len(expected) > len(found) else (other, first, surplus)
+        raise WiringError(
+            f"{deeper} is deeper than {shallower}: it alone holds {listed(sorted(names, key=_by_number), 1)}; "
+            f"only networks of equal depth can be {purpose}."
+        )
+    parts = [
+        f"{where} holds {listed(sorted(names, key=_by_number), 2)}, which {elsewhere} lacks"
+        for names, where, elsewhere in ((missing, first, other), (surplus, other, first))
+        if names
+    ]
+    raise WiringError(
+        f"Only networks of one architecture can be {purpose}, but {'; '.join(parts)}; give networks with the same "
+        "tensors."
+    )
+
+
+def _without_numbers(names: Iterable[str]) -> set[str]:
+    return {re.sub(r"\d+", "#", name) for name in names}
+
+
+def _layers(names: Iterable[str]) -> set[str]:
+    """What names begin with, up to the first number: the layers that they are in."""
+    return {re.match(r"\D*\d*", name)[0] for name in names}  # type: ignore[index]
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """A key that sorts layer 10 behind layer 9."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _shape(entry: Entry) -> str:
+    return " x ".join(map(str, entry.shape)) or "()"

@@ -1,0 +1,237 @@
+"""Tensors in memory: as `LazyTensors`, and collected into shards for the writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from interbasin.checkpoints.checkpoint import Entry, LazyTensors
+from interbasin.checkpoints.dtypes import CODES, kind_of_dtype
+from interbasin.checkpoints.write import Shard, Tensors
+from interbasin.errors import DataError, WiringError
+
+if TYPE_CHECKING:
+    from interbasin.checkpoints.checkpoint import Array, Bytes
+
+__all__ = ["HeldTensors", "bytes_in", "collect_shards", "entry_of", "identity", "tensor_from", "tensors_of"]
+
+
+class HeldTensors(LazyTensors):
+    """The tensors of a network or a mapping; those that are the same memory are tied.
+
+    What a network keeps beside its tensors (``get_extra_state``) is left out.
+
+    Args:
+        given: A network, or a mapping of names to tensors.
+        label: How messages call it.
+
+    Raises:
+        DataError: If something is no tensor, or has no numbers to add: sparse, quantised or on the meta device.
+        WiringError: If parameters of the network are whole numbers, the codes of a quantised one.
+    """
+
+    def __init__(self, given: nn.Module | Mapping[str, Any], label: str) -> None:
+        self._label = label
+        if isinstance(given, nn.Module):
+            _refuse_codes(given, label)
+            given = {name: value for name, value in given.state_dict().items() if isinstance(value, Tensor)}
+        self.tensors: dict[str, Tensor] = {}
+        self.entries, self.ties = {}, {}
+        first: dict[object, str] = {}
+        for name, tensor in given.items():
+            _require_numbers(name, tensor, label)
+            stored = first.setdefault(identity(tensor), name)
+            if stored == name:
+                self.tensors[name], self.entries[name] = tensor.detach(), entry_of(tensor)
+            else:
+                self.ties[name] = stored
+
+    @property
+    def label(self) -> str:
+        return self._label
+
+    def bytes_of(self, name: str) -> Bytes:
+        return bytes_in(self.tensors[self.stored_name(name)])
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[self.stored_name(name)].clone()
+
+
+def tensors_of(given: nn.Module | Mapping[str, Tensor], label: str) -> LazyTensors:
+    """What was given as tensors that are read when they are asked for; ``label`` is how messages call it.
+
+    Raises:
+        DataError: If it is neither a network, a mapping nor an open checkpoint; or see `HeldTensors`.
+    """
+    if isinstance(given, LazyTensors):
+        return given
+    if not isinstance(given, nn.Module | Mapping):
+        raise DataError(
+            f"{label.capitalize()} is a network, a mapping of names to tensors or an open checkpoint, found a "
+            f"{type(given).__name__}; open what lies on disk with open_checkpoint."
+        )
+    return HeldTensors(given, label)
+
+
+def entry_of(tensor: Tensor) -> Entry:
+    """Dtype and shape of a tensor."""
+    return Entry(kind_of_dtype(tensor.dtype), tuple(tensor.shape), tensor.element_size())
+
+
+def identity(tensor: Tensor) -> object:
+    """Equal for two tensors that are the same numbers in the same memory, while both are alive."""
+    storage = tensor.untyped_storage()
+    # Tensors without numbers have no memory to share.
+    return (
+        (storage._cdata, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if tensor.numel()
+        else object()
+    )
+
+
+def bytes_in(tensor: Tensor) -> Bytes:
+    """The numbers of a tensor, row by row, as they are stored; a view of it where that is possible."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    # A single number may have any stride, and bytes have to lie one after the other.
+    stored: Bytes = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
+    return stored
+
+
+def tensor_from(chunks: Iterable[Array], entry: Entry) -> Tensor:
+    """The tensor whose bytes these are, piece by piece, in memory of its own."""
+    tensor = torch.empty(entry.shape, dtype=entry.dtype)
+    room, end = bytes_in(tensor), 0
+    for chunk in chunks:
+        room[end : end + chunk.nbytes] = chunk.reshape(-1).view(np.uint8)
+        end += chunk.nbytes
+    return tensor
+
+
+def _require_numbers(name: object, value: object, label: str) -> None:
+    if not isinstance(name, str):
+        raise DataError(f"Tensors go by their names, and {label} has the key {name!r}; name them as the network does.")
+    if not isinstance(value, Tensor):
+        raise DataError(f"{name} of {label} is a {type(value).__name__}, expected a tensor; leave it out.")
+    if value.is_quantized or value.layout != torch.strided or value.device.type == "meta":
+        raise DataError(
+            f"{name} of {label} has no numbers to add ({value.dtype}, {value.layout}, device {value.device.type}); "
+            "give the network as it was before it was quantised, or its tensors dense and loaded."
+        )
+
+
+def _refuse_codes(module: nn.Module, label: str) -> None:
+    for name, parameter in module.named_parameters():
+        if not (parameter.is_floating_point() or parameter.is_complex()):
+            raise WiringError(
+                f"{label} ({type(module).__name__}) is quantised: its parameter {name} holds {parameter.dtype} codes, "
+                "which cannot be added; give the network that it was made from."
+            )
+
+
+# ---------------------------------------------------------------------- for the writer
+
+
+def collect_shards(tensors: Tensors, stored: frozenset[str], limit: int | None) -> Iterator[Shard]:
+    """What goes into each file: tensors are collected until a file is full. Those that are the same memory go once.
+
+    Args:
+        tensors: A mapping, or pairs as they come.
+        stored: Names to store even if they are tied; of tied names, one of these is kept.
+        limit: How many bytes a file may hold; None for one file.
+
+    Raises:
+        DataError: If something is not a tensor that can be stored, or a name comes twice.
+    """
+    pending: dict[str, Tensor] = {}
+    ties: dict[str, str] = {}
+    size = 0
+    for name, value in _tensors_and_ties(tensors, stored):
+        if isinstance(value, str):
+            ties[name] = value
+            continue
+        nbytes = value.numel() * value.element_size()
+        if limit is not None and pending and size + nbytes > limit:
+            yield _shard(pending, ties)
+            pending, ties, size = {}, {}, 0
+        pending[name] = value
+        size += nbytes
+    yield _shard(pending, ties)
+
+
+def _shard(tensors: Mapping[str, Tensor], ties: Mapping[str, str]) -> Shard:
+    return Shard({name: entry_of(one) for name, one in tensors.items()}, lambda name: [bytes_in(tensors[name])], ties)
+
+
+def _tensors_and_ties(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tensor | str]]:
+    """Every name with its tensor or, if that came before under another name, with the other name."""
+    names: set[str] = set()
+    seen: dict[object, str] = {}
+    # While something refers to a storage, even weakly, no other can be made where it was and be taken for it.
+    alive: list[StorageWeakRef] = []
+    for name, value in _pairs(tensors, stored):
+        _check_name(name, names)
+        names.add(name)
+        _check_tensor(name, value)
+        key = identity(value)
+        if key in seen and name not in stored:
+            yield name, seen[key]
+            continue
+        seen.setdefault(key, name)
+        alive.append(StorageWeakRef(value.untyped_storage()))  # type: ignore[no-untyped-call]
+        yield name, value
+
+
+def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(tensors, nn.Module):
+        raise DataError(
+            f"A checkpoint is written from tensors by name, found the network itself ({type(tensors).__name__}); give "
+            "its state_dict()."
+        )
+    if isinstance(tensors, str | bytes | Tensor) or not isinstance(tensors, Iterable):
+        raise DataError(
+            f"A checkpoint is written from a mapping of names to tensors, or pairs of them, found a "
+            f"{type(tensors).__name__}; give a state dict."
+        )
+    if isinstance(tensors, Mapping):
+        # Of tied names the first is kept: that should be the one which the other checkpoint kept.
+        yield from ((name, tensors[name]) for name in sorted(tensors, key=lambda name: name not in stored))
+        return
+    for position, pair in enumerate(tensors):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise DataError(
+                f"Tensors come as pairs of a name and a tensor, and number {position} is a {type(pair).__name__}; give "
+                "a mapping, or such pairs."
+            )
+        yield pair[0], pair[1]
+
+
+def _check_name(name: object, names: set[str]) -> None:
+    if not isinstance(name, str) or not name or name == "__metadata__":
+        raise DataError(f"Tensors are stored by name, found {name!r}; give them names that are text, and not empty.")
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"The name {name!r} cannot be written as UTF-8 ({error.reason}); rename the tensor.") from error
+    if name in names:
+        raise DataError(f"Two tensors are named {name!r}; give every tensor a name of its own.")
+
+
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise DataError(f"A checkpoint holds tensors, but {name} is a {type(value).__name__}; leave it out.")
+    if value.is_nested:
+        raise DataError(f"{name} is a nested tensor, which a safetensors file cannot hold; store its parts by name.")
+    if value.is_quantized or value.layout != torch.strided:
+        raise DataError(
+            f"{name} is quantised or sparse ({value.dtype}, {value.layout}), which a safetensors file cannot hold; "
+            "call .dequantize() or .to_dense() first."
+        )
+    if kind_of_dtype(value.dtype) not in CODES:
+        raise DataError(f"{name} is of {value.dtype}, which a safetensors file cannot hold; convert it first.")
+    if value.device.type == "meta":
+        raise DataError(f"{name} has a shape but no numbers (device meta); load its numbers first.")

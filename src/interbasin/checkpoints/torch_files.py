@@ -1,0 +1,217 @@
+"""Files of ``torch.save``, read with ``weights_only=True``: tensors, numbers and text, and nothing that could run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pickle
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from interbasin.checkpoints.checkpoint import Entry, head_of, reader_of, stamp_of
+from interbasin.checkpoints.faults import damaged, kind_of, listed
+from interbasin.checkpoints.in_memory import bytes_in, entry_of, identity
+from interbasin.errors import CheckpointError, UnknownNameError
+
+if TYPE_CHECKING:
+    from interbasin.checkpoints.checkpoint import Bytes, Read
+
+__all__ = ["TorchFile", "load_harmless", "open_torch"]
+
+# Where training programs keep the weights, in the order in which timm looks for them: averaged ones first.
+PARTS = (
+    "state_dict_ema",
+    "model_ema",
+    "state_dict",
+    "model",
+    "model_state_dict",
+    "net",
+    "module",
+    "params_ema",
+    "params",
+)
+# What DataParallel and torch.compile put before every name.
+PREFIXES = ("module.", "_orig_mod.")
+ZIP, PICKLE = b"PK", b"\x80"
+
+
+@dataclass(frozen=True)
+class TorchFile:
+    """One file. Its tensors lie in a private mapping of it, and a read copies one of them out.
+
+    A file of the format before torch 1.6 cannot be mapped: it is in memory from the beginning.
+
+    Attributes:
+        path: The file.
+        entries: What it holds, tied tensors once.
+        ties: The other names of tied tensors.
+        part: Under which name the weights were found; None if the file holds nothing else.
+        prefix: What was taken off all names.
+        left_out: Names that hold no tensor.
+    """
+
+    path: Path
+    entries: Mapping[str, Entry]
+    ties: Mapping[str, str]
+    part: str | None
+    prefix: str
+    left_out: tuple[str, ...]
+    tensors: Mapping[str, Tensor] = field(repr=False)
+    stamp: tuple[int, int, int] | None = field(repr=False)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return {}
+
+    def read(self, name: str) -> Tensor:
+        if stamp_of(self.path) != self.stamp:
+            raise CheckpointError(f"{self.path} has changed since it was opened; open it again when it is complete.")
+        return self.tensors[name].detach().clone(memory_format=torch.contiguous_format)
+
+    def bytes_of(self, name: str) -> Bytes:
+        return bytes_in(self.read(name))
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[Read]:
+        yield reader_of(self.bytes_of(name))
+
+
+def open_torch(path: Path, part: str | None = None) -> TorchFile:
+    """The weights in a torch file: a state dict, or the one inside what a training program saved.
+
+    Args:
+        path: The file.
+        part: The name under which to look, where there are several.
+
+    Raises:
+        CheckpointError: If the file is damaged, holds Python objects, or no weights that can be told from the rest.
+        UnknownNameError: If it has no such part; lists those it has.
+    """
+    stamp = stamp_of(path)
+    part, found = _weights_in(path, load_harmless(path), part)
+    prefix = _prefix_of([name for name, value in found.items() if isinstance(value, Tensor)])
+    tensors = {name.removeprefix(prefix): value for name, value in found.items() if isinstance(value, Tensor)}
+    left_out = tuple(name for name, value in found.items() if not isinstance(value, Tensor))
+    ties: dict[str, str] = {}
+    first: dict[object, str] = {}
+    for name, tensor in tensors.items():
+        _refuse_odd(path, name, tensor)
+        stored = first.setdefault(identity(tensor), name)
+        if stored != name:
+            ties[name] = stored
+    entries = {name: entry_of(one) for name, one in tensors.items() if name not in ties}
+    return TorchFile(path, entries, ties, part, prefix, left_out, tensors, stamp)
+
+
+def load_harmless(path: Path) -> Any:
+    """What a torch file holds, loaded without running any of it.
+
+    Raises:
+        CheckpointError: If that cannot be: why, and how to convert it.
+    """
+    head = head_of(path)
+    if not head.startswith((ZIP, PICKLE)):
+        raise CheckpointError(
+            f"{path} was to be read as a file of torch.save, but it is {kind_of(head)}; rename it to what it is, or "
+            "copy or download it again."
+        )
+    try:
+        # Programs of timm keep their command line in the file: a Namespace is a dictionary by another name.
+        with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
+            warnings.simplefilter("ignore")  # about TorchScript, which is refused, and about storages of quantised ones
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=head.startswith(ZIP))
+    except pickle.UnpicklingError as error:
+        raise _refused(path, str(error)) from error
+    # Damaged bytes can make the unpickler raise nearly anything.
+    except Exception as error:
+        if "TorchScript" in str(error):
+            raise CheckpointError(
+                f"{path} is a TorchScript program, which is not loaded because that could run code; where you trust it "
+                f"convert it: torch.save(torch.jit.load({path.name!r}).state_dict(), 'weights.pt')."
+            ) from error
+        raise damaged(path, error) from error
+
+
+def _refused(path: Path, reason: str) -> CheckpointError:
+    culprit = re.search(r"GLOBAL ([\w.]+)", reason)
+    if culprit is None:
+        return damaged(path, reason.rpartition("WeightsUnpickler error:")[2] or reason)
+    loaded = f"torch.load({path.name!r}, weights_only=False)"
+    whole = _mentions_a_module(path)
+    what = "a whole network, pickled as Python objects" if whole else "pickled Python objects beside the weights"
+    convert = f"{loaded}.state_dict()" if whole else f"{loaded}['state_dict']"
+    return CheckpointError(
+        f"{path} holds {what} ({culprit[1]}), which are not loaded because loading them can run code; where you trust "
+        f"it, convert it: torch.save({convert}, 'weights.pt')."
+    )
+
+
+def _mentions_a_module(path: Path) -> bool:
+    """Whether the pickle has the words in which every nn.Module keeps its state. Nothing is executed."""
+    with path.open("rb") as file:
+        beginning = file.read(1 << 20)  # the pickle comes first, in files old and new
+    return b"_parameters" in beginning and b"_modules" in beginning
+
+
+def _weights_in(path: Path, found: Any, part: str | None) -> tuple[str | None, Mapping[str, Any]]:
+    """The weights, and under which name they were."""
+    if not isinstance(found, Mapping):
+        raise CheckpointError(
+            f"{path} holds a {type(found).__name__}, expected a state dict; save model.state_dict() there."
+        )
+    inside = {str(name): value for name, value in found.items() if _is_state(value)}
+    if part is not None:
+        if part not in inside:
+            raise UnknownNameError.of(f"state dict in {path}", part, inside)
+        return part, inside[part]
+    for name in PARTS:
+        if name in inside:
+            return name, inside[name]
+    if _is_state(found):
+        return None, found
+    if len(inside) == 1:
+        return next(iter(inside.items()))
+    if inside:
+        raise CheckpointError(
+            f"{path} holds several state dicts ({listed(inside)}) and none was chosen; say which with part=."
+        )
+    what = listed(map(str, found)) or "nothing at all"
+    raise CheckpointError(f"{path} holds no tensors by name, but {what}; save model.state_dict() there.")
+
+
+def _is_state(value: Any) -> bool:
+    """Whether this is a mapping of names, with tensors among what it holds."""
+    return (
+        isinstance(value, Mapping)
+        and any(isinstance(one, Tensor) for one in value.values())
+        and all(isinstance(name, str) for name in value)
+    )
+
+
+def _prefix_of(names: list[str]) -> str:
+    """What a wrapper put before every name; nothing, if one name lacks it."""
+    prefix = ""
+    while True:
+        more = next((one for one in PREFIXES if all(name.startswith(prefix + one) for name in names)), None)
+        if more is None or any(name == prefix + more for name in names):
+            return prefix
+        prefix += more
+
+
+def _refuse_odd(path: Path, name: str, tensor: Tensor) -> None:
+    if tensor.is_quantized:
+        raise CheckpointError(
+            f"{name} in {path} is quantised by torch ({tensor.dtype}), which cannot be carried; call .dequantize() on "
+            "such tensors and save them again."
+        )
+    if tensor.layout != torch.strided:
+        raise CheckpointError(f"{name} in {path} is sparse ({tensor.layout}); call .to_dense() and save it again.")
+    if tensor.device.type == "meta":
+        raise CheckpointError(f"{name} in {path} has a shape but no numbers (device meta); save it with its numbers.")

@@ -1,0 +1,119 @@
+"""The same work on Ray Data: tasks all over a cluster read and translate batches; this process writes them in order.
+
+Reading and translating are what takes processors; one writer keeps the order, the state and so the resuming the same as
+without Ray. Every machine must reach the store under the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from interbasin.errors import FileError, InterbasinError
+from interbasin.extras import import_extra
+from interbasin.jobs.translate.treatment import Treatment
+from interbasin.vectors.stores.opening import open_rows
+from interbasin.vectors.stores.rows import Piece, Rows
+from interbasin.vectors.stores.uri import StoreURI
+
+__all__ = ["pieces_on_ray", "require_ray"]
+
+MOST_BLOCKS = 4096
+PROGRESS = "ray.data._internal.progress"  # what Ray says of its progress bars it says by this logger
+
+
+def worth_telling(record: logging.LogRecord) -> bool:
+    """Whether a message of Ray's is more than that it shows no progress bars, which is how it is wanted here."""
+    return not record.getMessage().startswith("Progress bars disabled")
+
+
+def require_ray(source: StoreURI) -> None:
+    """Nothing, if this source can be read by Ray.
+
+    Raises:
+        MissingExtraError: if Ray is not installed.
+        FileError: if rows of the source cannot be reached by their number.
+    """
+    if source.kind in ("faiss", "postgresql"):
+        raise FileError(
+            f"Ray reads files and Lance tables, whose rows are reached by their number, and not {source.shown}; leave "
+            "engine='ray' out."
+        )
+    import_extra("ray.data", "The engine 'ray'", "ray")
+
+
+def pieces_on_ray(source: StoreURI, rows: Rows) -> Callable[[Treatment, int, int], Generator[Piece, None, None]]:
+    """A way of getting translated pieces, for `interbasin.jobs.translate.apply.apply`."""
+
+    def pieces(treatment: Treatment, size: int, start: int) -> Generator[Piece, None, None]:
+        import ray
+
+        firsts = [{"first": first} for first in range(start, rows.rows, size)]
+        if not firsts:
+            return
+        began = not ray.is_initialized()
+        if began:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            # Workers start elsewhere, so what this process finds by a relative path they would not.
+            found = os.pathsep.join(os.path.abspath(one) for one in sys.path if os.path.isdir(one or "."))
+            with warnings.catch_warnings():
+                # The children that Ray starts are other programs, to which nothing of lancedb comes.
+                warnings.filterwarnings("ignore", "lancedb fork support is experimental")
+                ray.init(
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    runtime_env={"env_vars": {"PYTHONPATH": found}},
+                )
+        context = ray.data.DataContext.get_current()
+        before = context.execution_options.preserve_order, context.enable_progress_bars
+        context.execution_options.preserve_order, context.enable_progress_bars = True, False
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        logging.getLogger(PROGRESS).addFilter(worth_telling)  # once, however often it is added
+        try:
+            task = Task(replace(source, path=source.path.absolute()), ray.put(treatment), size)
+            items = ray.data.from_items(firsts, override_num_blocks=min(len(firsts), MOST_BLOCKS))
+            for row in items.map_batches(task, batch_size=1, batch_format="numpy").iter_rows():
+                piece, counts, error = pickle.loads(row["content"])
+                if error is not None:
+                    raise error
+                for kind, count in counts.items():
+                    treatment.counts[kind] += count
+                yield piece
+        finally:
+            context.execution_options.preserve_order, context.enable_progress_bars = before
+            if began:
+                ray.shutdown()
+
+    return pieces
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker does: one batch, read and translated."""
+
+    source: StoreURI
+    treatment: Any  # a reference, so that the translator is sent to each machine once
+    size: int
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[bytes]]:
+        import ray
+
+        treatment: Treatment = ray.get(self.treatment)
+        made = [self._made(replace(treatment, counts={"not finite": 0, "zero": 0}), int(one)) for one in batch["first"]]
+        return {"content": made}
+
+    def _made(self, treatment: Treatment, first: int) -> bytes:
+        try:
+            piece = next(iter(open_rows(self.source).pieces(self.size, first)))
+            ready, bad = treatment.ready(piece, first)
+            return pickle.dumps((treatment.translated(ready, bad, first), treatment.counts, None))
+        # Ours are told as they are; Ray would wrap them in a page of its own.
+        except InterbasinError as error:
+            return pickle.dumps((None, None, type(error)(*error.args)))

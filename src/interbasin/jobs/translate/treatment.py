@@ -1,0 +1,216 @@
+"""One piece of a store translated: what rows cannot be, what the translator must fit, and what precision comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interbasin.errors import DataError, ShapeError
+from interbasin.vectors.stores.rows import Piece, Rows, output_dtype
+
+__all__ = ["FittedTranslator", "Treatment", "check_fits", "norms_notes", "translator_fingerprint"]
+
+PROBES, SUMS = 4, 64  # rows that tell one translator from another, and how many sums are kept of each
+MOST_NAMED = 5  # bad rows named in one message
+TRUNCATED = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  # what Matryoshka models are cut to
+
+
+class FittedTranslator(Protocol):
+    """What is asked of a translator: rows in, rows out, each for itself."""
+
+    @property
+    def source_width(self) -> int: ...
+    @property
+    def target_width(self) -> int: ...
+    @property
+    def carries_norms(self) -> bool: ...
+    def transform(self, x: NDArray[Any], /) -> NDArray[Any]: ...
+
+
+@dataclass
+class Treatment:
+    """How a piece is made ready for the translator, and translated; counts the bad rows that it meets.
+
+    Args:
+        translator: The map.
+        name: Of the store, for messages.
+        dtype: As stored.
+        bad_rows: ``"refuse"`` ends the run at a row of zeros or with a number that is not finite; ``"keep"`` hands
+            such rows on as they are: zeros as zeros, the others as NaN.
+        scale: What whole numbers are multiplied by to become the vectors that they stand for.
+        keeps: Whether what was done stays when a run ends early.
+    """
+
+    translator: FittedTranslator
+    name: str
+    dtype: np.dtype[Any]
+    bad_rows: str = "refuse"
+    scale: float | None = None
+    keeps: bool = True
+    counts: dict[str, int] = field(default_factory=lambda: {"not finite": 0, "zero": 0})
+
+    def ready(self, piece: Piece, first: int) -> tuple[Piece, dict[str, NDArray[np.intp]]]:
+        """The piece in a precision to calculate in, without its bad rows; and which those were."""
+        vectors = piece.vectors
+        if vectors.dtype not in (np.float32, np.float64):
+            vectors = vectors.astype(np.float32)
+        vectors = np.require(vectors, requirements=["C", "W"])  # torch complains of memory that it may not write
+        if self.scale is not None:
+            vectors = vectors * vectors.dtype.type(self.scale)
+        bad = bad_rows_of(vectors)
+        for kind, which in bad.items():
+            if len(which) and self.bad_rows == "refuse":
+                raise refused_rows(kind, which + first, self.name, kept=self.keeps and first > 0)
+            self.counts[kind] += len(which)
+        if any(map(len, bad.values())):
+            vectors = vectors.copy()
+            vectors[np.concatenate(list(bad.values()))] = 1  # any row that can be translated; it is replaced again
+        return Piece(vectors, piece.rest), bad
+
+    def translated(self, piece: Piece, bad: Mapping[str, NDArray[np.intp]], first: int) -> Piece:
+        with np.errstate(over="ignore", invalid="ignore"):  # told below, by row
+            made = self.translator.transform(piece.vectors)
+        expected = (len(piece.vectors), self.translator.target_width)
+        if made.shape != expected:
+            raise ShapeError(
+                f"The translator gave an array of shape {made.shape} where {expected} was promised; fit it again."
+            )
+        dtype = output_dtype(self.dtype)
+        if made.dtype != dtype:
+            with np.errstate(over="ignore"):
+                made = made.astype(dtype)
+        finite = np.isfinite(made)
+        if not finite.all():
+            which = np.flatnonzero(~finite.all(axis=1)) + first
+            if dtype == np.float16:
+                raise DataError(
+                    f"Translated, {listed(which)} of {self.name} would have numbers beyond 65,504, the largest of "
+                    "float16 in which the vectors are stored; store them as float32 first."
+                )
+            raise DataError(
+                f"Translated, {listed(which)} of {self.name} would have numbers beyond {np.finfo(dtype).max:.2g}, the "
+                f"largest of {dtype}, or none at all; such rows are far from what the translator was fitted on, so "
+                "mend or drop them."
+            )
+        for kind, value in (("not finite", np.nan), ("zero", 0)):
+            if len(bad[kind]):
+                made[bad[kind]] = value
+        return Piece(made, piece.rest)
+
+
+def check_fits(translator: FittedTranslator, rows: Rows, scale: float | None) -> None:
+    """Whether a translator can be applied to a store at all.
+
+    Raises:
+        ShapeError: if the widths differ.
+        DataError: if these are whole numbers whose scale is not known, or a scale is given for others.
+    """
+    if rows.dtype.kind in "biu" and scale is None:
+        packed = (
+            f" If they are bits, eight to a number, {rows.width} numbers stand for {8 * rows.width} dimensions, and no "
+            "scale will help: take the vectors that they were made from."
+            if rows.dtype == np.uint8
+            else ""
+        )
+        raise DataError(
+            f"{rows.name} holds {rows.dtype} vectors, which are quantised: each number times a scale is what the "
+            "encoder gave, and the store does not tell the scale. Give it with scale= (--scale), or store floats."
+            f"{packed}"
+        )
+    if rows.dtype.kind == "f" and scale is not None:
+        raise DataError(f"A scale is for whole numbers, but {rows.name} holds {rows.dtype} vectors; leave it out.")
+    if scale is not None and not _is_a_scale(scale, rows.dtype):
+        raise DataError(
+            f"A scale is a number above 0 by which every {rows.dtype} becomes a float32, found {scale}; give what the "
+            "numbers were divided by when they were quantised."
+        )
+    if rows.width == translator.source_width:
+        return
+    fault = (
+        f"The translator takes vectors of {translator.source_width} numbers, but those in {rows.name} have {rows.width}"
+    )
+    if rows.width == translator.target_width:
+        raise ShapeError(
+            f"{fault}, the width that it translates to; were they translated already, or does it go the other way?"
+        )
+    if rows.width < translator.source_width and rows.width in TRUNCATED:
+        raise ShapeError(
+            f"{fault}; if they are the first numbers of longer ones (truncated, Matryoshka), fit a translator on "
+            f"vectors that are cut to {rows.width} too."
+        )
+    raise ShapeError(f"{fault}; give vectors of the encoder that it was fitted on.")
+
+
+def _is_a_scale(scale: float, dtype: np.dtype[Any]) -> bool:
+    largest = 1 if dtype.kind == "b" else max(abs(int(np.iinfo(dtype).min)), int(np.iinfo(dtype).max))
+    limits = np.finfo(np.float32)
+    return bool(float(limits.tiny) <= scale <= float(limits.max) / largest)
+
+
+def norms_notes(translator: FittedTranslator, name: str, metric: str | None) -> list[str]:
+    """What to say where lengths are lost that an index may compare by."""
+    if translator.carries_norms or metric == "cosine":
+        return []
+    if metric is not None:
+        return [
+            f"{name} is compared by {metric}, for which the lengths of vectors count, and this translator "
+            "does not carry them: scores will change. Compare by cosine, or fit a method that carries norms."
+        ]
+    return [
+        "This translator does not carry the lengths of vectors: compare by cosine; an index by dot product or l2 will "
+        "rank differently."
+    ]
+
+
+def bad_rows_of(vectors: NDArray[Any]) -> dict[str, NDArray[np.intp]]:
+    """Which rows cannot be meant: of zeros, or with numbers that are not finite."""
+    # One pass finds candidates; only those, which also huge and tiny numbers are, are looked at one by one.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+    candidates = np.flatnonzero(~np.isfinite(squares) | (squares == 0))
+    few = vectors[candidates]
+    return {
+        "not finite": candidates[~np.isfinite(few).all(axis=1)],
+        "zero": candidates[~few.any(axis=1)],
+    }
+
+
+def refused_rows(kind: str, which: NDArray[np.intp], name: str, *, kept: bool) -> DataError:
+    holds = "hold" if len(which) > 1 else "holds"
+    what = f"{holds} NaN or infinity" if kind == "not finite" else f"{holds} nothing but zeros"
+    return DataError(
+        f"In {name}, {listed(which)} {what}, which cannot be translated. Mend or drop such rows, or hand them on as "
+        f"they are with bad_rows='keep' (--bad-rows keep){'; what was done so far is kept' if kept else ''}."
+    )
+
+
+def listed(which: NDArray[np.intp]) -> str:
+    """Row numbers for a message.
+
+    Example:
+        >>> listed(np.arange(3)), listed(np.arange(7))
+        ('rows 0, 1, 2 (counted from 0)', 'rows 0, 1, 2, 3, 4 (counted from 0) and 2 more in the same batch')
+    """
+    named = ", ".join(str(one) for one in which[:MOST_NAMED])
+    more = f" and {len(which) - MOST_NAMED} more in the same batch" if len(which) > MOST_NAMED else ""
+    return f"row{'s' if len(which) > 1 else ''} {named} (counted from 0){more}"
+
+
+def translator_fingerprint(translator: FittedTranslator) -> dict[str, Any]:
+    """What tells this translator from another, without knowing what is inside: where it takes a few fixed rows.
+
+    Every number of these counts, in one of a few sums with weights of its own, so that no change of a map is missed.
+    """
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((PROBES, translator.source_width))
+    made = np.asarray(translator.transform(rows), dtype=np.float64)
+    weighted = made * generator.uniform(0.5, 1.5, made.shape[1])
+    sums = np.zeros((len(made), min(SUMS, made.shape[1])))
+    for first in range(0, made.shape[1], SUMS):
+        some = weighted[:, first : first + SUMS]
+        sums[:, : some.shape[1]] += some
+    return {"widths": [translator.source_width, translator.target_width], "probe": sums.ravel().tolist()}

@@ -1,0 +1,8 @@
+"""What a MODEL on the command line means: a string becomes a network with its weights and example inputs."""
+
+from interbasin.models.base import LoadedModel
+from interbasin.models.from_transformers import stored_tensors
+from interbasin.models.loading import load_model
+from interbasin.models.names import ModelName, parse_model
+
+__all__ = ["LoadedModel", "ModelName", "load_model", "parse_model", "stored_tensors"]

@@ -1,0 +1,148 @@
+"""What a loaded network is, and how weights get into one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.checkpoints import Checkpoint
+from interbasin.checkpoints.faults import listed, one_line
+from interbasin.errors import CheckpointError, DataError
+from interbasin.models.folded import rebuild_as_folded
+from interbasin.text import plural
+
+__all__ = ["Inputs", "LoadedModel", "load_weights", "refuse_mismatch", "working_dtype_of"]
+
+# One batch: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
+Inputs: TypeAlias = "Tensor | tuple[Any, ...] | Mapping[str, Any]"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network with its weights, in evaluation mode.
+
+    Attributes:
+        model: The network.
+        inputs: One batch of example inputs; None if none were given and none could be made.
+        checkpoint: Where the weights came from; None if they are random, or the factory's own business.
+        text: What was asked for.
+        family: What kind of network it is: the ``model_type`` of transformers, the architecture of timm, or the class.
+        unused: Tensors of the checkpoint that the network has no use for (with ``strict=False``).
+        was_training: Whether a factory returned it in training mode.
+    """
+
+    model: nn.Module
+    inputs: Inputs | None
+    checkpoint: Checkpoint | None
+    text: str
+    family: str
+    unused: tuple[str, ...] = field(default=())
+    was_training: bool = False
+
+    def require_inputs(self) -> Inputs:
+        """The example inputs.
+
+        Raises:
+            DataError: If there are none; says how to give them.
+        """
+        if self.inputs is None:
+            raise DataError(
+                f"Example inputs for {self.text} are needed, and its configuration ({self.family}) does not tell what "
+                "they look like; give them with inputs= (--inputs FILE) or input_shape= (--input-shape 1,3,224,224)."
+            )
+        return self.inputs
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict: bool = True) -> tuple[str, ...]:
+    """Put a checkpoint into ``model``, in the checkpoint's dtypes; the names that the model has no use for come back.
+
+    If the checkpoint is that of a folded network, the model is folded first.
+
+    Args:
+        model: Is changed: it should be one that was just made.
+        checkpoint: Must have every tensor of the model. Tied ones need to be there once, and the counters of
+            BatchNorm, which very old files lack, not at all.
+        what: How messages call the network.
+        strict: Whether names that the model has no use for are an error.
+
+    Raises:
+        CheckpointError: If names or shapes do not fit.
+    """
+    rebuild_as_folded(model, checkpoint, what)
+    own = model.state_dict(keep_vars=True)
+    for name, tensor in own.items():
+        if name in checkpoint and isinstance(tensor, Tensor):
+            _refuse_empty(name, tensor, what)
+            if tuple(tensor.shape) != checkpoint.shape(name):
+                raise CheckpointError(
+                    f"{name} has shape {checkpoint.shape(name)} in {checkpoint.path} and {tuple(tensor.shape)} in "
+                    f"{what}; these are the weights of another network, or of another size of it."
+                )
+            dtype = checkpoint.dtype(name)
+            if tensor.requires_grad and not (dtype.is_floating_point or dtype.is_complex):
+                raise CheckpointError(
+                    f"{name} is of {dtype} in {checkpoint.path} and of {tensor.dtype} in {what}; these are not "
+                    "weights, or quantised ones: give those that were saved from this network."
+                )
+            tensor.data = tensor.data.to(dtype)
+    try:
+        result = model.load_state_dict(checkpoint.state_dict(), strict=False)
+    except (CheckpointError, MemoryError):
+        raise
+    # Networks may load in ways of their own.
+    except Exception as error:
+        raise CheckpointError(
+            f"The weights in {checkpoint.path} could not be loaded into {what} ({type(error).__name__}: "
+            f"{one_line(error)}); does its own load_state_dict load them?"
+        ) from error
+    there = {id(tensor) for name, tensor in own.items() if name in checkpoint}
+    missing = [
+        name
+        for name in result.missing_keys
+        if id(own.get(name)) not in there and not name.endswith(".num_batches_tracked")
+    ]
+    refuse_mismatch(checkpoint, what, missing, result.unexpected_keys if strict else [])
+    return tuple(result.unexpected_keys)
+
+
+def _refuse_empty(name: str, tensor: Tensor, what: str) -> None:
+    """Refuse to load numbers into a tensor that has no room for them: nothing would be loaded, and nobody told."""
+    if nn.parameter.is_lazy(tensor):
+        raise CheckpointError(
+            f"{name} of {what} has no shape yet (it is lazy), so that no weights can be loaded; call the network once "
+            "where it is made."
+        )
+    if tensor.device.type == "meta":
+        raise CheckpointError(
+            f"{name} of {what} is on the meta device, where no weights can be loaded; make the network with numbers, "
+            "on the CPU."
+        )
+
+
+def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexpected: list[str]) -> None:
+    """Refuse weights whose names are not those of the network.
+
+    Raises:
+        CheckpointError: If names are missing, or there are some that the network has no use for.
+    """
+    if missing:
+        raise CheckpointError(
+            f"{checkpoint.path} lacks {plural(len(missing), 'tensor')} of {what}: {listed(missing)}"
+            + (f" (and has {listed(unexpected)}, which it does not know)" if unexpected else "")
+            + "; give the weights that were saved from this network."
+        )
+    if unexpected:
+        raise CheckpointError(
+            f"{checkpoint.path} has {plural(len(unexpected), 'tensor')} that {what} has no use for: "
+            f"{listed(unexpected)}; give the weights that were saved from this network, or leave these aside with "
+            "strict=False."
+        )
+
+
+def working_dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype in which floating-point inputs suit the network: that of its first such parameter."""
+    return next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.get_default_dtype())

@@ -1,0 +1,119 @@
+"""Networks that a function of the user's makes: ``package.module:factory``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from interbasin.checkpoints import open_checkpoint
+from interbasin.checkpoints.faults import one_line
+from interbasin.errors import DataError, InterbasinError, UnknownNameError
+from interbasin.extras import retry_with_torchvision
+from interbasin.models.base import LoadedModel, load_weights
+
+__all__ = ["load_factory"]
+
+
+def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = True) -> LoadedModel:
+    """The network that the factory returns, with the weights put in.
+
+    Raises:
+        UnknownNameError: If there is no such module, or no such function in it.
+        DataError: If the module or the function fails, or what comes back is not a network.
+        CheckpointError: If the weights do not fit.
+    """
+    checkpoint = None if weights is None else open_checkpoint(weights)
+    with _current_folder_importable():
+        made = retry_with_torchvision(lambda: _call(name))
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module):
+        raise DataError(
+            f"The factory {name} should return a torch.nn.Module, or one and its inputs, and returned a "
+            f"{type(model).__name__}; return the network itself."
+        )
+    unused = () if checkpoint is None else load_weights(model, checkpoint, f"the network of {name}", strict=strict)
+    training = any(module.training for module in model.modules())
+    model.eval()
+    return LoadedModel(model, inputs, checkpoint, text, type(model).__name__, unused, training)
+
+
+def _call(name: str) -> Any:
+    where, _, function = name.partition(":")
+    module = _module(where, name)
+    factory = getattr(module, function, None)
+    if not callable(factory):
+        # What it imported is callable too, and no factory of its own.
+        public = [
+            one
+            for one, value in vars(module).items()
+            if callable(value) and not one.startswith("_") and _home(getattr(value, "__module__", "")) == _home(where)
+        ]
+        raise UnknownNameError.of(f"factory in {where}", function, public[:20])
+    try:
+        return factory()
+    except InterbasinError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise DataError(
+            f"The factory {name} was called without arguments and failed ({_told(error)}); make it work by itself "
+            "first."
+        ) from error
+
+
+def _home(module: object) -> str:
+    """The package that a module is of, or the module itself."""
+    return str(module).partition(".")[0]
+
+
+def _module(where: str, name: str) -> ModuleType:
+    """The module that a factory is in, imported."""
+    try:
+        return importlib.import_module(where)
+    except InterbasinError:
+        raise
+    except SyntaxError as error:
+        line = "" if error.lineno is None else f", line {error.lineno}"
+        raise DataError(
+            f"The model {name} was to be made, but {error.filename or where}{line} is not Python ({error.msg}); mend "
+            "it there first."
+        ) from error
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (where + ".").startswith(missing + "."):
+            raise UnknownNameError(
+                f"There is no module named {missing!r}, of which the model {name} was to be made; check the spelling, "
+                "run from the folder that holds it, or install it."
+            ) from error
+        raise DataError(
+            f"The model {name} was to be made, but its module {where} could not be imported ({_told(error)}); make "
+            "that work first."
+        ) from error
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"it left the program, as sys.exit({error.code!r}) does"
+    return f"{type(error).__name__}: {one_line(error)}"
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """The current folder as the last place to import from, so that it hides nothing that is installed."""
+    here = os.getcwd()
+    added = here not in sys.path and "" not in sys.path
+    if added:
+        sys.path.append(here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)

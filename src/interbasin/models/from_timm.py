@@ -1,0 +1,67 @@
+"""Networks of timm: ``timm:NAME@weights``."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from interbasin.checkpoints import Checkpoint, open_checkpoint
+from interbasin.checkpoints.faults import one_line
+from interbasin.errors import DataError, UnknownNameError
+from interbasin.extras import import_extra
+from interbasin.models.base import LoadedModel, load_weights, working_dtype_of
+from interbasin.randomness import generator_of
+
+__all__ = ["load_timm"]
+
+BATCH = 2
+
+
+def load_timm(text: str, name: str, weights: Path | None, *, strict: bool = True, seed: int = 0) -> LoadedModel:
+    """A network of timm with as many classes and input channels as its weights have.
+
+    Raises:
+        MissingExtraError: If timm is not installed, or cannot be imported.
+        UnknownNameError: If it has no such architecture; lists the nearest.
+        CheckpointError: If the weights do not fit.
+    """
+    timm = import_extra("timm", f"Loading {text}", "timm")
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), 5, cutoff=0.0)
+        raise UnknownNameError.of("architecture of timm", name, near)
+    checkpoint = None if weights is None else open_checkpoint(weights)
+    try:
+        model = timm.create_model(name, pretrained=False)
+        sizes = {} if checkpoint is None else _sizes(model.pretrained_cfg, checkpoint, model.state_dict())
+        if sizes:
+            model = timm.create_model(name, pretrained=False, **sizes)
+    # Every architecture has its own conditions, and its own way to complain.
+    except Exception as error:
+        raise DataError(
+            f"timm could not make {name} ({type(error).__name__}: {one_line(error)}); make it with a factory instead: "
+            "package.module:factory@weights."
+        ) from error
+    unused = () if checkpoint is None else load_weights(model, checkpoint, f"timm's {name}", strict=strict)
+    shape = (BATCH, *_input_size(model.pretrained_cfg, sizes))
+    inputs = torch.randn(shape, generator=generator_of(seed)).to(working_dtype_of(model))
+    return LoadedModel(model.eval(), inputs, checkpoint, text, name, unused)
+
+
+def _sizes(settings: dict[str, Any], checkpoint: Checkpoint, own: dict[str, Any]) -> dict[str, int]:
+    """What of the weights' shapes is a matter of choice: the number of classes, and of input channels."""
+    sizes = {}
+    for key, option, axis in (("classifier", "num_classes", 0), ("first_conv", "in_chans", 1)):
+        layers = settings.get(key) or ()
+        for layer in (layers,) if isinstance(layers, str) else layers:
+            name = f"{layer}.weight"
+            if name in checkpoint and name in own and checkpoint.shape(name)[axis] != own[name].shape[axis]:
+                sizes[option] = checkpoint.shape(name)[axis]
+    return sizes
+
+
+def _input_size(settings: dict[str, Any], sizes: dict[str, int]) -> tuple[int, ...]:
+    channels, *sides = settings.get("input_size") or (3, 224, 224)
+    return (sizes.get("in_chans", channels), *sides)

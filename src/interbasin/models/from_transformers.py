@@ -1,0 +1,207 @@
+"""Networks of transformers: a folder, or a hub id that the local cache has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.checkpoints import Checkpoint, open_checkpoint
+from interbasin.checkpoints.faults import one_line, read_json
+from interbasin.errors import CheckpointError
+from interbasin.extras import import_extra, is_transformers_model
+from interbasin.models.base import LoadedModel, load_weights, refuse_mismatch
+from interbasin.models.example_inputs import example_inputs
+from interbasin.models.folded import is_folded, version_folded_with
+from interbasin.randomness import generator_of
+
+__all__ = ["DOWNLOADS", "load_folder", "snapshot", "stored_tensors"]
+
+DOWNLOADS = "INTERBASIN_DOWNLOADS"
+CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
+
+
+def snapshot(name: str) -> Path:
+    """The folder of the local cache that holds a hub id; downloaded first only if the environment allows it.
+
+    Raises:
+        MissingExtraError: If the library of the hub is not installed.
+        CheckpointError: If it is not there, or cannot be had.
+    """
+    hub = import_extra("huggingface_hub", f"Loading {name} from the hub", "hf")
+    allowed = os.environ.get(DOWNLOADS) == "1"
+    try:
+        return Path(hub.snapshot_download(name, local_files_only=not allowed))
+    # The hub, the network and the cache each have their own errors.
+    except Exception as error:
+        where = "nor could it be downloaded" if allowed else "nor in the local cache of the hub"
+        reason = f" ({one_line(error)})" if allowed else ""
+        raise CheckpointError(
+            f"The model {name!r} is neither a folder here {where}{reason}; check the spelling, or fetch it: "
+            f"hf download {name}" + ("." if allowed else f" (or allow downloads with {DOWNLOADS}=1).")
+        ) from error
+
+
+def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: bool, seed: int) -> LoadedModel:
+    """The network that a folder's configuration names, with the folder's weights.
+
+    Raises:
+        MissingExtraError: If transformers is not installed.
+        CheckpointError: If the configuration or the weights are missing, damaged, quantised or do not fit.
+    """
+    if not (folder / CONFIGURATION).is_file():
+        raise CheckpointError(
+            f"{folder} has no {CONFIGURATION}, so that it does not say which network it holds; give a folder that "
+            f"transformers saved, or package.module:factory@{folder}."
+        )
+    settings = read_json(folder / CONFIGURATION)
+    checkpoint = open_checkpoint(folder)
+    transformers = import_extra("transformers", f"Loading {folder}", "hf")
+    kind, name, remote = _class_of(transformers, folder, settings, trust_remote_code)
+    options: dict[str, Any] = {"trust_remote_code": True} if remote else {}
+    if is_folded(checkpoint):
+        model, unused = _folded(transformers, kind, name, checkpoint, folder, strict)
+        inputs = example_inputs(model, generator_of(seed), _preprocessor(folder))
+        return LoadedModel(model.eval(), inputs, checkpoint, text, str(model.config.model_type), unused)
+    try:
+        with _quiet(transformers.utils.logging):
+            model, report = kind.from_pretrained(
+                folder,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # so that the report tells of them
+                **_dtype_option(transformers.__version__, checkpoint),
+                **options,
+            )
+    # Each of a thousand architectures may object in its own way.
+    except Exception as error:
+        raise CheckpointError(
+            f"transformers could not load {folder} as {name} ({type(error).__name__}: {one_line(error)}); does its own "
+            "from_pretrained load it?"
+        ) from error
+    _refuse_report(checkpoint, name, report, strict)
+    inputs = example_inputs(model, generator_of(seed), _preprocessor(folder))
+    unused = tuple(sorted(report["unexpected_keys"]))
+    return LoadedModel(model.eval(), inputs, checkpoint, text, str(model.config.model_type), unused)
+
+
+def _folded(
+    transformers: Any, kind: Any, name: str, checkpoint: Checkpoint, folder: Path, strict: bool
+) -> tuple[Any, tuple[str, ...]]:
+    """A network that was folded: transformers makes the one it was folded from, and the weights go into that."""
+    try:
+        with _quiet(transformers.utils.logging):
+            model = kind(transformers.AutoConfig.from_pretrained(folder, local_files_only=True))
+    except Exception as error:
+        raise CheckpointError(
+            f"transformers could not make the {name} that {folder} was folded from ({type(error).__name__}: "
+            f"{one_line(error)}); was its configuration changed?"
+        ) from error
+    try:
+        return model, load_weights(model, checkpoint, f"the folded {name}", strict=strict)
+    except CheckpointError as error:
+        saved_with = version_folded_with(folder)
+        if saved_with in (None, transformers.__version__):
+            raise
+        raise CheckpointError(
+            f"{error} It was saved with transformers {saved_with}, and this is {transformers.__version__}, which may "
+            "name its tensors otherwise."
+        ) from error
+
+
+def _preprocessor(folder: Path) -> dict[str, Any] | None:
+    return read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).is_file() else None
+
+
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a network by the names, and in the pieces, in which its checkpoint stores them.
+
+    From version 5 on, transformers renames tensors as it loads them, and joins those of experts; what is written with
+    the names in memory, only the same version reads. For any other network this is its ``state_dict()``.
+    """
+    own: dict[str, Tensor] = model.state_dict()
+    loading: Any = sys.modules.get("transformers.core_model_loading")  # earlier versions have none and rename nothing
+    if loading is None or not is_transformers_model(model):
+        return own
+    stored: dict[str, Tensor] = loading.revert_weight_conversion(model, own)
+    return stored
+
+
+def _class_of(transformers: Any, folder: Path, settings: dict[str, Any], trust: bool) -> tuple[Any, str, bool]:
+    """The class to load, what to call it, and whether its code comes with the folder."""
+    named = settings.get("architectures")
+    name = str(named[0]) if isinstance(named, list) and named else None
+    brought = settings.get("auto_map")
+    brought = {str(key): str(value) for key, value in brought.items()} if isinstance(brought, dict) else {}
+    networks = {key: value for key, value in brought.items() if key.startswith("AutoModel")}
+    if networks and trust:
+        fits = [key for key, value in networks.items() if name and value.rpartition(".")[2] == name]
+        key = (fits or list(networks))[0]
+        return getattr(transformers, key), name or key, True
+    found = _attribute(transformers, name) if name else transformers.AutoModel
+    if found is not None:
+        return found, name or "AutoModel", False
+    if networks:
+        raise CheckpointError(
+            f"{folder} is a network whose code comes with it ({', '.join(sorted(set(networks.values())))}), and such "
+            "code is not run unasked; read it, and ask for it with trust_remote_code=True (--trust-remote-code)."
+        )
+    raise CheckpointError(
+        f"{folder / CONFIGURATION} names the architecture {name}, which transformers {transformers.__version__} does "
+        "not have; another version of transformers may."
+    )
+
+
+def _attribute(transformers: Any, name: str) -> Any:
+    """The network class of that name; None if there is none."""
+    try:
+        found = getattr(transformers, name, None)
+    except (ImportError, RuntimeError) as error:
+        raise CheckpointError(
+            f"transformers knows {name} but cannot import it ({one_line(error)}); install what it asks for."
+        ) from error
+    return found if isinstance(found, type) and issubclass(found, nn.Module) else None
+
+
+def _refuse_report(checkpoint: Checkpoint, name: str, report: dict[str, Any], strict: bool) -> None:
+    if report["mismatched_keys"]:
+        tensor, found, expected = sorted(report["mismatched_keys"])[0]
+        raise CheckpointError(
+            f"{tensor} has shape {tuple(found)} in {checkpoint.path} and {tuple(expected)} in its {name}; "
+            "configuration and weights are of different networks: copy them again, together."
+        )
+    unexpected = sorted(report["unexpected_keys"]) if strict else []
+    refuse_mismatch(checkpoint, f"its {name}", sorted(report["missing_keys"]), unexpected)
+
+
+def _dtype_option(version: str, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The option of from_pretrained, by the name it has, that keeps the dtype in which most numbers are stored."""
+    counts: Counter[torch.dtype] = Counter()
+    for name in checkpoint.sources:
+        entry = checkpoint.entry(name)
+        if entry.dtype.is_floating_point and entry.dtype.itemsize > 1:
+            counts[entry.dtype] += entry.numel
+    dtype: Any = counts.most_common(1)[0][0] if counts else "auto"
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return {"dtype" if (major, minor) >= (4, 56) else "torch_dtype": dtype}
+
+
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Neither bars nor tables from transformers: what they would tell, our errors tell."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

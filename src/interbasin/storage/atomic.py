@@ -1,0 +1,281 @@
+"""Files and folders that appear whole or not at all.
+
+They are filled under a temporary name beside their destination and renamed when they are complete, so an interrupt or
+a full disk leaves what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interbasin.errors import FileError
+
+if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merge: what needs no tensors goes without
+    pass
+
+__all__ = [
+    "FORMAT_PREFIX",
+    "TEMPORARY",
+    "as_path",
+    "is_ours",
+    "new_file",
+    "new_folder",
+    "refuse_file_in_the_way",
+    "refuse_what_is_in_the_way",
+]
+
+FORMAT_PREFIX = "interbasin."
+# Short, so that whatever name the destination may have, the temporary one may be had as well.
+TEMPORARY = ".interbasin-"
+
+
+def as_path(given: object) -> Path:
+    """``given`` as a path.
+
+    Raises:
+        FileError: if it cannot be one.
+    """
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise FileError(
+            f"A file or a folder is named by text or a pathlib.Path, found a {type(given).__name__}; give its name."
+        )
+    return Path(path)
+
+
+@contextlib.contextmanager
+def new_folder(
+    path: str | os.PathLike[str],
+    holds: Collection[str] | None = None,
+    *,
+    force: bool = False,
+    ours: Callable[[Path], bool] | None = None,
+) -> Iterator[Path]:
+    """A temporary folder that becomes ``path`` if the block ends well, and vanishes if it does not.
+
+    Args:
+        path: The destination. Missing parents are made.
+        holds: The names of the records that such a folder may hold; by default any of this package.
+        force: Replace a folder that holds such records and nothing else. Anything else is never replaced.
+        ours: Says whether a folder may be replaced, where that is not a matter of records.
+
+    Raises:
+        FileError: if ``path`` exists (and ``force`` is off, or it is not ours), or cannot be written.
+    """
+    refuse_what_is_in_the_way(path, holds, force=force, ours=ours)
+    # Behind a symbolic link the folder it names is replaced, and the link stays.
+    destination = Path(os.path.realpath(path))
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
+    except OSError as error:
+        raise _cannot_write(destination, error) from error
+    try:
+        yield temporary
+        # mkdtemp makes private folders; what we leave behind follows the user's umask like any other folder.
+        temporary.chmod(0o777 & ~_umask())
+        _flush(temporary)
+        # Filling it may have taken hours, in which someone else may have written there.
+        refuse_what_is_in_the_way(path, holds, force=force, ours=ours)
+        _move_into_place(temporary, destination)
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise _cannot_write(destination, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def new_file(
+    path: str | os.PathLike[str], *, force: bool = False, ours: Callable[[Path], bool] | None = None
+) -> Iterator[Path]:
+    """A temporary name for a file that becomes ``path`` if the block ends well, and vanishes if it does not.
+
+    Args:
+        path: The destination. Missing parents are made.
+        force: Replace a file that is ours. Anything else is never replaced.
+        ours: Says whether a file is ours; by default none is.
+
+    Raises:
+        FileError: if ``path`` exists (and ``force`` is off, or it is not ours), or cannot be written.
+    """
+    refuse_file_in_the_way(path, force=force, ours=ours)
+    destination = Path(os.path.realpath(path))
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
+    except OSError as error:
+        raise _cannot_write(destination, error) from error
+    try:
+        yield folder / destination.name
+        _flush(folder)
+        refuse_file_in_the_way(path, force=force, ours=ours)
+        os.replace(folder / destination.name, destination)
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise _cannot_write(destination, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_ours(folder: Path, holds: Collection[str] | None = None) -> bool:
+    """Whether a folder holds the named records of this package and nothing else, so that replacing it loses nothing."""
+    paths = sorted(folder.iterdir())
+    ours = {path.stem for path in paths if path.suffix == ".json" and _names_our_format(path)}
+    return (
+        bool(ours)
+        and (holds is None or ours <= set(holds))
+        and all(path.suffix in (".json", ".safetensors") and path.stem in ours for path in paths)
+    )
+
+
+def _names_our_format(path: Path) -> bool:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and str(document.get("format", "")).startswith(FORMAT_PREFIX)
+
+
+def refuse_what_is_in_the_way(
+    path: str | os.PathLike[str],
+    holds: Collection[str] | None = None,
+    *,
+    force: bool,
+    ours: Callable[[Path], bool] | None = None,
+) -> None:
+    """Raise the `FileError` that writing a folder to ``path`` would, so that long work can fail before it starts."""
+    destination = as_path(path)
+    try:
+        entries = sorted(destination.iterdir())
+    except FileNotFoundError as error:
+        if os.path.lexists(destination):
+            raise FileError(
+                f"Asked to write a folder at {destination}, which is a link to nothing; choose another name."
+            ) from error
+        _refuse_what_is_above(destination)
+        return
+    except NotADirectoryError as error:
+        if os.path.lexists(destination):
+            raise FileError(
+                f"Asked to write a folder at {destination}, but a file of that name exists; choose another name."
+            ) from error
+        _refuse_what_is_above(destination)
+        return
+    except OSError as error:
+        raise _cannot_write(destination, error) from error
+    except ValueError as error:
+        raise FileError(f"{destination!r} cannot be the name of a folder ({error}); choose another.") from error
+    if os.path.samefile(destination, "."):
+        raise FileError("Asked to write to the current folder, which would be replaced by a new one; give a new name.")
+    if not entries:
+        return
+    if not force:
+        raise FileError(
+            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
+            "force=True (--force)."
+        )
+    if not (is_ours(destination, holds) if ours is None else ours(destination)):
+        raise FileError(
+            f"Asked to replace {destination}, but that folder holds files that this command did not write; "
+            "choose another name, or remove the folder yourself."
+        )
+
+
+def refuse_file_in_the_way(
+    path: str | os.PathLike[str], *, force: bool, ours: Callable[[Path], bool] | None = None
+) -> None:
+    """Raise the `FileError` that writing a file to ``path`` would, so that long work can fail before it starts."""
+    destination = as_path(path)
+    try:
+        os.lstat(destination)
+    except (FileNotFoundError, NotADirectoryError):
+        _refuse_what_is_above(destination, "file")
+        return
+    except OSError as error:
+        raise _cannot_write(destination, error) from error
+    except ValueError as error:
+        raise FileError(f"{destination!r} cannot be the name of a file ({error}); choose another.") from error
+    if not destination.is_file():
+        found = "a folder of that name exists" if destination.is_dir() else "that is no ordinary file"
+        raise FileError(f"Asked to write a file at {destination}, but {found}; choose another name.")
+    if not force:
+        raise FileError(
+            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
+            "force=True (--force)."
+        )
+    if ours is None or not ours(destination):
+        raise FileError(
+            f"Asked to replace {destination}, but this command did not write that file; choose another name, or remove "
+            "the file yourself."
+        )
+
+
+def _refuse_what_is_above(destination: Path, what: str = "folder") -> None:
+    """Refuse a destination below a file, or below a folder that cannot be written to."""
+    above = next(parent for parent in Path(os.path.abspath(destination)).parents if os.path.lexists(parent))
+    if not above.is_dir():
+        raise FileError(f"Asked to write a {what} at {destination}, but {above} is not a folder; choose another name.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise FileError(f"Asked to write a {what} at {destination}, but {above} is not yours to write; choose another.")
+
+
+def _move_into_place(temporary: Path, destination: Path) -> None:
+    if not destination.exists() or not any(destination.iterdir()):
+        os.replace(temporary, destination)
+    elif not _exchanged(temporary, destination):
+        # Elsewhere a folder cannot be renamed over a full one: step the old one aside, and back again if that fails.
+        aside = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
+        try:
+            os.replace(destination, aside)
+            os.replace(temporary, destination)
+        except BaseException:
+            if not destination.exists():
+                os.replace(aside, destination)
+            raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether the two folders could be exchanged in one step (Linux); no moment then has neither in place."""
+    current_folder, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    return bool(rename(current_folder, os.fsencode(one), current_folder, os.fsencode(other), exchange) == 0)
+
+
+def _flush(folder: Path) -> None:
+    """Have the files on the disk before their name says that they are."""
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            continue
+        path.chmod(0o666 & ~_umask())  # safetensors makes private files
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _cannot_write(destination: Path, error: OSError) -> FileError:
+    reason = error.strerror or str(error)
+    return FileError(f"Could not write {destination}: {reason}; is there room on the disk and leave to write there?")

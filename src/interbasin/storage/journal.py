@@ -1,0 +1,302 @@
+"""The folder beside a destination in which an output grows, and from which it goes on after an interrupt or a kill.
+
+It holds the output so far and ``state.json``: which source and which translator it is of, and how much of it can be
+relied on. What the kernel was given survives a process that is killed, but not a machine that stops; so the state tells
+both how much was written and how much of that was also flushed to the disk, and after a restart only the latter counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from interbasin.errors import FileError
+from interbasin.storage.atomic import FORMAT_PREFIX, TEMPORARY
+from interbasin.storage.records import read_document
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["Unfinished", "check_same_work", "same_probe"]
+
+FORMAT, VERSION = "unfinished-vectors", 1
+SECONDS_BETWEEN_FLUSHES = 30.0
+
+
+class Unfinished:
+    """What was written of an output that is not complete.
+
+    Args:
+        destination: Where the output will be.
+        work: What it is made of: ``source`` and ``translator``, fingerprints; ``layout``, what its bytes depend on.
+        counts: The numbers that its sink saves.
+        refuse_what_is_in_the_way: Raises what stands at the destination and may not be replaced, also at the end.
+        force: Start anew where what is there is of other work.
+
+    Attributes:
+        name: The destination as it was given.
+        folder: Where it grows.
+        done: What the sink said when it last saved; empty at the start.
+
+    Raises:
+        FileError: if what is there is of other work, or another process is at it.
+    """
+
+    def __init__(
+        self,
+        destination: Path,
+        work: Mapping[str, Any],
+        *,
+        counts: Sequence[str] = ("rows", "rows_per_batch"),
+        refuse_what_is_in_the_way: Callable[[], object],
+        force: bool = False,
+    ) -> None:
+        self._counts, self._force, self._refuse_what_is_in_the_way = counts, force, refuse_what_is_in_the_way
+        self.name, self.destination = str(destination), Path(os.path.realpath(destination))
+        # A digest, so that whatever name the destination may have, this one may be had as well.
+        name = hashlib.sha256(self.destination.name.encode()).hexdigest()[:16]
+        self.folder = self.destination.parent / f"{TEMPORARY}{name}"
+        self._work = json.loads(json.dumps(work))
+        self._flushed_at = time.monotonic()
+        self._durable: dict[str, Any] = {}
+        self._lock: IO[str] | None = None
+        self.done: dict[str, Any] = {}
+        above = self.destination.parent
+        self._made_above = [one for one in (above, *above.parents) if not one.exists()]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._claim()
+            self.done = self._found()
+        except OSError as error:
+            self._release()
+            self._remove_made_above()
+            raise self.cannot_write(error) from error
+
+    def cannot_write(self, error: OSError) -> FileError:
+        """The error for an output that the system refuses; one of ours passes as it is."""
+        return cannot_write(self.name, error, kept=self._has_rows)
+
+    def _remove_made_above(self) -> None:
+        """Folders that were made for an output which did not come about, unless there is something in them."""
+        with contextlib.suppress(OSError):
+            for folder in self._made_above:
+                folder.rmdir()
+
+    @property
+    def _has_rows(self) -> bool:
+        return bool(self.done.get("rows"))
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / "state.json"
+
+    def _claim(self) -> None:
+        if sys.platform == "win32":
+            return
+        self._lock = (self.folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FileError(
+                f"Another process is writing {self.name} at this moment; wait for it, or choose another name."
+            ) from error
+
+    def _found(self) -> dict[str, Any]:
+        if not self._state.exists():
+            self._empty()
+            return {}
+        try:
+            state = self._read_state()
+            check_same_work(state["work"], self._work, f"The unfinished {self.name}", f"remove {self.folder}")
+        except FileError:
+            if not self._force:
+                raise
+            self._empty()
+            return {}
+        self._durable = dict(state["durable"])
+        return dict(state["written"] if state["boot"] is not None and state["boot"] == _boot() else self._durable)
+
+    def _read_state(self) -> dict[str, Any]:
+        try:
+            state = read_document(self._state, FORMAT, VERSION)
+        except FileError as error:
+            raise self._cannot_go_on(f"its {self._state.name} cannot be read: {error}".rstrip(".")) from error
+        for name in ("work", "written", "durable"):
+            if not isinstance(state.get(name), dict):
+                raise self._cannot_go_on(f"its {self._state.name} does not tell {name!r}")
+        for name in ("source", "layout", "translator"):
+            if not isinstance(state["work"].get(name), dict):
+                raise self._cannot_go_on(f"its {self._state.name} does not tell the {name!r} of the work")
+        for name in ("written", "durable"):
+            for count in self._counts if state[name] else ():
+                if type(state[name].get(count)) is not int or state[name][count] < 0:
+                    raise self._cannot_go_on(f"its {self._state.name} does not tell {count!r} of what is {name}")
+        if not isinstance(state.get("boot"), str | None):
+            raise self._cannot_go_on(f"its {self._state.name} does not tell 'boot'")
+        return state
+
+    def _cannot_go_on(self, reason: str) -> FileError:
+        return FileError(
+            f"The unfinished {self.name} is damaged, so this run cannot go on from it ({reason}); remove {self.folder} "
+            "to start anew, or ask for that with force=True (--force)."
+        )
+
+    def require_bytes(self, sizes: Mapping[str, int]) -> None:
+        """Nothing, if the files and folders that grow here are as large as they were when they were last saved.
+
+        Where they are not and force was asked for, all of it is started anew.
+
+        Raises:
+            FileError: if one is missing or was cut.
+        """
+        for name, size in sizes.items() if self.done else ():
+            path = self.folder / name
+            if path.exists() and (path.is_dir() or path.stat().st_size >= size):
+                continue
+            if not self._force:
+                found = f"has {path.stat().st_size:,} of {size:,} bytes" if path.exists() else "is missing"
+                raise self._cannot_go_on(f"its {name} {found}")
+            self._empty()
+            self.done, self._durable = {}, {}
+            return
+
+    def _empty(self) -> None:
+        for path in self.folder.iterdir():
+            if path.name != "lock":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def save(self, done: Mapping[str, Any], flush: Callable[[], object]) -> None:
+        """Keep what is done; now and then, after ``flush`` has brought it to the disk."""
+        now = time.monotonic()
+        if now - self._flushed_at > SECONDS_BETWEEN_FLUSHES:
+            flush()
+            self._flushed_at, self._durable = now, dict(done)
+        self.done = dict(done)
+        document = {
+            "format": FORMAT_PREFIX + FORMAT,
+            "version": VERSION,
+            "destination": self.destination.name,
+            "work": self._work,
+            "boot": _boot(),
+            "written": self.done,
+            "durable": self._durable,
+        }
+        soon = self.folder / "state.soon"
+        soon.write_text(json.dumps(document), "utf-8")
+        os.replace(soon, self._state)
+
+    def finish(self, name: str) -> None:
+        """Move what is complete, the file or folder ``name`` in here, to the destination, and leave nothing behind."""
+        made = self.folder / name
+        try:
+            # The work may have taken hours, in which someone else may have written there.
+            self._refuse_what_is_in_the_way()
+        except FileError as error:
+            raise FileError(
+                f"{error} It came there while this run worked, of which everything is kept: move it away and run the "
+                "same command again."
+            ) from error
+        try:
+            if self.destination.is_dir() and not self.destination.is_symlink():
+                shutil.rmtree(self.destination)
+            os.replace(made, self.destination)
+            _flush_folder(self.destination.parent)
+        except OSError as error:
+            raise self.cannot_write(error) from error
+        self.discard()
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._release()
+
+    def close(self) -> None:
+        """Let another process have it; where nothing was done, leave nothing behind."""
+        if self._lock is not None and not self._has_rows:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self._remove_made_above()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def check_same_work(found: Mapping[str, Any], asked: Mapping[str, Any], what: str, remedy: str) -> None:
+    """Nothing, if what was begun is what is asked for now.
+
+    Raises:
+        FileError: if it is not; says which part differs.
+    """
+    differs = []
+    if found.get("source") != asked.get("source"):
+        differs.append("from another source, or the source has changed since")
+    before, now = dict(found.get("layout", {})), dict(asked.get("layout", {}))
+    scales = before.pop("scale", None), now.pop("scale", None)
+    if scales[0] != scales[1]:
+        differs.append(f"with the scale {scales[0]}, and {scales[1]} is asked for now")
+    # Rows that were refused are not there, so that a run which keeps them may follow, but not the other way round.
+    if (before.pop("bad_rows", "refuse"), now.pop("bad_rows", "refuse")) == ("keep", "refuse"):
+        differs.append("with bad rows kept, and to refuse them is asked for now")
+    if before != now:
+        differs.append("in another layout")
+    if not same_probe(found.get("translator", {}), asked.get("translator", {})):
+        differs.append("by another translator")
+    if differs:
+        raise FileError(
+            f"{what} was begun {' and '.join(differs)}, so this run cannot go on from it; {remedy} to start anew, or "
+            "ask for that with force=True (--force)."
+        )
+
+
+def same_probe(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two fingerprints are of one translator; sums may differ in their last digits from machine to machine."""
+    try:
+        found, asked = (np.asarray(which.get("probe", []), dtype=np.float64) for which in (one, other))
+    except (TypeError, ValueError):  # of what was damaged
+        return False
+    return (
+        one.get("widths") == other.get("widths")
+        and found.shape == asked.shape
+        and bool(np.allclose(found, asked, rtol=1e-6, atol=1e-9))
+    )
+
+
+def cannot_write(destination: Path | str, error: OSError, *, kept: bool) -> FileError:
+    """The error for an output that the system refuses; one of ours passes as it is."""
+    if isinstance(error, FileError):
+        return error
+    go_on = " What is done is kept: make room and run the same command to go on." if kept else ""
+    return FileError(
+        f"Could not write {destination}: {error.strerror or error}; is there room on the disk and leave to write "
+        f"there?{go_on}"
+    )
+
+
+def _boot() -> str | None:
+    """What changes when the machine starts again; None where that is not told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return None
+
+
+def _flush_folder(folder: Path) -> None:
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

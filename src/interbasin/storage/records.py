@@ -1,0 +1,154 @@
+"""Records: a pair ``NAME.json`` and ``NAME.safetensors`` in a folder, with a checksum and one mark in both files.
+
+The JSON names its format and the version of that format.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+
+from interbasin.errors import FileError
+from interbasin.storage.atomic import FORMAT_PREFIX, as_path
+
+if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merge: what needs no tensors goes without
+    import torch
+
+__all__ = ["read_document", "read_record", "write_document", "write_record"]
+
+# A reader that meets a writer between its two files looks again this often.
+READS = 5
+
+
+def write_record(
+    folder: Path, name: str, format: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Write ``name.json`` and ``name.safetensors`` into ``folder`` (one that `new_folder` made)."""
+    from safetensors.torch import save_file
+
+    # safetensors refuses views that share memory or are not contiguous: a copy of each is what belongs in a file.
+    plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
+    # The same mark in both files, so that a reader never takes one of an old record and one of a new.
+    mark = secrets.token_hex(8)
+    try:
+        save_file(plain, folder / f"{name}.safetensors", metadata={"mark": mark})
+    except SafetensorError as error:
+        raise FileError(
+            f"Could not write {name}.safetensors ({error}); is there room on the disk and leave to write?"
+        ) from error
+    head = {"format": FORMAT_PREFIX + format, "version": version, "mark": mark, "checksum": _checksum(plain)}
+    write_document(folder / f"{name}.json", {**head, **document})
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
+    """What changes when a number of the tensors does: safetensors itself notices only a wrong length."""
+    import torch
+
+    found = 0
+    for name in sorted(tensors):
+        found = zlib.crc32(name.encode("utf-8", "surrogatepass"), found)
+        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write one JSON file, readable by people, in one go."""
+    try:
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise FileError(
+            f"{path.name} cannot be written as JSON ({error}); notes take numbers, text, lists and mappings."
+        ) from error
+    path.write_text(text, encoding="utf-8")
+
+
+def read_record(
+    folder: str | os.PathLike[str], name: str, format: str, version: int
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The JSON document and the tensors of a record, after checking that it is one of this format and version.
+
+    Raises:
+        FileError: if a file is missing, damaged, of another format or of a later version.
+    """
+    folder = as_path(folder)
+    for attempt in range(READS):
+        if not os.path.isdir(folder):
+            found = "it is a file" if os.path.lexists(folder) else "there is nothing there"
+            raise FileError(
+                f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to."
+            )
+        document = read_document(folder / f"{name}.json", format, version)
+        mark, tensors = _read_tensors(folder / f"{name}.safetensors")
+        if mark == document.get("mark"):
+            if document.get("checksum", None) not in (None, _checksum(tensors)):  # files of earlier versions have none
+                raise FileError(
+                    f"{folder / name}.safetensors is damaged: its numbers are not those that were saved; copy it again "
+                    "or make it anew."
+                )
+            return document, tensors
+        time.sleep(0.01 * (attempt + 1))
+    raise FileError(
+        f"{name}.json and {name}.safetensors in {folder} do not belong together; copy the whole folder again."
+    )
+
+
+def read_document(path: Path, format: str, version: int) -> dict[str, Any]:
+    """What one JSON file of ours holds, after checking that it is of this format and version.
+
+    Raises:
+        FileError: if it is missing, damaged, of another format or of a later version.
+    """
+    document = _read_document(path, format)
+    _check_version(document, path, format, version)
+    return document
+
+
+def _check_version(document: Mapping[str, Any], path: Path, format: str, version: int) -> None:
+    if document.get("format") != FORMAT_PREFIX + format:
+        raise FileError(
+            f"{path} is not a saved {format}: its format is {document.get('format')!r}, expected "
+            f"{FORMAT_PREFIX + format!r}; give a folder that a {format} was saved to."
+        )
+    found = document.get("version")
+    if not isinstance(found, int) or not 1 <= found <= version:
+        raise FileError(
+            f"{path} has format version {found!r} and this program reads versions 1 to {version}; "
+            "update interbasin, or save the file again with the version that wrote it."
+        )
+
+
+def _read_tensors(path: Path) -> tuple[str | None, dict[str, torch.Tensor]]:
+    if not path.is_file():
+        raise FileError(f"{path} is missing beside {path.stem}.json; copy the whole folder again.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("mark"), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
+
+
+def _read_document(path: Path, format: str) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileError(
+            f"There is no saved {format} in {path.parent}: {path.name} is missing; give the folder it was saved to."
+        ) from error
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror or error}; copy it again or make it anew.") from error
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
+    if not isinstance(document, dict):
+        raise FileError(
+            f"{path} is not a saved {format}: it holds a JSON {type(document).__name__}, expected an object; "
+            f"give a folder that a {format} was saved to."
+        )
+    return document

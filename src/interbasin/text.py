@@ -1,0 +1,48 @@
+"""Words for people: counts with their nouns, and text without the passwords that an address may hold."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["plural", "redact"]
+
+# What begins an address with a user's name and a colon. Paths lose one of two slashes, people all of them.
+_SCHEME = r"(?:\b[a-z][a-z0-9+.-]*:/{1,3}|\bpostgres(?:ql)?:)"
+_PATTERNS = (
+    # Up to the last @ of the word: a password may hold one itself, and so may a user's name.
+    (re.compile(rf"({_SCHEME}[^\s:/]*:)(?!//)\S*@", re.IGNORECASE), r"\1***@"),
+    # A password may hold blanks; digits that end as a port does are one.
+    (re.compile(rf"({_SCHEME}[^\s:/@]*:)(?!//|\*\*\*@|\d+(?:[/?#\s]|$))[^\n@]*@", re.IGNORECASE), r"\1***@"),
+    (re.compile(r"\b(\w*passw(?:or)?d\s*=\s*)(?!\*\*\*)(?:'(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE), r"\1***"),
+)
+
+
+def redact(text: str) -> str:
+    """The text without what looks like a password in it.
+
+    Example:
+        >>> redact("no such file: postgresql:/me:hunter2@host/db?table=docs")
+        'no such file: postgresql:/me:***@host/db?table=docs'
+        >>> redact("host=h password=hunter2 dbname=x")
+        'host=h password=*** dbname=x'
+        >>> redact("write it as postgresql://USER@HOST:5432/DATABASE; timm:resnet18@weights")
+        'write it as postgresql://USER@HOST:5432/DATABASE; timm:resnet18@weights'
+    """
+    for pattern, shown in _PATTERNS:
+        text = pattern.sub(shown, text)
+    return text
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """A number and its noun, in the singular for one.
+
+    Args:
+        count: How many.
+        one: The noun for one of them.
+        many: The noun for any other number; by default ``one`` with an s.
+
+    Example:
+        >>> plural(1, "file"), plural(1_234, "file"), plural(0, "batch", "batches")
+        ('1 file', '1,234 files', '0 batches')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

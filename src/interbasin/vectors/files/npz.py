@@ -1,0 +1,227 @@
+"""``.npz``: one array of a zip archive, mapped where it lies uncompressed and unpacked in passing where it does not."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
+from interbasin.vectors.files.base import Batch, Reader, Vectors, batch_dtype
+from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
+from interbasin.vectors.files.npy import Header, MappedReader, read_header
+
+__all__ = ["StoredReader", "StreamedReader", "open_npz"]
+
+PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
+LONGEST_HEADER = 2**14  # bytes; NumPy itself refuses headers of more than 10,000
+LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of the name and of the extra field
+
+
+@contextmanager
+def archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The opened archive; whatever zipfile raises while it is open becomes a FileError."""
+    try:
+        with zipfile.ZipFile(path) as opened:
+            yield opened
+    except InterbasinError:
+        raise
+    # RuntimeError is what zipfile raises where a password is needed; UnicodeDecodeError, for damaged names.
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, UnicodeDecodeError) as error:
+        raise damaged(path, error) from error
+
+
+@dataclass(frozen=True)
+class StoredReader(MappedReader):
+    """Rows of an uncompressed member, compared with its checksum where they are read from the first to the last.
+
+    Attributes:
+        member: The file in the archive.
+        bytes: How many it has.
+        checksum: What the archive says of them.
+    """
+
+    member: str
+    bytes: int
+    checksum: int
+
+    def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
+        found = super().batches(rows_per_batch, start)
+        if start:
+            yield from found
+            return
+        if self.header.fortran:  # whose rows do not come in the order of the bytes
+            self.check_bytes()
+            yield from found
+            return
+        checksum, done = self._running_checksum(0, 0, self.header.size), self.header.size
+        for batch in found:
+            some = len(batch) * self.header.row_bytes
+            checksum, done = self._running_checksum(checksum, done, some), done + some
+            if done == self.header.size + self.header.data_bytes:
+                self._compare(self._running_checksum(checksum, done, self.bytes - done))
+            yield batch
+
+    def check_bytes(self) -> None:
+        """Nothing, if the member is as it was written, for which all of it is read.
+
+        Raises:
+            FileError: if it is not.
+        """
+        self._compare(self._running_checksum(0, 0, self.bytes))
+
+    def _compare(self, checksum: int) -> None:
+        if checksum != self.checksum:
+            raise damaged(self.path, f"Bad CRC-32 for file {self.member!r}")  # as zipfile says of compressed ones
+
+    def _running_checksum(self, checksum: int, first: int, count: int) -> int:
+        """The checksum with ``count`` more bytes of the member; those of a batch have just been read by the system."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(self.offset - self.header.size + first)
+                while count > 0:
+                    piece = file.read(min(PIECE, count))
+                    if not piece:
+                        raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
+                    checksum, count = zlib.crc32(piece, checksum), count - len(piece)
+        except FileError:
+            raise
+        except OSError as error:
+            raise damaged(self.path, error) from error
+        return checksum
+
+
+@dataclass(frozen=True)
+class StreamedReader:
+    """Rows of a compressed member, which can only be unpacked from its beginning: ``start`` skips by reading.
+
+    Attributes:
+        path: The archive.
+        member: The file in it.
+        header: What is stored there.
+        dtype: The dtype of the batches.
+    """
+
+    path: Path
+    member: str
+    header: Header
+    dtype: np.dtype[Any]
+
+    def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
+        if start == self.header.rows:
+            return
+        with archive(self.path) as opened, opened.open(self.member) as stream:
+            self._skip(stream.read, self.header.size + start * self.header.row_bytes)
+            for first in range(start, self.header.rows, rows_per_batch):
+                batch = self._next(stream.read, min(rows_per_batch, self.header.rows - first))
+                if first + rows_per_batch >= self.header.rows:
+                    stream.read(1)  # zipfile compares the checksum only when it meets the end
+                yield batch
+
+    def _next(self, read: Callable[[int], bytes], rows: int) -> Batch:
+        # Bytes first and dtype after: a piece may end in the middle of a number.
+        raw = np.empty(rows * self.header.row_bytes, dtype=np.uint8)
+        filled = 0
+        while filled < len(raw):
+            piece = read(min(PIECE, len(raw) - filled))
+            self._check(piece)
+            raw[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+            filled += len(piece)
+        stored = raw.view(self.header.dtype).reshape(rows, self.header.width)
+        return stored.astype(self.dtype, order="C", copy=False)
+
+    def _skip(self, read: Callable[[int], bytes], count: int) -> None:
+        while count > 0:
+            piece = read(min(PIECE, count))
+            self._check(piece)
+            count -= len(piece)
+
+    def _check(self, piece: bytes) -> None:
+        if not piece:
+            raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
+
+
+def open_npz(path: Path, column: str | None) -> Vectors:
+    """The array named ``column``, or the only one, or the one named ``x``; see ``open_vectors``."""
+    check_begins(path, (b"PK\x03\x04", b"PK\x05\x06"), ".npz")
+    if not zipfile.is_zipfile(path):
+        raise cut_short(path, "the directory at the end of the archive is missing")
+    with archive(path) as opened:
+        # An .npz is any zip with .npy files in it; other files in it are no arrays.
+        arrays = [name.removesuffix(".npy") for name in opened.namelist() if name.endswith(".npy")]
+        name = choose(arrays, column, path)
+        member = opened.getinfo(f"{name}.npy")
+        where = f"The array {name!r} in {path}"
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise FileError(
+                f"{where} is compressed by a method that NumPy does not write (number {member.compress_type}); "
+                "save it with np.savez or np.savez_compressed."
+            )
+        with opened.open(member) as stream:
+            beginning = io.BytesIO(stream.read(LONGEST_HEADER))
+    # Parsed apart from the archive, so that a damaged archive is not taken for a damaged header.
+    header = read_header(beginning, path, where)
+    if member.file_size < header.size + header.data_bytes:
+        raise cut_short(
+            path,
+            f"the header of its array {name!r} promises {header.data_bytes} bytes for shape {header.shape} of "
+            f"{header.dtype}, but {member.file_size - header.size} follow",
+        )
+    dtype = batch_dtype(header.dtype, where)
+    reader: Reader
+    if member.compress_type == zipfile.ZIP_STORED:
+        offset = data_offset(path, member) + header.size
+        reader = StoredReader(path, header, offset, dtype, member.filename, member.file_size, member.CRC)
+    elif header.fortran:
+        raise DataError(
+            f"{where} is compressed and in Fortran order, so no row is complete before all of it is unpacked; "
+            "save it with np.savez (uncompressed), or in C order with np.ascontiguousarray."
+        )
+    else:
+        reader = StreamedReader(path, member.filename, header, dtype)
+    return Vectors(path, "npz", name, header.rows, header.width, dtype, reader, stored=header.dtype)
+
+
+def choose(arrays: list[str], column: str | None, path: Path) -> str:
+    """The name of the array to read.
+
+    Raises:
+        UnknownNameError: If the one asked for is not there.
+        DataError: If there is none, or if several could be meant.
+    """
+    if not arrays:
+        raise DataError(f"{path} holds no arrays at all; write it with np.savez(path, x=vectors).")
+    if column is not None:
+        name = column.removesuffix(".npy")
+        if name not in arrays:
+            raise UnknownNameError.of(f"array in {path}", column, arrays)
+        return name
+    if len(arrays) == 1:
+        return arrays[0]
+    if "x" in arrays:
+        return "x"
+    raise DataError(
+        f"{path} holds {len(arrays)} arrays and none is named 'x', so which one has the vectors is not clear; "
+        f"name one with column= (--column): {', '.join(sorted(arrays))}."
+    )
+
+
+def data_offset(path: Path, member: zipfile.ZipInfo) -> int:
+    """Where the bytes of an uncompressed member begin; only the local header, not the directory, can tell."""
+    try:
+        with path.open("rb") as file:
+            file.seek(member.header_offset)
+            signature, name_length, extra_length = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
+    except (OSError, struct.error) as error:
+        raise damaged(path, error) from error
+    if signature != b"PK\x03\x04":
+        raise damaged(path, f"its member {member.filename!r} is not where the directory says")
+    return member.header_offset + LOCAL_HEADER.size + int(name_length) + int(extra_length)

@@ -1,0 +1,265 @@
+"""FAISS indexes (``faiss://FILE``): rebuilt from translated vectors, or wrapped so that queries are translated instead.
+
+An index can be rebuilt if it holds its vectors as they were given: flat, IVF over flat, and HNSW over flat, with ids of
+their own or without. FAISS keeps an index in memory, so here the output is as large as memory allows, and a run that is
+stopped starts anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interbasin.errors import DataError, FileError, StoreError
+from interbasin.extras import import_extra
+from interbasin.storage import new_file
+from interbasin.vectors.files.integrity import file_fingerprint
+from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.stores.uri import StoreURI
+
+__all__ = ["FaissRows", "FaissSink", "open_faiss", "write_index"]
+
+ROWS_PER_CELL = 256  # as many as FAISS itself trains a cell of an IVF index on
+REBUILT = "IndexFlat, IndexIVFFlat and IndexHNSWFlat, also inside an IndexIDMap"
+
+
+@dataclass(frozen=True)
+class FaissRows:
+    """The vectors of an index: as they were added, or cell by cell where it is an IVF."""
+
+    path: Path
+    index: Any = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"faiss://{self.path}"
+
+    @property
+    def rows(self) -> int:
+        return int(self.index.ntotal)
+
+    @property
+    def width(self) -> int:
+        return int(self.index.d)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    @property
+    def metric(self) -> str | None:
+        faiss = import_extra("faiss", f"Reading {self.name}", "vectors")
+        return {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "l2"}.get(self.index.metric_type)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return file_fingerprint(self.path)
+
+    def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
+        faiss = import_extra("faiss", f"Reading {self.name}", "vectors")
+        inner, outer_ids = unwrapped(self.index, faiss)
+        if isinstance(inner, faiss.IndexIVFFlat):
+            yield from _of_cells(inner, outer_ids, rows_per_batch, faiss)
+            return
+        for first in range(start, self.rows, rows_per_batch):
+            count = min(rows_per_batch, self.rows - first)
+            ids = None if outer_ids is None else outer_ids[first : first + count]
+            yield Piece(inner.reconstruct_n(first, count), ids)
+
+
+def _of_cells(index: Any, outer_ids: NDArray[Any] | None, rows_per_batch: int, faiss: Any) -> Iterator[Piece]:
+    """Rows of an IVF, cell by cell; the position of a row is its own, so its id is too."""
+    lists = index.invlists
+    vectors: list[NDArray[Any]] = []
+    ids: list[NDArray[Any]] = []
+    waiting = 0
+    for cell in range(index.nlist):
+        count = lists.list_size(cell)
+        if not count:
+            continue
+        codes = faiss.rev_swig_ptr(lists.get_codes(cell), count * index.code_size)
+        vectors.append(codes.view(np.float32).reshape(count, index.d).copy())
+        found = faiss.rev_swig_ptr(lists.get_ids(cell), count).copy()
+        ids.append(found if outer_ids is None else outer_ids[found])
+        waiting += count
+        while waiting >= rows_per_batch:
+            rows, names = np.concatenate(vectors), np.concatenate(ids)
+            yield Piece(rows[:rows_per_batch], names[:rows_per_batch])
+            vectors, ids = [rows[rows_per_batch:]], [names[rows_per_batch:]]
+            waiting -= rows_per_batch
+    if waiting:
+        yield Piece(np.concatenate(vectors), np.concatenate(ids))
+
+
+def open_faiss(address: StoreURI) -> FaissRows:
+    """The index in a file.
+
+    Raises:
+        FileError: if there is none, or it is no index.
+        DataError: if it is empty.
+    """
+    faiss = import_extra("faiss", f"Reading {address.shown}", "vectors")
+    if not address.path.is_file():
+        found = "that is a folder" if address.path.is_dir() else "there is no such file"
+        raise FileError(f"Vectors were to be read from {address.shown}, but {found}; check the path.")
+    try:
+        index = faiss.read_index(str(address.path))
+    except RuntimeError as error:
+        raise StoreError(
+            f"{address.path} could not be read as a FAISS index ({_reason(error)}); write it with faiss.write_index."
+        ) from error
+    if not index.ntotal:
+        raise DataError(f"{address.shown} holds no vectors; check what wrote it.")
+    return FaissRows(address.path, index)
+
+
+def unwrapped(index: Any, faiss: Any) -> tuple[Any, NDArray[Any] | None]:
+    """The index inside a map of ids, and these ids; None where it has none."""
+    index = faiss.downcast_index(index)
+    if not isinstance(index, faiss.IndexIDMap | faiss.IndexIDMap2):
+        return index, None
+    return faiss.downcast_index(index.index), faiss.vector_to_array(index.id_map)
+
+
+def refuse_what_cannot_be_rebuilt(index: Any, name: str, faiss: Any) -> None:
+    """Nothing, if the index holds its vectors as they were given.
+
+    Raises:
+        StoreError: if it does not; names its kind.
+    """
+    inner, _ = unwrapped(index, faiss)
+    kind = type(inner).__name__
+    plain = isinstance(inner, faiss.IndexFlat | faiss.IndexHNSWFlat)
+    # Kinds derived from IVF over flat pack their codes differently.
+    if plain or type(inner) is faiss.IndexIVFFlat:
+        return
+    raise StoreError(
+        f"{name} is an {kind}, which cannot be rebuilt: it does not hold the vectors as they were given (rebuilt are "
+        f"{REBUILT}). Translate the vectors it was made from, or wrap it with wrap=True (--wrap) and a translator from "
+        "the new space to the old, so that queries are translated instead."
+    )
+
+
+class FaissSink:
+    """A new index of the same kind and settings; see `interbasin.vectors.stores.rows.Sink`.
+
+    Args:
+        destination: The file.
+        rows: The index that it is made like.
+        width: Of the translated vectors.
+        refuse_what_is_in_the_way: Raises what stands at the destination and may not be replaced.
+    """
+
+    rows = 0
+    rows_per_batch: int | None = None
+    mark = None
+    keeps = False  # anything of a run that is stopped
+
+    def __init__(
+        self, destination: Path, rows: FaissRows, width: int, refuse_what_is_in_the_way: Callable[[], object]
+    ) -> None:
+        self._refuse_what_is_in_the_way = refuse_what_is_in_the_way
+        self._faiss = import_extra("faiss", f"Writing {destination}", "vectors")
+        refuse_what_cannot_be_rebuilt(rows.index, rows.name, self._faiss)
+        self._destination, self._old, self._width = destination, rows.index, width
+        self._inner, self._outer_ids = unwrapped(rows.index, self._faiss)
+        self.notes: tuple[str, ...] = ()
+        self._train_rows = min(int(rows.index.ntotal), ROWS_PER_CELL * self._inner.nlist) if self._is_ivf else 0
+        self._waiting: list[Piece] = []
+        self._new: Any = None
+
+    @property
+    def name(self) -> str:
+        return f"faiss://{self._destination}"
+
+    @property
+    def _is_ivf(self) -> bool:
+        return isinstance(self._inner, self._faiss.IndexIVFFlat)
+
+    def start(self, rows_per_batch: int) -> None:
+        self.rows_per_batch = rows_per_batch
+        faiss, old = self._faiss, self._inner
+        if self._is_ivf:
+            old_quantizer = faiss.downcast_index(old.quantizer)
+            quantizer = self._plain_like(old_quantizer)
+            new = faiss.IndexIVFFlat(quantizer, self._width, old.nlist, old.metric_type)
+            if isinstance(quantizer, faiss.IndexHNSWFlat):
+                new.quantizer_trains_alone = chr(2)  # by k-means over a flat index, as FAISS itself does it
+            new.own_fields, new.nprobe = True, old.nprobe
+            quantizer.this.disown()
+            new.cp.seed, new.cp.min_points_per_centroid = 0, 1
+            self.notes = (
+                f"The {old.nlist} cells were trained anew on {self._train_rows} translated vectors; check nprobe.",
+            )
+            if not isinstance(old_quantizer, faiss.IndexFlat | faiss.IndexHNSWFlat):
+                self.notes += (
+                    f"The cells were found by an {type(old_quantizer).__name__} and are now by an IndexFlat, which is "
+                    "exact and may be slower.",
+                )
+        else:
+            new = self._plain_like(old)
+        new.metric_arg = old.metric_arg
+        if self._outer_ids is not None:
+            new = (faiss.IndexIDMap2 if isinstance(self._old, faiss.IndexIDMap2) else faiss.IndexIDMap)(new)
+            new.metric_arg = self._old.metric_arg
+        self._new = new
+
+    def _plain_like(self, old: Any) -> Any:
+        """An empty HNSW with the settings of the old one, or a flat index; of a metric with a parameter, with that."""
+        faiss = self._faiss
+        if isinstance(old, faiss.IndexHNSWFlat):
+            new = faiss.IndexHNSWFlat(self._width, old.hnsw.nb_neighbors(1), old.metric_type)
+            new.hnsw.efConstruction, new.hnsw.efSearch = old.hnsw.efConstruction, old.hnsw.efSearch
+            new.storage.metric_arg = old.storage.metric_arg
+        else:
+            new = faiss.IndexFlat(self._width, old.metric_type)
+        new.metric_arg = old.metric_arg
+        return new
+
+    def append(self, piece: Piece) -> None:
+        self.rows += len(piece.vectors)
+        self._waiting.append(piece)
+        if self._new.is_trained:
+            self._add()
+        elif self.rows == int(self._old.ntotal):
+            # All of them, because IVF gives its rows cell by cell: the first ones would be of few cells.
+            order = np.random.default_rng(0).permutation(self.rows)
+            self._new.train(np.concatenate([one.vectors for one in self._waiting])[order[: self._train_rows]])
+            self._add()
+
+    def _add(self) -> None:
+        for piece in self._waiting:
+            vectors = np.ascontiguousarray(piece.vectors, dtype=np.float32)
+            if piece.rest is None:
+                self._new.add(vectors)
+            else:
+                self._new.add_with_ids(vectors, np.ascontiguousarray(piece.rest, dtype=np.int64))
+        self._waiting = []
+
+    def finish(self) -> None:
+        write_index(self._new, self._destination, self._faiss, self._refuse_what_is_in_the_way)
+
+    def close(self) -> None:
+        self._new = None
+
+
+def write_index(index: Any, destination: Path, faiss: Any, refuse_what_is_in_the_way: Callable[[], object]) -> None:
+    with new_file(destination, force=True, ours=lambda found: True) as temporary:
+        try:
+            faiss.write_index(index, str(temporary))
+        except RuntimeError as error:
+            raise FileError(
+                f"Could not write {destination} ({_reason(error)}); is there room on the disk and leave to write there?"
+            ) from error
+        refuse_what_is_in_the_way()  # which may have come while the index was made
+
+
+def _reason(error: BaseException) -> str:
+    """What FAISS says, without the place in its own source that it begins with."""
+    return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", " ".join(str(error).split()))[:200].rstrip(".")

@@ -1,0 +1,239 @@
+"""Lance tables (``lance://FOLDER/TABLE[#COLUMN]``), read and written through lancedb.
+
+A table is a folder of files that name one another relative to it. The new one grows in a folder beside its place, a
+version a batch; a version is there whole or not at all, so after a kill the table itself tells how far it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from interbasin.errors import DataError, FileError, StoreError, UnknownNameError
+from interbasin.extras import import_extra
+from interbasin.storage.journal import Unfinished
+from interbasin.vectors.files.tables import Selection, first_width, select
+from interbasin.vectors.stores.columns import list_array, pieces_of_table
+from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.stores.uri import StoreURI
+
+__all__ = ["COUNTS", "LanceRows", "LanceSink", "open_lance", "refuse_table_in_the_way"]
+
+TABLE = "table"  # the name of a table that grows
+COUNTS = ("rows", "rows_per_batch", "version")  # that are saved
+METRICS = {"l2": "l2", "cosine": "cosine", "dot": "inner product"}
+
+
+@dataclass(frozen=True)
+class LanceRows:
+    """Rows of a Lance table, in the order in which it keeps them, at the version it had when it was opened."""
+
+    address: StoreURI
+    rows: int
+    width: int
+    selection: Selection
+    schema: pa.Schema
+    version: int
+    metric: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.address.shown
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.selection.stored
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {
+            "table": self.address.table,
+            "version": self.version,
+            "rows": self.rows,
+            "columns": list(self.selection.columns),
+        }
+
+    def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
+        if start == self.rows:
+            return
+        with told(self.address):
+            opened = _opened(self.address)
+            opened.checkout(self.version)
+            found = opened.search().limit(self.rows - start).offset(start).to_batches(rows_per_batch)
+            yield from pieces_of_table(found, self.selection, self.width, rows_per_batch, start, self.name)
+
+
+class told:
+    """Around calls of the library: what it raises becomes one sentence."""
+
+    def __init__(self, address: StoreURI) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # The library raises RuntimeError, ValueError and OSError for what its own core refuses.
+        if isinstance(error, RuntimeError | OSError | ValueError) and type(error).__module__ == "builtins":
+            # Without the place in the library's own source.
+            reason = re.sub(r", \S+\.rs:\d+:\d+", "", " ".join(str(error).split()))[:300].rstrip(".")
+            raise StoreError(
+                f"{self._address.shown} could not be read or written ({reason}); check that it is whole and yours to "
+                "use."
+            ) from error
+
+
+def open_lance(address: StoreURI) -> LanceRows:
+    """The table at an address.
+
+    Raises:
+        StoreError: if there is none, or it cannot be read.
+        DataError: if it has no rows or no vectors.
+    """
+    _refuse_remote(address)
+    with told(address):
+        opened = _opened(address)
+        schema, version, rows = opened.schema, int(opened.version), int(opened.count_rows())
+        selection = select(schema, address.column, address.shown)
+        if rows == 0:
+            raise DataError(f"{address.shown} has no rows; check what wrote it.")
+        width = selection.width
+        if width is None:
+            first = next(iter(opened.search().select(list(selection.columns)).limit(1).to_batches(1)))
+            width = first_width(first, selection, address.shown)
+        metric = _metric(opened, selection)
+    notes = () if metric is None else (_index_note(address),)
+    return LanceRows(address, rows, width, selection, schema, version, metric, notes)
+
+
+def _index_note(address: StoreURI) -> str:
+    return f"{address.shown} has an index over its vectors; the new table has none yet: build it when you need it."
+
+
+def _metric(opened: Any, selection: Selection) -> str | None:
+    for index in opened.list_indices():
+        if list(index.columns) == list(selection.columns[:1]):
+            statistics = opened.index_stats(index.name)
+            return METRICS.get(str(getattr(statistics, "distance_type", "")).lower())
+    return None
+
+
+def _opened(address: StoreURI) -> Any:
+    lancedb = import_extra("lancedb", f"Reading {address.shown}", "vectors")
+    folder = address.path / f"{address.table}.lance"
+    if not folder.is_dir():
+        if not address.path.is_dir():
+            raise StoreError(
+                f"Vectors were to be read from {address.shown}, but there is no folder {address.path}; check the path."
+            )
+        there = [path.name.removesuffix(".lance") for path in address.path.glob("*.lance")]
+        raise UnknownNameError.of(f"table in {address.path}", address.table, there)
+    return lancedb.connect(str(address.path)).open_table(address.table)
+
+
+def _refuse_remote(address: StoreURI) -> None:
+    if "://" in address.shown.removeprefix("lance://"):
+        raise FileError(f"Lance tables are read from local folders, found {address.shown}; copy the table here first.")
+
+
+def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) -> None:
+    """Nothing, if a table may be written there.
+
+    Raises:
+        FileError: if there is something already, or it is the source.
+    """
+    _refuse_remote(output)
+    folder = output.path / f"{output.table}.lance"
+    if folder.exists():
+        if source.kind == "lance" and folder.samefile(source.path / f"{source.table}.lance"):
+            raise FileError(
+                f"The output {output.shown} is the source itself, which is never written to; give the new table a name "
+                "of its own."
+            )
+        if not force:
+            raise FileError(
+                f"{output.shown} exists already and nothing is overwritten unasked; choose another name, or ask for it "
+                "with force=True (--force)."
+            )
+        if not (folder / "_versions").is_dir():
+            raise FileError(f"Asked to replace {folder}, but that is no Lance table; choose another name.")
+
+
+class LanceSink:
+    """A Lance table that grows by a version a batch; see `interbasin.vectors.stores.rows.Sink`.
+
+    Args:
+        unfinished: Where it grows.
+        name: Of the output, for people.
+        schema: Of the output.
+        column: Which column has the vectors.
+    """
+
+    mark = None
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, unfinished: Unfinished, name: str, schema: pa.Schema, column: str) -> None:
+        self._unfinished, self.name, self._schema, self._column = unfinished, name, schema, column
+        unfinished.require_bytes({f"{TABLE}.lance/_versions": 0})
+        self._address = StoreURI("lance", name, unfinished.folder, TABLE)
+        self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
+        self.rows = 0
+        self._table: Any = None
+        with told(self._address):
+            database = import_extra("lancedb", f"Writing {name}", "vectors").connect(str(unfinished.folder))
+            if unfinished.done:
+                self._table, self.rows = database.open_table(TABLE), int(unfinished.done["rows"])
+                # The last batch may have been written without the word that it was; then it is written again.
+                if int(self._table.count_rows()) != self.rows:
+                    self._table.checkout(unfinished.done["version"])
+                    self._table.restore()
+            self._database = database
+
+    def start(self, rows_per_batch: int) -> None:
+        self.rows_per_batch = rows_per_batch
+        if self._table is None:
+            # Left by a run that was killed before it could say so. Lance warns of replacing what is not there.
+            left = (self._unfinished.folder / f"{TABLE}.lance").exists()
+            with told(self._address):
+                self._table = self._database.create_table(
+                    TABLE, schema=self._schema, mode="overwrite" if left else "create"
+                )
+            self._save()
+
+    def append(self, piece: Piece) -> None:
+        assert self._table is not None
+        field = self._schema.field(self._column)
+        lists = list_array(piece.vectors, field)
+        if piece.rest is None:
+            table = pa.table({self._column: lists}, schema=self._schema)
+        else:
+            place = self._schema.get_field_index(self._column)
+            table = piece.rest.add_column(place, field, lists).cast(self._schema)
+        try:
+            with told(self._address), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of vectors that are not finite, which were asked to be kept
+                self._table.add(table)
+            self.rows += len(table)
+            self._save()
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+
+    def _save(self) -> None:
+        assert self._table is not None
+        done = {"rows": self.rows, "rows_per_batch": self.rows_per_batch, "version": int(self._table.version)}
+        self._unfinished.save(done, os.sync)  # its files are the library's own
+
+    def finish(self) -> None:
+        self._table = None
+        self._unfinished.finish(f"{TABLE}.lance")
+
+    def close(self) -> None:
+        self._table = None
+        self._unfinished.close()

@@ -1,0 +1,345 @@
+"""A Parquet column of vectors, and row groups that are put together from what was encoded apart.
+
+Lists of one length without nulls are the plainest column there is: the levels, which say where a list begins, are the
+same few bytes for every row, and the numbers are the array's own bytes. Written here they cost a copy to the file;
+pyarrow looks at every number. And a row group that is encoded on its own can be added to a file that a killed process
+left: its footer only has to be moved.
+
+Footers and page headers are in Thrift's compact protocol, of which this is as much as they need. A struct is a mapping
+from field numbers to pairs of type and value; a list is a pair of type and values. pyarrow reads and writes footers
+only with the file around them, and going on with a file needs them apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+__all__ = [
+    "BINARY",
+    "CODECS",
+    "I32",
+    "I64",
+    "LIST",
+    "STRUCT",
+    "Column",
+    "Struct",
+    "column_of",
+    "decoded",
+    "empty_footer",
+    "encoded",
+    "encoded_elsewhere",
+    "footer_of",
+    "leaves",
+    "moved",
+    "of_structs",
+    "row_group",
+]
+
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+Struct: TypeAlias = dict[int, tuple[int, Any]]
+
+
+def encoded(struct: Mapping[int, tuple[int, Any]]) -> bytes:
+    """The bytes of a struct. A struct in it, or in a list, may be given as bytes that are encoded already.
+
+    Example:
+        >>> encoded({1: (I32, 3), 3: (BINARY, b"ab")})
+        b'\\x15\\x06(\\x02ab\\x00'
+        >>> decoded(_)
+        ({1: (5, 3), 3: (8, b'ab')}, 7)
+    """
+    made, last = bytearray(), 0
+    for number in sorted(struct):
+        kind, value = struct[number]
+        step = number - last
+        made += bytes([step << 4 | kind]) if 0 < step < 16 else bytes([kind]) + _varint(_zigzag(number))
+        if kind not in (TRUE, FALSE):
+            made += _value(kind, value)
+        last = number
+    made.append(0)
+    return bytes(made)
+
+
+def decoded(content: bytes, place: int = 0) -> tuple[Struct, int]:
+    """The struct that begins at ``place``, and the place behind it."""
+    found: Struct = {}
+    last = 0
+    while (head := content[place]) != 0:
+        kind, step, place = head & 15, head >> 4, place + 1
+        if step:
+            last += step
+        else:
+            raw, place = _read_varint(content, place)
+            last = _unzigzag(raw)
+        if kind in (TRUE, FALSE):
+            found[last] = kind, kind == TRUE
+        else:
+            value, place = _read_value(content, place, kind)
+            found[last] = kind, value
+    return found, place + 1
+
+
+def of_structs(structs: Sequence[Any]) -> tuple[int, Any]:
+    """A field that is a list of structs."""
+    return LIST, (STRUCT, list(structs))
+
+
+def _value(kind: int, value: Any) -> bytes:
+    if kind in (I16, I32, I64):
+        return _varint(_zigzag(value))
+    if kind == BINARY:
+        return _varint(len(value)) + bytes(value)
+    if kind in (LIST, SET):
+        item, values = value
+        head = bytes([len(values) << 4 | item]) if len(values) < 15 else bytes([0xF0 | item]) + _varint(len(values))
+        return head + b"".join(_value(item, one) for one in values)
+    if kind == STRUCT:
+        return bytes(value) if isinstance(value, bytes) else encoded(value)
+    if kind in (TRUE, FALSE):  # in a list
+        return bytes([TRUE if value else FALSE])
+    if kind in (BYTE, DOUBLE):
+        return bytes(value)
+    raise ValueError(f"Thrift type {kind}, which no footer of Parquet has")
+
+
+def _read_value(content: bytes, place: int, kind: int) -> tuple[Any, int]:
+    if kind in (I16, I32, I64):
+        raw, place = _read_varint(content, place)
+        return _unzigzag(raw), place
+    if kind == BINARY:
+        length, place = _read_varint(content, place)
+        return content[place : place + length], place + length
+    if kind in (LIST, SET):
+        item, count, place = content[place] & 15, content[place] >> 4, place + 1
+        if count == 15:
+            count, place = _read_varint(content, place)
+        values = []
+        for _ in range(count):
+            value, place = _read_value(content, place, item)
+            values.append(value)
+        return (item, values), place
+    if kind == STRUCT:
+        return decoded(content, place)
+    if kind in (TRUE, FALSE):
+        return content[place] == TRUE, place + 1
+    if kind in (BYTE, DOUBLE):
+        length = 1 if kind == BYTE else 8
+        return content[place : place + length], place + length
+    raise ValueError(f"Thrift type {kind}, which no footer of Parquet has")
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 127:
+        made.append(number & 127 | 128)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def _read_varint(content: bytes, place: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        number |= (content[place] & 127) << shift
+        place += 1
+        if content[place - 1] < 128:
+            return number, place
+        shift += 7
+
+
+def _zigzag(number: int) -> int:
+    return number << 1 if number >= 0 else (-number << 1) - 1
+
+
+def _unzigzag(number: int) -> int:
+    return number >> 1 ^ -(number & 1)
+
+
+PAGE_BYTES = 2**20
+PLAIN, RLE = 0, 3
+PHYSICAL = {2: 7, 4: 4, 8: 5}  # bytes of a float -> fixed length, float, double
+# What pyarrow calls a compression -> its number in the format, and the name of its codec.
+CODECS: dict[str, tuple[int, str | None]] = {
+    "UNCOMPRESSED": (0, None),
+    "SNAPPY": (1, "snappy"),
+    "GZIP": (2, "gzip"),
+    "BROTLI": (4, "brotli"),
+    "ZSTD": (6, "zstd"),
+    "LZ4": (7, "lz4_raw"),
+    "LZ4_RAW": (7, "lz4_raw"),
+}
+# Places in a file that a footer names: of a column chunk, and of the metadata in it.
+CHUNK_PLACES, METADATA_PLACES = (2, 4, 6), (9, 10, 11, 14)
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column of vectors is written.
+
+    Attributes:
+        path: Its names in the schema of the file, from the outside in.
+        definition_level: What says that a number is there.
+        width: Numbers a row.
+        itemsize: Bytes a number.
+        codec: A key of CODECS.
+    """
+
+    path: tuple[str, ...]
+    definition_level: int
+    width: int
+    itemsize: int
+    codec: str
+
+    def chunk(self, vectors: NDArray[Any], place: int) -> tuple[list[Any], Struct]:
+        """Buffers that make the column chunk of ``vectors``, and what the footer says of it.
+
+        Args:
+            vectors: A C-contiguous array.
+            place: Where in the file it will begin.
+        """
+        number, name = CODECS[self.codec]
+        codec = None if name is None else pa.Codec(name)
+        flat = vectors.reshape(-1).view(np.uint8)
+        rows_per_page = max(1, PAGE_BYTES // (self.width * self.itemsize))
+        buffers: list[Any] = []
+        plain = packed = 0
+        for first in range(0, len(vectors), rows_per_page):
+            rows = min(rows_per_page, len(vectors) - first)
+            values = flat[first * self.width * self.itemsize : (first + rows) * self.width * self.itemsize]
+            levels = self._levels(rows)
+            size = len(levels) + len(values)
+            body = [levels, values]
+            if codec is not None:
+                body = [codec.compress(levels + values.tobytes(), asbytes=True)]
+            taken = sum(map(len, body))
+            header = encoded(
+                {
+                    1: (I32, 0),
+                    2: (I32, size),
+                    3: (I32, taken),
+                    5: (
+                        STRUCT,
+                        {1: (I32, rows * self.width), 2: (I32, PLAIN), 3: (I32, RLE), 4: (I32, RLE)},
+                    ),
+                }
+            )
+            buffers += [header, *body]
+            plain, packed = plain + len(header) + size, packed + len(header) + taken
+        metadata: Struct = {
+            1: (I32, PHYSICAL[self.itemsize]),
+            2: (LIST, (I32, [PLAIN, RLE])),
+            3: (LIST, (BINARY, [part.encode() for part in self.path])),
+            4: (I32, number),
+            5: (I64, len(vectors) * self.width),
+            6: (I64, plain),
+            7: (I64, packed),
+            9: (I64, place),
+        }
+        return buffers, {2: (I64, 0), 3: (STRUCT, metadata)}
+
+    def _levels(self, rows: int) -> bytes:
+        """Where lists begin (0 for the first number of a row, else 1), and that every number is there, as runs."""
+        begins = _run(rows, 0) if self.width == 1 else (_run(1, 0) + _run(self.width - 1, 1)) * rows
+        there = _run(rows * self.width, self.definition_level)
+        return struct.pack("<I", len(begins)) + begins + struct.pack("<I", len(there)) + there
+
+
+def column_of(schema: pa.Schema, name: str, width: int, itemsize: int, codec: str) -> Column:
+    """How the column ``name`` of a table is written."""
+    alone = pa.schema([schema.field(name)])
+    leaf = pq.ParquetFile(pa.BufferReader(_empty(alone))).schema.column(0)
+    # Names may have dots in them, so the path cannot be cut at all of them.
+    return Column((name, *leaf.path[len(name) + 1 :].split(".")), leaf.max_definition_level, width, itemsize, codec)
+
+
+def leaves(schema: pa.Schema) -> int:
+    """How many columns Parquet makes of a schema: structs have one for each of their fields."""
+    return int(pq.ParquetFile(pa.BufferReader(_empty(schema))).metadata.num_columns) if len(schema) else 0
+
+
+def empty_footer(schema: pa.Schema) -> Struct:
+    """The footer of a file without rows."""
+    return footer_of(_empty(schema))[0]
+
+
+def footer_of(content: bytes) -> tuple[Struct, int]:
+    """The footer of a whole file, and where it begins."""
+    (length,) = struct.unpack("<I", content[-8:-4])
+    start = len(content) - 8 - length
+    return decoded(content, start)[0], start
+
+
+def encoded_elsewhere(table: pa.Table, compression: dict[str, str]) -> tuple[bytes, list[Struct]]:
+    """The column chunks of a table as pyarrow writes them, and what the footer says of each, from place 0 on."""
+    stream = pa.BufferOutputStream()
+    options: Any = compression or "none"
+    pq.write_table(table, stream, row_group_size=max(1, len(table)), compression=options)
+    content = stream.getvalue().to_pybytes()
+    footer, end = footer_of(content)
+    (group,) = footer[4][1][1]
+    return content[4:end], [_moved(chunk, -4) for chunk in group[1][1][1]]
+
+
+def row_group(chunks: Sequence[Struct], rows: int) -> bytes:
+    """What the footer says of a row group; its columns are in the schema's order."""
+    metadata = [chunk[3][1] for chunk in chunks]
+    first = min(_begins(one) for one in metadata)
+    return encoded(
+        {
+            1: of_structs(chunks),
+            2: (I64, sum(one[6][1] for one in metadata)),
+            3: (I64, rows),
+            5: (I64, first),
+            6: (I64, sum(one[7][1] for one in metadata)),
+        }
+    )
+
+
+def moved(chunks: Sequence[Struct], by: int) -> Iterator[Struct]:
+    """What the footer says of column chunks that are to stand elsewhere in the file."""
+    return (_moved(chunk, by) for chunk in chunks)
+
+
+def _moved(chunk: Struct, by: int) -> Struct:
+    metadata = {
+        number: (kind, value + by) if number in METADATA_PLACES else (kind, value)
+        for number, (kind, value) in chunk[3][1].items()
+    }
+    # Offset 0 stands for "not told", which is what writers put into a chunk's own place today.
+    return {
+        number: (kind, metadata)
+        if number == 3
+        else (kind, value + by)
+        if number in CHUNK_PLACES and value
+        else (kind, value)
+        for number, (kind, value) in chunk.items()
+    }
+
+
+def _begins(metadata: Struct) -> int:
+    dictionary = metadata.get(11)
+    return int(metadata[9][1]) if dictionary is None else min(int(metadata[9][1]), int(dictionary[1]))
+
+
+def _empty(schema: pa.Schema) -> bytes:
+    stream = pa.BufferOutputStream()
+    pq.ParquetWriter(stream, schema).close()
+    return bytes(stream.getvalue().to_pybytes())
+
+
+def _run(count: int, value: int) -> bytes:
+    """A run of equal levels: twice its length as a varint, and the level in one byte."""
+    made, number = bytearray(), count << 1
+    while number > 127:
+        made.append(number & 127 | 128)
+        number >>= 7
+    made += bytes([number, value])
+    return bytes(made)

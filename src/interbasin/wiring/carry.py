@@ -1,0 +1,383 @@
+"""``carry``: a network, or any mapping of tensors named like its own, in the coordinates of an alignment.
+
+`carry_with_account` also says what became of each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.checkpoints.lora import Factor, Ranks, factor_of, plain_name, refuse_another_rank
+from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.maps import Identity, Map
+from interbasin.wiring.account import Carried, SquaredNorms, Status, TensorAccount
+from interbasin.wiring.alignment import Alignment
+from interbasin.wiring.axes.spaces import BOUNDARY, Axis, Space, spaces_in
+from interbasin.wiring.lora_axes import factor_axes, factor_shape, refusal, updated_axis
+from interbasin.wiring.mover import Mover
+from interbasin.wiring.target import Misfit, Shape, TargetShapes, quote_names, shape_misfit
+from interbasin.wiring.trace.copying import copied, forget_what_was_derived
+from interbasin.wiring.trace.preflight import named_tensors, names_kept
+from interbasin.wiring.wiring import Wiring
+
+__all__ = ["carry", "carry_with_account"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+@overload
+def carry(
+    subject: Model, alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None, *, target: Any = None
+) -> Model: ...
+@overload
+def carry(
+    subject: Mapping[str, Tensor],
+    alignment: Alignment | Wiring,
+    maps: Mapping[str, Map] | None = None,
+    *,
+    target: Any = None,
+) -> dict[str, Tensor]: ...
+def carry(
+    subject: Any, alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None, *, target: Any = None
+) -> Any:
+    """``subject`` in the coordinates of ``alignment``; what was given stays as it is.
+
+    Written axes move by the map of their space, read axes by its dual, gains by its size: ``W' = M_out W M_in^-1``.
+    Parameters, buffers, updates (differences of weights) and the factors of a LoRA all move by the same rule. Maps
+    beyond the group of a space are allowed, and approximate; but a network keeps its inputs and outputs, so that a map
+    of a space that is fixed because these lie in it moves mappings of tensors only.
+
+    Args:
+        subject: A network, which comes back as a new network of the same class; or a mapping of tensors named as in its
+            state dict, which comes back as a dict. Either may also be of the same network with a LoRA of PEFT on it, or
+            the LoRA alone: its names are understood.
+        alignment: Maps and the wiring they belong to; or the wiring alone, with ``maps`` beside it.
+        maps: Space -> map. Spaces without one stay as they are.
+        target: What the result is for, if that is known: a network, its wiring, or a mapping of names to tensors or
+            shapes. Every tensor must then come out in the shape that the target has under the same name.
+
+    Raises:
+        UnknownNameError, ShapeError: for a tensor or a space that the wiring does not know, or of another size; and
+            for a tensor that the target does not have, or has in another shape.
+        WiringError: for a network whose tensors are shared otherwise than in the one that was wired, a map of its
+            inputs or outputs, or an adapter that is no LoRA.
+        DataError: for values that are no tensors, or that hold no numbers that the maps could mix.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from interbasin.wiring.wire import wire
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> x = torch.randn(3, 4)
+        >>> other = carry(net, wire(net, x).sample(seed=1))
+        >>> torch.allclose(other(x), net(x), atol=1e-6)
+        True
+    """
+    carrier = _Carrier(_as_alignment(alignment, maps), target)
+    if isinstance(subject, nn.Module):
+        return _carry_network(subject, carrier)
+    if isinstance(subject, Mapping):
+        return {name: _require(carrier.carry(name, tensor)) for name, tensor in _iterate_tensors(subject)}
+    raise WiringError(
+        f"carry moves networks and mappings of tensors, found {type(subject).__name__}; give a torch.nn.Module or a "
+        "state dict, read from its file first where it lies in one."
+    )
+
+
+def carry_with_account(
+    tensors: Mapping[str, Tensor],
+    alignment: Alignment | Wiring,
+    maps: Mapping[str, Map] | None = None,
+    *,
+    target: Any = None,
+    skip_misfits: bool = False,
+) -> Carried:
+    """What `carry` gives for a mapping of tensors, and an account: what became of each, why, its share of the norm.
+
+    Args:
+        tensors: Weights or an update, named as in the state dict of the network that was wired.
+        alignment: As for `carry`.
+        maps: As for `carry`.
+        target: As for `carry`.
+        skip_misfits: Leave out what the target does not have, or has in another shape, and say so in the account,
+            where `carry` raises.
+
+    Raises:
+        UnknownNameError, ShapeError, WiringError, DataError: as `carry` does; also for tensors that hold NaN.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from interbasin.wiring.wire import wire
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> result = carry_with_account(net.state_dict(), wire(net, torch.randn(3, 4)).sample())
+        >>> [(entry.name, entry.status, entry.reason) for entry in result.account][2:]
+        [('2.weight', 'moved', "through the map of '0'"), ('2.bias', 'kept', "no map of 'output'")]
+        >>> round(result.share("moved") + result.share("kept"), 6)
+        1.0
+    """
+    if not isinstance(tensors, Mapping):
+        raise WiringError(
+            f"An account is given of a mapping of tensors, found {type(tensors).__name__}; give model.state_dict() for "
+            "a network."
+        )
+    carrier = _Carrier(_as_alignment(alignment, maps), target)
+    carried: dict[str, Tensor] = {}
+    rows: list[tuple[str, Status, str]] = []
+    norms = SquaredNorms()
+    first_names: dict[str, tuple[str | None, str]] = {}
+    for name, tensor in _iterate_tensors(tensors):
+        place = carrier.place(name, tensor)
+        status, reason = carrier.describe(place)
+        own = _own_name(name, carrier.alignment.wiring)
+        first_own, first = (own, name) if own is None else first_names.setdefault(place.home, (own, name))
+        if first_own == own:  # what PEFT keeps of one tensor in two modules is not tied
+            norms.add(name, tensor, place.factor)
+        else:
+            reason += f"; tied to {first}, which has its share"
+        result = carrier.carry(name, tensor, place)
+        if skip_misfits and isinstance(result, Misfit):
+            status, reason = "skipped", result.reason
+        else:
+            carried[name] = _require(result)
+        rows.append((name, status, reason))
+    shares = norms.shares()
+    return Carried(carried, tuple(TensorAccount(*row, shares.get(row[0], 0.0)) for row in rows))
+
+
+def _as_alignment(alignment: Any, maps: Any) -> Alignment:
+    if isinstance(alignment, Wiring):
+        if maps is not None and not isinstance(maps, Mapping):
+            raise WiringError(
+                f"The maps beside a wiring are a mapping of spaces to maps, found {type(maps).__name__}; name the "
+                "space of each."
+            )
+        return Alignment(alignment, dict(maps or {}))
+    if not isinstance(alignment, Alignment):
+        raise WiringError(
+            f"carry takes an alignment, or a wiring with maps beside it, found {type(alignment).__name__}; make one "
+            "with wiring.sample(), or Alignment(wiring, maps)."
+        )
+    if maps is not None:
+        raise WiringError(
+            "carry was given an alignment, which has its maps, and maps beside it; give the alignment alone, or its "
+            "wiring with the other maps."
+        )
+    return alignment
+
+
+def _iterate_tensors(subject: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors, one after the other, so that those that lie in files are read one by one."""
+    for name in subject:
+        if not isinstance(name, str):
+            raise DataError(
+                f"Tensors are carried by their names, found the key {name!r}; name them as the network does."
+            )
+        tensor = subject[name]
+        if not isinstance(tensor, Tensor):
+            hint = "give torch.from_numpy(...) of it" if type(tensor).__module__ == "numpy" else "leave it out"
+            raise DataError(f"carry moves tensors, but {name} is a {type(tensor).__name__}; {hint}.")
+        yield name, tensor
+
+
+def _carry_network(model: nn.Module, carrier: _Carrier) -> nn.Module:
+    _refuse_moved_ends(carrier.alignment)
+    wiring = carrier.alignment.wiring
+    moved = copied(model)
+    forget_what_was_derived(moved)
+    named = named_tensors(moved)
+    stored = set(names_kept(moved))
+    _refuse_absent(wiring, named)
+    # Of the network itself: parameters that are views of the same memory part when they are copied.
+    _refuse_other_ties(wiring, named_tensors(model))
+    done: set[object] = set()
+    with torch.no_grad():
+        for name, tensor in named.items():
+            # Tables and masks that no checkpoint holds are none of the wiring's business.
+            if _memory(tensor) in done or (name not in stored and _listed(name, wiring) is None):
+                continue
+            done.add(_memory(tensor))
+            place = carrier.place(name, tensor)
+            if place.axes is None and carrier.target is None:
+                continue
+            new = _require(carrier.carry(name, tensor, place))
+            if new.shape != tensor.shape:
+                raise ShapeError(
+                    f"{name} would change from {tuple(tensor.shape)} to {tuple(new.shape)}, and a network keeps its "
+                    "shapes; carry a mapping of its tensors instead: carry(model.state_dict(), alignment)."
+                )
+            tensor.copy_(new)
+    return moved
+
+
+# ---------------------------------------------------------------------- one tensor
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tensor stands in a wiring.
+
+    Attributes:
+        home: The name that the wiring lists it under; of a factor, the tensor that it updates.
+        axes: What its axes are made of; None for what does not move at all.
+        factor: What its name says, if it is a factor of a low-rank update.
+        updated: Along which axis of the updated tensor the factor lies.
+    """
+
+    home: str
+    axes: tuple[Axis, ...] | None
+    factor: Factor | None = None
+    updated: int = 0
+
+
+class _Carrier:
+    """An alignment at work: where each tensor stands, what becomes of it, and whether the target can take it."""
+
+    def __init__(self, alignment: Alignment, target: Any) -> None:
+        self.alignment = alignment
+        self.target = None if target is None else TargetShapes(target)
+        self.mover = Mover(alignment.wiring.spaces, alignment.maps)
+        self.ranks: Ranks = {}
+
+    def place(self, name: str, tensor: Tensor) -> _Place:
+        """Where a tensor stands in the wiring, which has to know it, and in this shape."""
+        wiring = self.alignment.wiring
+        listed = _listed(name, wiring)
+        if listed is not None:
+            if listed not in wiring.tensors:
+                return _Place(listed, None)
+            _require_shape(name, wiring.tensors[listed].shape, tensor)
+            return _Place(listed, wiring.tensors[listed].axes)
+        factor = factor_of(name)
+        updated = None if factor is None else _listed(factor.weight, wiring)
+        if factor is None or updated is None:
+            known = [*wiring.tensors, *wiring.tied, *wiring.unused, *wiring.constants]
+            raise refusal(name) or UnknownNameError.of("tensor in the wiring", name, known)
+        refuse_another_rank(factor, tuple(tensor.shape), self.ranks)
+        if updated not in wiring.tensors:
+            return _Place(updated, None, factor, int((factor.letter == "A") is not factor.of_table))
+        axes = wiring.tensors[updated].axes
+        return _Place(updated, factor_axes(factor, tensor, axes), factor, updated_axis(factor, tensor, axes))
+
+    def carry(self, name: str, tensor: Tensor, place: _Place | None = None) -> Tensor | Misfit:
+        """The tensor in the new coordinates, or why the target cannot take it."""
+        place = place or self.place(name, tensor)
+        expected = None
+        if self.target is not None:
+            expected = self._expected(name, tensor, place, self.target)
+            if expected is None:
+                return self.target.absent(name)
+        new = tensor.detach().clone() if place.axes is None else self.mover.move(tensor, place.axes, name)
+        if expected is not None and tuple(new.shape) != expected:
+            return shape_misfit(name, place.axes or (), tuple(new.shape), expected, self.alignment)
+        return new
+
+    @staticmethod
+    def _expected(name: str, tensor: Tensor, place: _Place, target: TargetShapes) -> Shape | None:
+        own = target.get(name)
+        if own is not None or place.factor is None:
+            return own
+        updated = target.get(place.factor.weight)
+        return None if updated is None else factor_shape(place.factor, tensor, place.updated, updated)
+
+    def describe(self, place: _Place) -> tuple[Status, str]:
+        """What becomes of a tensor if nothing stands against it, and why."""
+        wiring = self.alignment.wiring
+        if place.axes is None:
+            return "kept", "it is a constant" if place.home in wiring.constants else "the traced call does not use it"
+        spaces = spaces_in(place.axes)
+        if not spaces:
+            return "kept", "it lies in no space"
+        mapped = [name for name in spaces if name in self.mover.maps]
+        without = [name for name in spaces if name not in mapped]
+        if not mapped:
+            return "kept", f"no map of {quote_names(without)}"
+        through = f"through the map{'s' if len(mapped) > 1 else ''} of {quote_names(mapped)}"
+        inside = [name for name in without if not _is_end(wiring.spaces[name])]
+        return "moved", through + (f"; no map of {quote_names(inside)}" if inside else "")
+
+
+def _require(result: Tensor | Misfit) -> Tensor:
+    if isinstance(result, Misfit):
+        raise result.error
+    return result
+
+
+def _is_end(space: Space) -> bool:
+    """Whether the network's inputs or outputs lie in a space."""
+    return space.is_fixed and space.because is not None and space.because.kind in BOUNDARY
+
+
+def _listed(name: str, wiring: Wiring) -> str | None:
+    """The name under which the wiring lists a tensor, if it does."""
+    own = _own_name(name, wiring)
+    return None if own is None else wiring.tied.get(own, own)
+
+
+def _own_name(name: str, wiring: Wiring) -> str | None:
+    for wish in (name, plain_name(name)):
+        if wish in wiring.tied or wish in wiring.tensors or wish in wiring.unused or wish in wiring.constants:
+            return wish
+    return None
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def _refuse_moved_ends(alignment: Alignment) -> None:
+    for name, one in alignment.maps.items():
+        space = alignment.wiring.spaces[name]
+        if _is_end(space) and not isinstance(one, Identity):
+            raise WiringError(
+                f"Space {name!r} is fixed ({space.because}), and a network that is carried keeps what it takes in and "
+                f"puts out; leave its map out. If other coordinates are meant there too, as for another network, carry "
+                "the tensors: carry(model.state_dict(), alignment)."
+            )
+
+
+def _refuse_absent(wiring: Wiring, named: Mapping[str, Tensor]) -> None:
+    there = {_listed(name, wiring) for name in named}
+    for name in wiring.tensors:
+        if name not in there:
+            raise UnknownNameError.of("tensor of the network", name, named)
+
+
+def _refuse_other_ties(wiring: Wiring, named: Mapping[str, Tensor]) -> None:
+    """A tensor that the network shares and the wiring does not would move twice; the other way round, not at all."""
+    homes: dict[object, tuple[str, str]] = {}
+    for name, tensor in named.items():
+        home = _listed(name, wiring)
+        if home is None or home in wiring.constants:
+            continue
+        first, known = homes.setdefault(_memory(tensor), (name, home))
+        if known != home:
+            raise WiringError(
+                f"{first} and {name} are one tensor in this network, but two in the one that was wired, so that it "
+                "would move twice; wire this network."
+            )
+    for name, tensor in named.items():
+        tied_to = wiring.tied.get(_own_name(name, wiring) or "")
+        if tied_to is not None and tied_to in named and _memory(named[tied_to]) != _memory(tensor):
+            raise WiringError(
+                f"{tied_to} and {name} are two tensors in this network, but one in the one that was wired, whose maps "
+                "suit both at once; wire this network."
+            )
+
+
+def _memory(tensor: Tensor) -> object:
+    """What tells tensors apart: the memory they are a view of, and how."""
+    if tensor.device.type == "meta" or tensor.layout != torch.strided or not tensor.numel():
+        return id(tensor)
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _require_shape(name: str, shape: tuple[int, ...], tensor: Tensor) -> None:
+    if tuple(tensor.shape) != shape:
+        raise ShapeError(
+            f"{name} has shape {tuple(tensor.shape)}, but the wiring was made with {shape}; wire this network."
+        )

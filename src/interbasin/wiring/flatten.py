@@ -1,0 +1,329 @@
+"""Heads read as one flat space, so that maps can be said that do not keep to them: 4 heads into 6, or free q, k and v.
+
+In a wiring the queries of an attention layer lie along heads by channels: every head has a map of its own, and heads
+change places. That is exact, and it is all that is. A flattened wiring has one space for such an axis instead, as wide
+as all heads together, and any map of it may be given. None but the identity is exact, since attention looks at heads
+one by one: the space is fixed, with that as its reason, and its maps are approximate.
+
+Blocks become one space where they stand inside one axis, in this order and with these roles. So what writes values and
+what reads them share a space; queries and keys, which move by a map and its dual in a wiring, have one each; and where
+several queries share a value, what the output projection reads is a space of its own. Groups that a weight reads block
+by block (grouped convolutions), or heads that have an axis of their own, stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from interbasin.wiring.axes.groups import Group
+from interbasin.wiring.axes.naming import module_of
+from interbasin.wiring.axes.spaces import (
+    FLATTENED,
+    Axis,
+    Each,
+    Grid,
+    In,
+    Role,
+    Row,
+    Space,
+    Still,
+    leaves,
+    parts_of,
+    spaces_in,
+)
+from interbasin.wiring.mover import narrowed
+
+if TYPE_CHECKING:
+    from interbasin.wiring.wiring import Wiring
+
+__all__ = ["flatten"]
+
+# A run of factors inside one axis, or a leaf that stands alone; and which segment of its axis it is: "", ".0", ".2".
+Unit = tuple[Axis, ...]
+Visit = Callable[[Unit, str], Axis]
+Key = tuple[object, ...]
+
+
+def flatten(wiring: Wiring) -> Wiring:
+    """The same tensors, with blocks inside an axis read as one flat, approximate space; see `Wiring.flattened`."""
+    blocks = _find_blocks(wiring)
+    return _Flattening(wiring, blocks).result() if blocks else wiring
+
+
+# ---------------------------------------------------------------------- what an axis is cut into
+
+
+def _rewrite(axis: Axis, blocks: set[str], visit: Visit, segment: str = "") -> Axis:
+    """The axis with every run of ``blocks``, and every leaf outside of one, replaced by what ``visit`` makes of it."""
+    if isinstance(axis, Still):
+        return axis
+    if isinstance(axis, In):
+        return visit((axis,), segment)
+    if isinstance(axis, Row | Each):
+        parts = tuple(
+            _rewrite(part, blocks, visit, f"{segment}.{position}") for position, part in enumerate(axis.parts)
+        )
+        return Row(parts, axis.key) if isinstance(axis, Row) else Each(axis.key, parts)
+    factors = tuple(_factors(axis))
+    places = [place for place, factor in enumerate(factors) if not blocks.isdisjoint(spaces_in([factor]))]
+    if len(places) < 2:
+        return Grid(tuple(_rewrite(factor, blocks, visit, segment) for factor in factors))
+    start, stop = places[0], places[-1] + 1
+    run = factors[start:stop]
+    beside = next((one for one in run if isinstance(one, Each) and one.key not in _keys(run)), None)
+    if beside is not None:
+        # The row stands on another axis: beside each of its segments, this axis is another grid.
+        grids = tuple(narrowed(axis, beside.key, position) for position in range(len(beside.parts)))
+        return _rewrite(Each(beside.key, grids), blocks, visit, segment)
+    outer = [tuple(_rewrite(one, blocks, visit, segment) for one in side) for side in (factors[:start], factors[stop:])]
+    parts = (*outer[0], visit(run, segment), *outer[1])
+    return parts[0] if len(parts) == 1 else Grid(parts)
+
+
+def _factors(grid: Grid) -> Iterator[Axis]:
+    for part in grid.parts:
+        if isinstance(part, Grid):
+            yield from _factors(part)
+        else:
+            yield part
+
+
+def _keys(run: Unit) -> set[int]:
+    """The rows that stand in a run."""
+    return {one.key for one in run if isinstance(one, Row) and one.key is not None}
+
+
+# ---------------------------------------------------------------------- which blocks can be read flat
+
+
+def _find_blocks(wiring: Wiring) -> set[str]:
+    """The spaces that stand inside axes together, and can be merged wherever they do."""
+    related = {name for space in wiring.spaces.values() if space.within for name in (space.name, *space.within)}
+    movable = related | {name for name, space in wiring.spaces.items() if not space.is_fixed}
+    runs: list[set[str]] = []
+    alone: set[str] = set()
+    stuck: set[str] = set()
+    for tensor in wiring.tensors.values():
+        beside = [part for axis in tensor.axes for part in parts_of(axis) if isinstance(part, Each)]
+
+        def visit(unit: Unit, segment: str, beside: list[Each] = beside) -> Axis:
+            names = set(spaces_in(unit))
+            if len(unit) > 1:
+                runs.append(names)
+                inside = {id(part) for factor in unit for part in parts_of(factor)}
+                others = [one for one in beside if one.key in _keys(unit) and id(one) not in inside]
+                if any(len(set(one.parts)) > 1 for one in others):
+                    stuck.update(names)  # merged segments can no longer stand beside different spaces
+            else:
+                alone.update(names)
+            # What differs from block to block needs its blocks, and a run of its own holds them.
+            stuck.update(name for name in names if not names.issuperset(wiring.spaces[name].within))
+            return unit[0]
+
+        for axis in tensor.axes:
+            _rewrite(axis, movable, visit)
+    blocks: set[str] = set()
+    for component in _components([*runs, *({name, *wiring.spaces[name].within} for name in related)]):
+        # Two spaces that also stand alone, as tokens and channels of a flattened image do, are no blocks.
+        own = [run for run in runs if run <= component and (run & related or run - alone)]
+        if own and component.isdisjoint(stuck):
+            blocks.update(component)
+    return blocks
+
+
+def _components(sets: Iterable[set[str]]) -> list[set[str]]:
+    """The sets, with those that overlap joined."""
+    joined: list[set[str]] = []
+    for names in sets:
+        apart = [other for other in joined if other.isdisjoint(names)]
+        joined = [*apart, set().union(names, *(other for other in joined if not other.isdisjoint(names)))]
+    return joined
+
+
+# ---------------------------------------------------------------------- the flat spaces
+
+
+@dataclass
+class _Flat:
+    """One space to be: the axes that lie in it, and in which roles activations show it."""
+
+    unit: Unit
+    places: list[tuple[str, int, Role, str]] = field(default_factory=list)
+    seen: set[Role] = field(default_factory=set)
+    name: str = ""
+
+    @property
+    def single(self) -> str | None:
+        """The space that this is what is left of, if it is no merger of several."""
+        return self.unit[0].space if len(self.unit) == 1 and isinstance(self.unit[0], In) else None
+
+
+class _Flattening:
+    """The flat spaces of a wiring, found first and put in place then."""
+
+    def __init__(self, wiring: Wiring, blocks: set[str]) -> None:
+        self.wiring = wiring
+        self.blocks = blocks
+        self.flats: dict[Key, _Flat] = {}
+        # Gains last: they follow the space that others show.
+        for gains in (False, True):
+            for name, tensor in wiring.tensors.items():
+                for place, axis in enumerate(tensor.axes):
+                    _rewrite(axis, blocks, self._gather(name, place, gains))
+        for axes in wiring.activations.values():
+            for axis in axes:
+                _rewrite(axis, blocks, self._look)
+        self._name()
+
+    def result(self) -> Wiring:
+        tensors = {
+            name: replace(tensor, axes=self._axes(tensor.axes, module_of(name)))
+            for name, tensor in self.wiring.tensors.items()
+        }
+        spaces = {name: space for name, space in self.wiring.spaces.items() if name not in self.blocks}
+        spaces |= {flat.name: self._space(flat) for flat in self.flats.values()}
+        activations = {place: self._axes(axes, "") for place, axes in self.wiring.activations.items()}
+        return replace(
+            self.wiring,
+            spaces=spaces,
+            tensors=tensors,
+            activations={
+                place: axes
+                for place, axes in activations.items()
+                if any(not spaces[name].is_fixed or spaces[name].is_flattened for name in spaces_in(axes))
+            },
+        )
+
+    # ------------------------------------------------------------------ finding them
+
+    def _gather(self, tensor: str, place: int, gains: bool) -> Visit:
+        def visit(unit: Unit, segment: str) -> Axis:
+            if not self.blocks.isdisjoint(spaces_in(unit)) and _scales(unit) is gains:
+                key, role = self._identify(unit, module_of(tensor))
+                self.flats.setdefault(key, _Flat(unit)).places.append((tensor, place, role, segment))
+            return unit[0]
+
+        return visit
+
+    def _look(self, unit: Unit, segment: str) -> Axis:
+        key, role = self._identify(unit, "")
+        if key in self.flats:
+            self.flats[key].seen.add(role)
+        return unit[0]
+
+    def _identify(self, unit: Unit, module: str) -> tuple[Key, Role]:
+        """Which flat space a unit is, and its role in it: units that differ by all their roles at once are the same."""
+        if _scales(unit):
+            return self._scaled(unit, module), Role.SCALE
+        first = next(leaf for factor in unit for leaf, _ in leaves(factor) if isinstance(leaf, In))
+        return _key_of(unit, first.role), first.role
+
+    def _scaled(self, unit: Unit, module: str) -> Key:
+        """The space that a gain scales: by its own, queries and keys look alike, so what its module is given tells."""
+        alike = [key for key, flat in self.flats.items() if _key_of(flat.unit) == _key_of(unit)]
+        shown: list[Key] = []
+
+        def visit(shown_unit: Unit, segment: str) -> Axis:
+            if not _scales(shown_unit):
+                shown.append(self._identify(shown_unit, "")[0])
+            return shown_unit[0]
+
+        for place, axes in self.wiring.activations.items():
+            if place.rpartition(":")[0].rpartition(":")[0] == module:
+                for axis in axes:
+                    _rewrite(axis, self.blocks, visit)
+        return next((key for key in shown if key in alike), alike[0] if alike else _key_of(unit))
+
+    def _name(self) -> None:
+        """Names after the module that writes, as in every wiring; what is left of a space keeps its name if it can."""
+        taken = {name for name in self.wiring.spaces if name not in self.blocks}
+        for flat in sorted(self.flats.values(), key=lambda flat: flat.single is not None):
+            if self._is_turned(flat):
+                flat.places = [
+                    (tensor, place, Role.READ.of(role), segment) for tensor, place, role, segment in flat.places
+                ]
+            tensor, _, role, segment = min(flat.places, key=self._rank)
+            wish = module_of(tensor) + segment + (".input" if role is Role.READ else "")
+            if flat.single is not None and flat.single not in taken:
+                wish = flat.single
+            names = (wish if count == 1 else f"{wish}.{count}" for count in range(1, len(taken) + 2))
+            flat.name = next(name for name in names if name not in taken)
+            taken.add(flat.name)
+
+    def _rank(self, place: tuple[str, int, Role, str]) -> tuple[bool, bool, bool, bool]:
+        """Matrices that write come first, and weights before what is not called one."""
+        tensor, _, role, _ = place
+        is_vector = sum(size > 1 for size in self.wiring.tensors[tensor].shape) < 2
+        return role is not Role.WRITE, role is not Role.READ, is_vector, not tensor.endswith("weight")
+
+    @staticmethod
+    def _is_turned(flat: _Flat) -> bool:
+        """Whether it stands the wrong way round: what activations follow is called writing."""
+        return Role.READ in flat.seen and Role.WRITE not in flat.seen
+
+    # ------------------------------------------------------------------ putting them in place
+
+    def _space(self, flat: _Flat) -> Space:
+        sides: dict[Role, dict[str, None]] = {role: {} for role in Role}
+        for tensor, place, role, _ in flat.places:
+            sides[role][f"{tensor}[{place}]"] = None
+        before = None if flat.single is None else self.wiring.spaces[flat.single]
+        return Space(
+            name=flat.name,
+            size=Grid(flat.unit).size,
+            within=(),
+            blocks=1,
+            group=Group.FIXED,
+            writes=tuple(sides[Role.WRITE]),
+            reads=tuple(sides[Role.READ]),
+            scales=tuple(sides[Role.SCALE]),
+            because=before.because if before is not None and before.is_fixed else FLATTENED,
+        )
+
+    def _axes(self, axes: tuple[Axis, ...], module: str) -> tuple[Axis, ...]:
+        swallowed: set[int] = set()
+
+        def visit(unit: Unit, segment: str) -> Axis:
+            if self.blocks.isdisjoint(spaces_in(unit)):
+                return unit[0]
+            swallowed.update(_keys(unit))
+            key, role = self._identify(unit, module)
+            if key not in self.flats:
+                return Still(Grid(unit).size, FLATTENED)
+            flat = self.flats[key]
+            return In(flat.name, Role.READ.of(role) if self._is_turned(flat) else role, Grid(unit).size)
+
+        rewritten = [_rewrite(axis, self.blocks, visit) for axis in axes]
+        return tuple(_without_rows(axis, swallowed) for axis in rewritten)
+
+
+def _without_rows(axis: Axis, swallowed: set[int]) -> Axis:
+    """The axis where rows were merged whose segments it stood beside, alike beside all of them."""
+    if isinstance(axis, In | Still):
+        return axis
+    parts = tuple(_without_rows(part, swallowed) for part in axis.parts)
+    if isinstance(axis, Grid):
+        return Grid(parts)
+    if isinstance(axis, Row):
+        return Row(parts, axis.key)
+    return parts[0] if axis.key in swallowed and len(set(parts)) == 1 else Each(axis.key, parts)
+
+
+def _scales(unit: Unit) -> bool:
+    return any(isinstance(leaf, In) and leaf.role is Role.SCALE for factor in unit for leaf, _ in leaves(factor))
+
+
+def _key_of(unit: Unit, against: Role | None = None) -> Key:
+    """What a unit is made of: its spaces and sizes in order, with their roles against that of the first, if given."""
+    # Alone, a space has no other role to differ from.
+    return tuple(_key(factor, against if len(unit) > 1 else None) for factor in unit)
+
+
+def _key(factor: Axis, against: Role | None) -> Key:
+    if isinstance(factor, Still):
+        return ("still", factor.size)
+    if isinstance(factor, In):
+        return ("in", factor.space, None if against is None else against.of(factor.role))
+    return (type(factor).__name__, *(_key(part, against) for part in factor.parts))

@@ -1,0 +1,149 @@
+r"""A network with the same function whose residual stream commutes with every orthogonal map.
+
+A pre-norm network reads its stream through norms. With a LayerNorm's gain :math:`g` and bias :math:`b`, what reads it
+computes :math:`W (g \odot n(x) + b)`, which is :math:`(W\,\mathrm{diag}(g))\,n(x) + W b`: gain and bias move into the
+reader. The mean that LayerNorm takes away can be taken out of everything that writes the stream; then the norm is
+:math:`x / \sqrt{\overline{x^2} + \epsilon}`, which turns with :math:`x`. A scaling behind a branch (layer scale) moves
+into what writes it. Nothing is approximated.
+
+What may be folded is decided by wiring: the norms are taken out of the graph, what comes out of each is a space of its
+own, and only if nothing but weights reads that space (its group is all invertible maps) can anything be absorbed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from interbasin.errors import WiringError
+from interbasin.models.folded import UnitNorm, shared, tie_again, untie
+from interbasin.models.folding import Folding, grouped, keep_folding
+from interbasin.wiring.check import difference
+from interbasin.wiring.folding.absorbing import absorb
+from interbasin.wiring.folding.planning import Plan
+from interbasin.wiring.folding.recognise import recognise
+from interbasin.wiring.trace.copying import copied, forget_what_was_derived
+from interbasin.wiring.trace.preflight import admit, refuse_numbers_that_are_none
+from interbasin.wiring.trace.tracing import Inputs
+from interbasin.wiring.wire import wire_around
+
+__all__ = ["fold_norms"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# How far the folded network may be from the given one, relative to the outputs, before folding is called a failure.
+EQUAL = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+
+
+def fold_norms(model: Model, inputs: Inputs) -> Model:
+    """A new network that computes the same, with norms that have no gain on a stream that has no mean.
+
+    In it the residual stream moves by every orthogonal map. Tied heads become tensors of their own, norms become
+    `UnitNorm`, and linear layers get a bias where a norm had one. Where something besides weights reads a norm of the
+    stream (the network's output, say), its gain becomes a linear layer behind it. Norms that read no stream (of queries
+    and keys, say) stay as they are: ``print(folding_of(folded))`` tells which, and why. `save_folded` writes the result
+    so that `load_model` reads it.
+
+    Args:
+        model: In evaluation mode. It stays as it is.
+        inputs: One batch, for tracing and to see that the function is the same.
+
+    Raises:
+        WiringError: if there is nothing that can be folded, with the reason for each norm: in a post-norm network the
+            skip reads what the norm puts out, so its gain has no reader to go into.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from interbasin.wiring import wire
+        >>> layer = nn.TransformerEncoderLayer(16, 2, 32, norm_first=True, batch_first=True)
+        >>> net = nn.Sequential(nn.Linear(4, 16), layer, nn.LayerNorm(16), nn.Linear(16, 3)).eval()
+        >>> x = torch.randn(2, 5, 4)
+        >>> folded = fold_norms(net, x)
+        >>> print(wire(net, x).spaces["0"].group, "->", wire(folded, x).spaces["0"].group)
+        permutation -> orthogonal
+    """
+    admit(model)
+    refuse_numbers_that_are_none(model)
+    folded = copied(model)
+    forget_what_was_derived(folded)
+    ties = untie(folded)
+    elementary = {name: found for name, module in folded.named_modules() if (found := recognise(module)) is not None}
+    if not any(one.kind != "scale" for one in elementary.values()):
+        raise WiringError(
+            f"{type(model).__name__} has no layer norm and no RMS norm with a gain; there is nothing to fold."
+        )
+    wiring = wire_around(folded, inputs, {name: one.axis for name, one in elementary.items()})
+    plan = Plan(wiring, elementary)
+    plan.require_something(type(model).__name__)
+    _carry_out(folded, plan, ties)
+    gap, most = _gap(model, folded, inputs, plan), _equal_enough(model)
+    if plan.moves_biases and not gap <= most:
+        # Something that a gain passes through and a bias does not, as a factor, stands between a norm and its readers.
+        folded = copied(model)
+        forget_what_was_derived(folded)
+        ties = untie(folded)
+        plan = Plan(wiring, elementary, biases=False)
+        _carry_out(folded, plan, ties)
+        gap = _gap(model, folded, inputs, plan)
+    if not gap <= most:
+        raise WiringError(
+            f"Folding {type(model).__name__} changed its outputs by {gap:.1e}, which it must not; please report this "
+            "network."
+        )
+    return folded
+
+
+def _carry_out(folded: nn.Module, plan: Plan, ties: list[tuple[str, ...]]) -> None:
+    with torch.no_grad():
+        biases = absorb(folded, plan)
+    parted = tie_again(folded, ties)
+    done = Folding(plan.replacements(), biases, tuple(shared(folded)), grouped(plan.left()), tuple(parted))
+    keep_folding(folded, done)
+
+
+def _equal_enough(model: nn.Module) -> float:
+    dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
+    return EQUAL.get(dtype, 1e-3)
+
+
+def _gap(model: nn.Module, folded: nn.Module, inputs: Inputs, plan: Plan) -> float:
+    """How far the folded network is from the given one; an error if a gain or a bias is read outside of its norm."""
+    most = _equal_enough(model)
+    units = {name: one for name, one in folded.named_modules() if isinstance(one, UnitNorm)}
+    try:
+        gap = difference(model, folded, inputs)
+        # What stands for the gain is there for its dtype: whoever reads its numbers would now read others.
+        for unit in units.values():
+            unit.weight.fill_(torch.nan)
+        if not difference(model, folded, inputs) <= max(gap, most):
+            raise _read_elsewhere(model, _first_reader(model, folded, inputs, units, most))
+    except WiringError as error:
+        if isinstance(error.__cause__, AttributeError | TypeError):  # of a bias that is no longer there
+            raise _read_elsewhere(model, " or ".join([*plan.norms, *plan.spelled, *plan.dense][:3])) from error
+        raise
+    finally:
+        for unit in units.values():
+            unit.weight.fill_(1.0)
+    return gap
+
+
+def _first_reader(
+    model: nn.Module, folded: nn.Module, inputs: Inputs, units: Mapping[str, UnitNorm], most: float
+) -> str:
+    for name, unit in units.items():
+        for other in units.values():
+            other.weight.fill_(torch.nan if other is unit else 1.0)
+        if not difference(folded, folded, inputs) <= most:
+            return name
+    return next(iter(units))
+
+
+def _read_elsewhere(model: nn.Module, norm: str) -> WiringError:
+    return WiringError(
+        f"{type(model).__name__} reads the gain or the bias of {norm} outside of that norm, so that folding it would "
+        "change what is read there; give that place a tensor of its own first (norm.weight.detach().clone())."
+    )

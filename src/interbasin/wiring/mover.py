@@ -1,0 +1,214 @@
+"""The one function that moves tensors: written axes by the map, read axes by its dual, gains by its size.
+
+For a weight that is ``W' = M_out W M_in^-1``, the change of basis of re-basin and the rule of transport alike. An axis
+that is a row of segments is cut, moved segment by segment and joined; one that is a grid is unfolded, moved factor by
+factor and folded. Where a map differs from block to block, the blocks stand in the source's order: what is inside them
+moves first, then they change places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from interbasin.arrays import has_arithmetic, working_dtype
+from interbasin.errors import DataError, ShapeError, WiringError
+from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
+from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, spaces_in
+
+__all__ = ["Mover", "narrowed", "require_numbers"]
+
+_STAYS = Permutation([0])
+
+
+class Mover:
+    """Maps, one a space, ready to move any tensor whose axes are known. Spaces without a map stay as they are."""
+
+    def __init__(self, spaces: Mapping[str, Space], maps: Mapping[str, Map]) -> None:
+        self.spaces = spaces
+        self.maps = {name: one for name, one in maps.items() if not isinstance(one, Identity)}
+        self._sided: dict[tuple[str, Role], Map] = {}
+        self._stacked: dict[tuple[str, Role], Tensor] = {}
+
+    def move(self, tensor: Tensor, axes: Sequence[Axis], name: str = "A tensor") -> Tensor:
+        """The tensor in the new coordinates, in its own dtype; ``name`` is what messages call it."""
+        if not self.touches(axes):
+            return tensor.detach().clone()
+        self._refuse_what_cannot_be_mixed(tensor, axes, name)
+        given = tensor.detach()
+        if any(one.dtype is not None for one in self.maps.values()):
+            given = given.to(working_dtype(tensor.dtype, torch.float64))  # entries that only move need no digits
+        try:
+            moved = self._move(given, list(enumerate(axes)))
+        except (ShapeError, WiringError) as error:
+            raise type(error)(f"{name} cannot be carried: {error}") from None
+        return moved.to(tensor.dtype).contiguous()
+
+    def touches(self, axes: Sequence[Axis]) -> bool:
+        """Whether any of the axes has a map to go through."""
+        return any(self._touches(axis) for axis in axes)
+
+    def _refuse_what_cannot_be_mixed(self, tensor: Tensor, axes: Sequence[Axis], name: str) -> None:
+        require_numbers(tensor, name)
+        if not has_arithmetic(tensor):
+            raise DataError(
+                f"{name} is of {tensor.dtype}, which is for storage and not to calculate with; convert it first, to "
+                "bfloat16 for example."
+            )
+        if not tensor.is_floating_point():
+            mixing = [space for space in spaces_in(axes) if not isinstance(self.maps.get(space, _STAYS), Permutation)]
+            if mixing:
+                raise DataError(
+                    f"{name} is of {tensor.dtype}, and the map of space {min(mixing)!r} has coefficients, which would "
+                    "be rounded; convert the tensor with .float() first, or leave it out."
+                )
+
+    def _touches(self, axis: Axis) -> bool:
+        if isinstance(axis, In):
+            return axis.space in self.maps
+        if isinstance(axis, Row | Grid | Each):
+            return any(self._touches(part) for part in axis.parts)
+        return False
+
+    def _move(self, tensor: Tensor, axes: list[tuple[int, Axis]]) -> Tensor:
+        """The tensor moved; its axes come with the number of the original axis they are a part of."""
+        if not self.touches([axis for _, axis in axes]):
+            return tensor
+        for place, (home, axis) in enumerate(axes):
+            if isinstance(axis, Grid):
+                unfolded = tensor.unflatten(place, [part.size for part in axis.parts])  # type: ignore[no-untyped-call]
+                factors = [(home, part) for part in axis.parts]
+                moved = self._move(unfolded, [*axes[:place], *factors, *axes[place + 1 :]])
+                return moved.flatten(place, place + len(axis.parts) - 1)
+        for place, (home, axis) in enumerate(axes):
+            if isinstance(axis, Row):
+                pieces = torch.split(tensor, [part.size for part in axis.parts], place)
+                moved_pieces = []
+                for position, (piece, part) in enumerate(zip(pieces, axis.parts, strict=True)):
+                    beside = [(other_home, narrowed(one, axis.key, position)) for other_home, one in axes]
+                    beside[place] = (home, part)
+                    moved_pieces.append(self._move(piece, beside))
+                _refuse_different_widths(moved_pieces, place)
+                return torch.cat(moved_pieces, place)
+        return self._move_leaves(tensor, axes)
+
+    def _move_leaves(self, tensor: Tensor, axes: list[tuple[int, Axis]]) -> Tensor:
+        # What depends on others moves before them.
+        for place in sorted(range(len(axes)), key=lambda place: -self._depth(axes[place][1])):
+            home, axis = axes[place]
+            if isinstance(axis, Each) and self._touches(axis):
+                raise WiringError(
+                    "it moves differently from segment to segment of an axis that it does not have, as the factor of "
+                    "a low-rank update of a fused layer whose segments read different spaces. Carry the whole update."
+                )
+            if not isinstance(axis, In) or axis.space not in self.maps:
+                continue
+            beside = [_beside(axes, home, name) for name in self.spaces[axis.space].within]
+            tensor = self._blockwise(tensor, axis, place, beside) if beside else self._whole(tensor, axis, place)
+        return tensor
+
+    def _depth(self, axis: Axis) -> int:
+        if not isinstance(axis, In):
+            return 0
+        within = self.spaces[axis.space].within
+        return 1 + max((self._depth(In(name, Role.WRITE, 1)) for name in within), default=0)
+
+    def _whole(self, tensor: Tensor, axis: In, place: int) -> Tensor:
+        one = self._side(axis.space, axis.role)
+        if one.source_width != tensor.shape[place]:
+            raise ShapeError(
+                f"the map of space {axis.space!r} reads width {one.source_width}, and the tensor has "
+                f"{tensor.shape[place]} units there; fit the map on this network."
+            )
+        return one(tensor.movedim(place, -1)).movedim(-1, place)
+
+    def _blockwise(self, tensor: Tensor, axis: In, place: int, beside: list[int]) -> Tensor:
+        order = [*beside, place]
+        front = tensor.permute(*order, *(other for other in range(tensor.ndim) if other not in order))
+        stack = self._stack(axis)
+        blocks = front.flatten(0, len(beside) - 1)
+        if stack.shape[0] != blocks.shape[0] or stack.shape[2] != blocks.shape[1]:
+            raise ShapeError(
+                f"the map of space {axis.space!r} has {stack.shape[0]} blocks of width {stack.shape[2]}, and the "
+                f"tensor has {blocks.shape[0]} of width {blocks.shape[1]} there; fit the map on this network."
+            )
+        moved = torch.bmm(stack.to(blocks), blocks.reshape(*blocks.shape[:2], -1))
+        back = moved.reshape(*front.shape[: len(beside)], stack.shape[1], *blocks.shape[2:])
+        inverse = [0] * tensor.ndim
+        for position, other in enumerate([*order, *(one for one in range(tensor.ndim) if one not in order)]):
+            inverse[other] = position
+        return back.permute(*inverse)
+
+    def _stack(self, axis: In) -> Tensor:
+        """The matrices of all blocks, ``(blocks, target, source)``."""
+        known = (axis.space, axis.role)
+        if known not in self._stacked:
+            one = self._side(*known)
+            assert isinstance(one, Blocks)  # which an Alignment sees to
+            self._stacked[known] = torch.stack([block.matrix for block in one.maps])
+        return self._stacked[known]
+
+    def _side(self, space: str, role: Role) -> Map:
+        if (space, role) not in self._sided:
+            one = self.maps[space]
+            self._sided[space, role] = one if role is Role.WRITE else one.dual() if role is Role.READ else _size(one)
+        return self._sided[space, role]
+
+
+def require_numbers(tensor: Tensor, name: str) -> None:
+    """Refuse a tensor whose entries are not numbers in memory."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise DataError(
+            f"{name} is quantised or sparse ({tensor.dtype}, {tensor.layout}), and only dense tensors are carried; "
+            "call .dequantize() or .to_dense() first."
+        )
+    if tensor.device.type == "meta":
+        raise DataError(f"{name} has a shape but no numbers (device meta); load its numbers first.")
+
+
+def _refuse_different_widths(pieces: Sequence[Tensor], place: int) -> None:
+    beside = [[size for axis, size in enumerate(piece.shape) if axis != place] for piece in pieces]
+    if any(one != beside[0] for one in beside):
+        raise ShapeError(
+            f"different spaces stand beside its segments, and their maps end in different widths ({beside}); give them "
+            "maps to the same width."
+        )
+
+
+def _beside(axes: list[tuple[int, Axis]], home: int, space: str) -> int:
+    """Where the blocks stand: on the same original axis if they do, else on another one."""
+    places = [place for place, (_, axis) in enumerate(axes) if isinstance(axis, In) and axis.space == space]
+    if not places:
+        raise WiringError(
+            f"it moves differently from block to block of {space!r}, and does not have these blocks, as the factor of "
+            "a low-rank update of a grouped layer. Carry the whole update."
+        )
+    return next((place for place in places if axes[place][0] == home), places[0])
+
+
+def _size(one: Map) -> Map:
+    r"""What gains follow: the diagonal of :math:`M \mathrm{diag}(g) M^{-1}` is :math:`(M \odot M^{-\top}) g`.
+
+    For a signed permutation that is the permutation without signs, exactly; for other maps the nearest a gain can do.
+    """
+    if isinstance(one, Permutation):
+        return one
+    if isinstance(one, SignedPermutation):
+        return Permutation(one.index, source_width=one.source_width)
+    if isinstance(one, Blocks):
+        return Blocks([_size(block) for block in one.maps], order=one.order)
+    return Linear(one.matrix * one.dual().matrix)
+
+
+def narrowed(axis: Axis, key: int | None, position: int) -> Axis:
+    """The axis beside one stretch of a row."""
+    if key is None or isinstance(axis, In | Still):
+        return axis
+    if isinstance(axis, Each) and axis.key == key:
+        return axis.parts[position]
+    if isinstance(axis, Each):
+        return Each(axis.key, tuple(narrowed(part, key, position) for part in axis.parts))
+    parts = tuple(narrowed(part, key, position) for part in axis.parts)
+    return Grid(parts) if isinstance(axis, Grid) else Row(parts, axis.key)

@@ -1,0 +1,93 @@
+"""Copies of networks, and of what they are called with: all that carrying and tracing change is changed in these."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from interbasin.errors import WiringError
+
+__all__ = ["clone_arguments", "copied", "copy_for_evaluation", "forget_what_was_derived"]
+
+Model = TypeVar("Model", bound=nn.Module)
+Value = TypeVar("Value")
+
+
+def copied(model: Model, *, sharing: bool = False) -> Model:
+    """A copy of ``model``, with its tensors copied as well, or shared with it.
+
+    Raises:
+        WiringError: if something that the model holds cannot be copied.
+    """
+    memo: dict[int, Any] = {}
+    if sharing:
+        memo.update({id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]})
+    for module in model.modules():
+        for value in vars(module).values():
+            # What a hook computed from parameters, as pruning does, has a history that torch does not copy.
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value if sharing else value.detach().clone()
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WiringError(
+            f"{type(model).__name__} cannot be copied ({reason}), and the given network must stay as it is; remove "
+            "what it holds besides tensors and modules."
+        ) from error
+
+
+def copy_for_evaluation(model: Model) -> Model:
+    """A copy in evaluation mode: whatever a network keeps or merges for evaluation stays out of the one it is of.
+
+    Raises:
+        WiringError: if it is no network, or cannot be copied.
+    """
+    if not isinstance(model, nn.Module):
+        raise WiringError(f"Asked to evaluate a {type(model).__name__}; give a torch.nn.Module.")
+    return copied(model).eval()
+
+
+def forget_what_was_derived(model: nn.Module) -> None:
+    """Have a copy drop what it computed from its weights, by way of training mode and back.
+
+    Networks that keep such things for evaluation (a cached product, a low-rank update that is merged into the weight)
+    drop them when they go back to training, and some rewrite their weights then: all that reads or traces the weights
+    of such a network has to take this step first, or it sees others. The copy must not share its tensors with a
+    network that is to stay as it is.
+    """
+    modes = {id(module): module.training for module in model.modules()}
+    try:
+        model.train()
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise WiringError(
+            f"{type(model).__name__} cannot go to training mode and back ({reason}), which is how a copy drops what it "
+            "computed from its old weights; make its train() work first."
+        ) from error
+    for module in model.modules():
+        module.training = modes.get(id(module), False)
+
+
+def clone_arguments(given: Value) -> Value:
+    """The same arguments on memory of their own: a call may write into what it is given."""
+    memo: dict[int, Any] = {}
+    _clone_tensors(given, memo)
+    try:
+        return copy.deepcopy(given, memo)
+    except Exception:
+        return given  # something that cannot be copied is no tensor, and is handed on as it is
+
+
+def _clone_tensors(given: Any, memo: dict[int, Any]) -> None:
+    if isinstance(given, Tensor):
+        memo[id(given)] = given.detach().clone()
+    elif isinstance(given, Mapping):
+        for part in given.values():
+            _clone_tensors(part, memo)
+    elif isinstance(given, list | tuple | set | frozenset):
+        for part in given:
+            _clone_tensors(part, memo)

@@ -1,0 +1,200 @@
+"""A network as a graph of aten operators.
+
+`torch.export` without its strict mode runs the network's own Python on tensors without storage and writes down the
+operators: no line is written for an architecture, the high-level operators stay whole (linear, attention, norms), and
+nothing is computed. Symbolic tracing (`torch.fx`) stops at the first ``if`` on a shape, and tracing at the level of
+dispatch sees attention and linear layers in pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
+
+from interbasin.batches import Inputs, bound_inputs
+from interbasin.errors import WiringError
+from interbasin.wiring.calls import observe_calls
+from interbasin.wiring.trace.aliases import writes_of
+from interbasin.wiring.trace.copying import copied, forget_what_was_derived
+from interbasin.wiring.trace.outputs import returned_tensors
+from interbasin.wiring.trace.preflight import named_tensors
+from interbasin.wiring.trace.refusals import explain, refuse_graph
+
+__all__ = ["MARK", "Inputs", "Trace", "bound_inputs", "output_tensors", "trace"]
+
+# An operator that does nothing but stand in the graph: it says what goes into a module and what comes out of it.
+_LIBRARY = torch.library.Library("interbasin", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY.define("mark(Tensor value, str place) -> ()")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("mark", lambda value, place: None, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+MARK = torch.ops.interbasin.mark.default
+fx.node.has_side_effect(MARK)
+
+WRITTEN_BACK = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A graph, what each of its placeholders is, and which of them a call writes into.
+
+    Attributes:
+        graph: The operators of one call.
+        placeholders: For each of its placeholders a tensor of the network by name, or None for an input.
+        results: For each of its outputs the tensor of the network that it is written into, or None for an output.
+        writes: The nodes that write into tensors of the network or into its inputs.
+    """
+
+    graph: fx.GraphModule
+    placeholders: list[str | None]
+    results: list[str | None]
+    writes: frozenset[fx.Node] = frozenset()
+
+
+def output_tensors(output: Any) -> list[Tensor]:
+    """The floating-point tensors of whatever a module returned, in order. Caches are not among them."""
+    return [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, Mapping):
+        for name, part in output.items():
+            if name != "past_key_values":
+                yield from _tensors(part)
+    elif isinstance(output, list | tuple):
+        for part in output:
+            yield from _tensors(part)
+    elif is_dataclass(output) and not isinstance(output, type):
+        for one in fields(output):
+            if one.name != "past_key_values":
+                yield from _tensors(getattr(output, one.name))
+
+
+class _FlatOutputs(nn.Module):
+    """The network with its outputs as a plain tuple, whatever class they come in."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        return tuple(returned_tensors(self.model, self.model(*args, **kwargs)))
+
+
+def trace(model: nn.Module, inputs: Inputs) -> Trace:
+    """The graph of one call.
+
+    Raises:
+        WiringError: if the network cannot be traced; says where in its code, and what can be done.
+    """
+    args, kwargs = bound_inputs(model, inputs)
+    _refuse_empty(model, (args, kwargs))
+    shell = _shell(model)
+    try:
+        with warnings.catch_warnings(), _hushed():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(_FlatOutputs(shell), args, kwargs, strict=False)
+            writes = writes_of(program.graph_module)
+            if writes.stale is not None and writes.secret is None:
+                program = program.run_decompositions({})
+                writes = writes_of(program.graph_module)
+    except WiringError:
+        raise
+    except Exception as error:
+        raise explain(model, inputs, error) from error
+    refuse_graph(model, program.graph_module, writes)
+    signature = program.graph_signature
+    names: dict[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    owned = {name: _owner(owner) for name, owner in names.items()}
+    owned |= _kept_elsewhere(shell, program)
+    placeholders = [node.name for node in program.graph.nodes if node.op == "placeholder"]
+    return Trace(
+        program.graph_module,
+        [owned.get(name) for name in placeholders],
+        [_owner(one.target) if one.kind in WRITTEN_BACK else None for one in signature.output_specs],
+        frozenset(writes.lasting),
+    )
+
+
+def _refuse_empty(model: nn.Module, given: Any) -> None:
+    """Refuse tensors of no entries: how such a one is cut up does not tell which axis goes where."""
+    found = next((tensor for tensor in _tensors(given) if not tensor.numel()), None)
+    if found is not None:
+        raise WiringError(
+            f"The example inputs of {type(model).__name__} hold an empty tensor, of shape {tuple(found.shape)}, along "
+            "which no space can be followed; give a batch with some rows."
+        )
+
+
+def _kept_elsewhere(shell: nn.Module, program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Constants of the graph that are the network's own tensors, reached by another way than their names: whose."""
+    own = {_memory(tensor): name for name, tensor in named_tensors(shell).items()}
+    lifted = program.graph_signature.inputs_to_lifted_tensor_constants
+    held = {placeholder: program.constants.get(constant) for placeholder, constant in lifted.items()}
+    whose = {name: own.get(_memory(one)) for name, one in held.items() if isinstance(one, Tensor)}
+    return {placeholder: name for placeholder, name in whose.items() if name is not None}
+
+
+def _memory(tensor: Tensor) -> object:
+    """What two tensors share only if they are the same numbers in the same places."""
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _owner(name: str | None) -> str:
+    return str(name).removeprefix("model.")
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """Without the pages that torch writes about a trace that fails: our error is one sentence."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _shell(model: nn.Module) -> nn.Module:
+    """A copy that shares all tensors: what a network keeps for itself during a call stays out of the original.
+
+    Its modules that own tensors mark what goes in and comes out of them; all others would double the work of tracing.
+    A network that does more than to set a flag when its mode changes may rewrite its weights then, as merged low-rank
+    updates do, so it is copied whole, and traced as it will be carried.
+    """
+    plain = all(type(module).train is nn.Module.train for module in model.modules())
+    shell = copied(model, sharing=plain)
+    if not plain:
+        forget_what_was_derived(shell)
+    for name, module in shell.named_modules():
+        if not any(True for _ in itertools.chain(module.parameters(False), module.buffers(False))):
+            continue
+        entered, left = itertools.count(), itertools.count()
+
+        def enter(args: Any, kwargs: Any, name: str = name, calls: Any = entered) -> None:
+            _mark([*args, *kwargs.values()], f"{name}:input:{next(calls)}")
+
+        def leave(output: Any, name: str = name, calls: Any = left) -> None:
+            _mark([output], f"{name}:output:{next(calls)}")
+
+        observe_calls(module, enter, leave)
+    return shell
+
+
+def _mark(values: Sequence[Any], place: str) -> None:
+    first = next((tensor for tensor in _tensors(list(values)) if tensor.is_floating_point()), None)
+    if first is not None:
+        MARK(first, place)

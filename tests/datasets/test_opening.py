@@ -1,0 +1,678 @@
+"""DATA strings: every format gives the same batches at every pass, and what is wrong with a file is named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.test_storage import TOO_LONG, case, refused
+
+from interbasin import data
+from interbasin.datasets import open_data, splits_of
+from interbasin.datasets.arrays import read_idx
+from interbasin.datasets.shaping import shaping_like
+from interbasin.datasets.texts import longest
+from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, UnknownNameError
+from interbasin.extras import import_extra
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("INTERBASIN_DATA", raising=False)
+
+
+X = np.arange(7 * 6, dtype=np.float32).reshape(7, 2, 3)
+Y = np.array([0, 1, 2, 0, 1, 2, 0])
+
+
+def inputs_of(batches) -> torch.Tensor:
+    return torch.cat([batch[0] if batches.labelled else batch for batch in batches])
+
+
+def labels_of(batches) -> list:
+    return torch.cat([labels for _, labels in batches]).tolist()
+
+
+# ---------------------------------------------------------------------- digits
+
+
+@pytest.mark.parametrize(("split", "count"), [(None, 1437), ("train", 1437), ("test", 360)])
+def test_the_digits_come_in_two_parts(split, count):
+    found = open_data("digits", split=split, batch_size=100)
+    digits = data.load_digits()
+    assert found.count == count and len(found) == -(-count // 100) and found.classes == tuple("0123456789")
+    images = digits.test_images if split == "test" else digits.train_images
+    assert torch.equal(inputs_of(found), images)
+    assert splits_of("digits") == ("train", "test")
+
+
+def test_every_pass_is_the_same_also_in_another_order():
+    found = open_data("digits", shuffle=True, seed=3, limit=100, batch_size=32)
+    assert [len(labels) for _, labels in found] == [32, 32, 32, 4] and len(found) == 4
+    first, again = list(found), list(found)
+    assert all(
+        torch.equal(a, b) for one, other in zip(first, again, strict=True) for a, b in zip(one, other, strict=True)
+    )
+    other = open_data("digits", shuffle=True, seed=4, limit=100)
+    assert labels_of(other) != labels_of(found)
+    assert torch.equal(inputs_of(open_data("digits", shuffle=True, seed=3, limit=100)), inputs_of(found))
+    plain = list(found.without_labels())
+    assert isinstance(plain[0], torch.Tensor) and torch.equal(plain[0], first[0][0])
+
+
+# ---------------------------------------------------------------------- arrays
+
+
+def test_arrays_keep_their_shape_and_their_labels():
+    np.savez("d.npz", x=X, y=Y)
+    np.savez_compressed("c.npz", x=X, y=Y)
+    np.savez("only.npz", images=X)
+    np.save("d.npy", X)
+    np.save("f.npy", np.asfortranarray(X))
+    for name in ("d.npz", "c.npz"):
+        found = open_data(name, batch_size=3)
+        assert torch.equal(inputs_of(found), torch.tensor(X)) and labels_of(found) == Y.tolist()
+    for name in ("d.npy", "f.npy", "only.npz"):
+        found = open_data(name, batch_size=3)
+        assert not found.labelled and torch.equal(inputs_of(found), torch.tensor(X))
+    shuffled = open_data("d.npy", shuffle=True, seed=1)
+    assert sorted(inputs_of(shuffled)[:, 0, 0].tolist()) == X[:, 0, 0].tolist()
+
+
+@given(
+    rows=st.integers(1, 30),
+    batch_size=st.integers(1, 12),
+    limit=st.none() | st.integers(1, 40),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 2**31),
+    compressed=st.booleans(),
+)
+def test_batches_hold_every_sample_once_with_its_own_label(
+    tmp_path_factory, rows, batch_size, limit, shuffle, seed, compressed
+):
+    path = tmp_path_factory.mktemp("law") / "d.npz"
+    (np.savez_compressed if compressed else np.savez)(path, x=np.arange(rows * 2.0).reshape(rows, 2), y=np.arange(rows))
+    found = open_data(path, batch_size=batch_size, limit=limit, shuffle=shuffle, seed=seed)
+    count = min(rows, limit or rows)
+    assert found.count == count and len(list(found)) == len(found)
+    numbers = labels_of(found)
+    assert len(set(numbers)) == count and (shuffle or numbers == list(range(count)))
+    assert inputs_of(found)[:, 0].tolist() == [2.0 * number for number in numbers]
+
+
+def test_eight_bit_images_are_scaled_and_normalised():
+    images = np.array([[[[0, 255]], [[255, 0]], [[51, 51]]]], dtype=np.uint8)  # one image, three channels, 1 x 2
+    np.save("i.npy", images)
+    assert inputs_of(open_data("i.npy")).flatten().tolist() == pytest.approx([0, 1, 1, 0, 0.2, 0.2])
+    assert inputs_of(open_data("i.npy", scale=False)).flatten().tolist() == [0, 255, 255, 0, 51, 51]
+    assert inputs_of(open_data("i.npy", mean=0.5, std=0.5)).flatten().tolist() == pytest.approx(
+        [-1, 1, 1, -1, -0.6, -0.6]
+    )
+    each = inputs_of(open_data("i.npy", mean=[0.0, 1.0, 0.2], std=[1.0, 2.0, 1.0]))
+    assert each.flatten().tolist() == pytest.approx([0, 1, 0, -0.5, 0, 0])
+
+
+def test_whole_numbers_are_tokens_if_the_network_takes_tokens():
+    np.save("t.npy", np.arange(6, dtype=np.int32).reshape(2, 3))
+    assert inputs_of(open_data("t.npy")).dtype is torch.int64
+    tokens = open_data("t.npy", like={"input_ids": torch.zeros(1, 9, dtype=torch.int64), "use_cache": False})
+    assert next(iter(tokens))["use_cache"] is False and next(iter(tokens))["input_ids"].tolist() == [
+        [0, 1, 2],
+        [3, 4, 5],
+    ]
+    labelled = open_data("t.npy", tokens_as_labels=True)
+    inputs, labels = next(iter(labelled))
+    assert torch.equal(inputs, labels)
+    assert inputs_of(open_data("t.npy", like=torch.zeros(1, 3, dtype=torch.float64))).dtype is torch.float64
+
+
+def test_labels_are_classes_numbers_or_names():
+    np.savez("names.npz", x=X, y=np.array(["b", "a", "c", "b", "a", "c", "b"]))
+    found = open_data("names.npz")
+    assert labels_of(found) == [1, 0, 2, 1, 0, 2, 1] and found.classes == ("a", "b", "c")
+    np.savez("numbers.npz", x=X, y=np.linspace(0, 1, 7))
+    assert next(iter(open_data("numbers.npz")))[1].dtype is torch.float32
+    np.savez("columns.npz", x=X, y=Y[:, None], z=X)
+    assert labels_of(open_data("columns.npz")) == Y.tolist()
+    np.savez("many.npz", x=X, y=np.stack([Y, Y], axis=1))
+    assert next(iter(open_data("many.npz")))[1].shape == (7, 2)
+
+
+# ---------------------------------------------------------------------- shapes
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        ((8, 8), (64,)),
+        ((8, 8), (1, 8, 8)),
+        ((1, 8, 8), (8, 8)),
+        ((64,), (1, 8, 8)),
+        ((64,), (8, 8)),
+        ((4, 5, 3), (3, 4, 5)),
+        ((3, 4, 5), (60,)),
+        ((3, 32, 32), (3, 28, 28)),
+        ((7, 12), (9, 12)),
+        ((), (1,)),
+    ],
+)
+def test_samples_are_brought_into_the_shape_of_the_network_where_one_way_is_plain(stored, wanted):
+    values = np.arange(2 * int(np.prod(stored)), dtype=np.float32).reshape(2, *stored)
+    found = shaping_like(torch.zeros(1, *wanted)).shaped(values, "here")
+    if found.numel() == np.prod(wanted) * 2:
+        assert found.shape == (2, *wanted)
+        expected = np.moveaxis(values, -1, 1) if stored == (4, 5, 3) else values
+        assert np.array_equal(found.numpy().ravel(), expected.ravel())
+    else:
+        assert found.shape == (2, *stored)  # another size of the same kind
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [((8, 8), (65,)), ((4, 6), (6, 4)), ((3, 4, 5), (5, 4, 3)), ((3, 8, 8), (1, 8, 8)), ((12,), (13,)), ((2, 3), (3,))],
+)
+def test_samples_of_another_shape_are_refused(stored, wanted):
+    np.save("x.npy", np.zeros((2, *stored), dtype=np.float32))
+    found = open_data("x.npy", like=torch.zeros(1, *wanted))
+    refused(lambda: list(found), ShapeError, (f"{wanted}", f"{stored}", "x.npy"))
+
+
+def test_inputs_have_the_form_that_the_network_is_called_with():
+    np.save("x.npy", X)
+    (batch,) = open_data("x.npy", like=(torch.zeros(1, 2, 3),))
+    assert isinstance(batch, tuple) and batch[0].shape == (7, 2, 3)
+    (batch,) = open_data("x.npy", like={"pixel_values": torch.zeros(1, 6, dtype=torch.float16), "flag": True})
+    assert batch["pixel_values"].dtype is torch.float16 and batch["flag"] is True
+
+
+# ---------------------------------------------------------------------- text
+
+
+class Words:
+    """A tokenizer that counts letters, with the calls and the attributes of one of transformers."""
+
+    pad_token = "."
+    model_max_length = 4
+
+    def __call__(self, texts, *, padding, truncation, max_length, return_tensors):
+        assert padding and truncation and return_tensors == "pt"
+        rows = [[len(word) for word in text.split()][:max_length] for text in texts]
+        longest_row = max(map(len, rows))
+        ids = torch.tensor([row + [0] * (longest_row - len(row)) for row in rows], dtype=torch.int64)
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "note": "no tensor"}
+
+
+def test_texts_are_tokenized_a_batch_at_a_time():
+    Path("t.txt").write_text("a bb ccc\n\n  dddd \na a a a a a\n", "utf-8")
+    found = open_data("t.txt", tokenizer=Words(), batch_size=2)
+    batches = list(found)
+    assert found.count == 3 and not found.labelled
+    assert batches[0]["input_ids"].tolist() == [[1, 2, 3], [4, 0, 0]]
+    assert batches[0]["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert batches[1]["input_ids"].tolist() == [[1, 1, 1, 1]]  # cut at the tokenizer's limit
+    assert next(iter(open_data("t.txt", tokenizer=Words(), max_length=2)))["input_ids"].shape == (3, 2)
+
+
+def test_the_tokens_of_a_text_can_be_its_labels():
+    Path("t.txt").write_text("a bb\nccc dddd\n", "utf-8")
+    for asked in (True, None):
+        ((inputs, labels),) = open_data("t.txt", tokenizer=Words(), tokens_as_labels=asked)
+        assert torch.equal(inputs["input_ids"], labels)
+    Path("l.jsonl").write_text('{"text": "a bb", "label": 3}', "utf-8")
+    assert labels_of(open_data("l.jsonl", tokenizer=Words(), tokens_as_labels=None)) == [3]
+    example = torch.zeros(1, 5, dtype=torch.int64)
+    (alone,) = open_data("t.txt", tokenizer=Words(), like=example)  # a network of someone's own
+    assert alone.tolist() == [[1, 2], [3, 4]]
+    (alone,) = open_data("t.txt", tokenizer=Words(), like=(example,))
+    assert isinstance(alone, tuple) and alone[0].tolist() == [[1, 2], [3, 4]]
+
+
+def test_jsonl_has_texts_and_labels():
+    rows = [{"text": "a bb", "label": "good"}, {"text": "c", "label": "bad"}]
+    Path("t.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n", "utf-8")
+    found = open_data("t.jsonl", tokenizer=Words())
+    ((inputs, labels),) = found
+    assert inputs["input_ids"].tolist() == [[1, 2], [1, 0]] and labels.tolist() == [1, 0]
+    assert found.classes == ("bad", "good")
+    Path("q.jsonl").write_text('{"question": "a b c"}\n', "utf-8")
+    assert next(iter(open_data("q.jsonl", tokenizer=Words(), column="question")))["input_ids"].shape == (1, 3)
+
+
+def test_a_tokenizer_of_transformers_is_loaded_from_a_folder(tmp_path):
+    transformers = import_extra("transformers", "A tokenizer", "hf")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "<end>": 1, "a": 2, "b": 3}, "<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<end>")
+    made.save_pretrained(tmp_path / "model")
+    Path("t.txt").write_text("a b\nb\n", "utf-8")
+    (batch,) = open_data("t.txt", tokenizer=tmp_path / "model")
+    assert batch["input_ids"].tolist() == [[2, 3], [3, 1]]  # the token that ends a text pads it
+    assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
+
+
+def test_texts_are_cut_at_the_limit_that_is_known():
+    class Unlimited:
+        model_max_length = int(1e30)
+
+    assert (longest(Words(), None), longest(Words(), 3), longest(Unlimited(), None)) == (4, 3, 512)
+    refused(lambda: longest(Words(), 0), DataError, ("1 or more", "0"))
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def write_parquet(name: str, **columns: object) -> None:
+    pyarrow.parquet.write_table(pyarrow.table(columns), name)
+
+
+def test_parquet_has_vectors_or_text_and_labels():
+    write_parquet("v.parquet", x=[[1.0, 2.0], [3.0, 4.0]], label=["b", "a"])
+    found = open_data("v.parquet")
+    assert inputs_of(found).tolist() == [[1, 2], [3, 4]] and labels_of(found) == [1, 0] and found.classes == ("a", "b")
+    write_parquet("n.parquet", a=[1.0, 2.0], b=[3.0, 4.0])
+    assert inputs_of(open_data("n.parquet")).tolist() == [[1, 3], [2, 4]]
+    write_parquet("t.parquet", text=["a b", "c"], label=[1, 0])
+    ((inputs, labels),) = open_data("t.parquet", tokenizer=Words())
+    assert inputs["input_ids"].shape == (2, 2) and labels.tolist() == [1, 0]
+    write_parquet("q.parquet", question=["a b", "c"], other=["x", "y"])
+    assert open_data("q.parquet", column="question", tokenizer=Words()).count == 2
+
+
+# ---------------------------------------------------------------------- images
+
+
+def write_image(path: Path, colour: object, size: tuple[int, int] = (4, 3), mode: str = "RGB") -> None:
+    image = pytest.importorskip("PIL.Image")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.new(mode, size, colour).save(path)
+
+
+def test_subfolders_of_images_are_classes():
+    write_image(Path("i/dog/1.png"), (255, 0, 0))
+    write_image(Path("i/cat/1.png"), (0, 255, 0))
+    write_image(Path("i/cat/2.png"), (0, 0, 255))
+    Path("i/notes").mkdir()
+    Path("i/cat/readme.md").write_text("no image", "utf-8")
+    found = open_data("i")
+    assert found.classes == ("cat", "dog") and labels_of(found) == [0, 0, 1]
+    images = inputs_of(found)
+    assert images.shape == (3, 3, 3, 4) and images[:, :, 0, 0].tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+
+
+def test_images_are_resized_and_turned_grey_as_the_network_takes_them():
+    write_image(Path("i/1.png"), (255, 255, 255))
+    write_image(Path("i/2.jpg"), 0, (5, 5), "L")
+    for shape in [(1, 8, 8), (3, 8, 6), (8, 6)]:
+        (batch,) = open_data("i", like=torch.zeros(1, *shape))
+        assert batch.shape == (2, *shape) and batch[0].min() == 1 and batch[1].max() == 0
+    Path("i/2.jpg").unlink()
+    (batch,) = open_data("i", like=torch.zeros(1, 12))
+    assert batch.tolist() == [[1.0] * 12]
+    (batch,) = open_data("i", like=torch.zeros(1, 36))
+    assert batch.shape == (1, 36)
+
+
+def test_a_folder_of_images_may_have_parts():
+    write_image(Path("i/train/a/1.png"), 0)
+    write_image(Path("i/test/a/1.png"), 0)
+    write_image(Path("i/test/a/2.png"), 0)
+    assert splits_of("i") == ("train", "test")
+    assert [open_data("i", split=split).count for split in (None, "train", "test")] == [1, 1, 2]
+
+
+def test_pillow_is_named_where_it_is_missing(monkeypatch):
+    Path("i").mkdir()
+    Path("i/1.png").write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    refused(lambda: open_data("i"), MissingExtraError, ("Pillow", "pip install pillow"))
+
+
+def test_transformers_is_named_where_it_is_missing(monkeypatch):
+    Path("t.txt").write_text("a", "utf-8")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    refused(lambda: open_data("t.txt", tokenizer="model"), MissingExtraError, ("Tokenizing", "interbasin[hf]"))
+
+
+# ---------------------------------------------------------------------- idx
+
+
+def idx(array: np.ndarray, code: int) -> bytes:
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, code, array.ndim, *array.shape)
+    return head + array.tobytes()
+
+
+def write_mnist(folder: str) -> None:
+    Path(folder).mkdir()
+    for prefix, count in (("train", 5), ("t10k", 3)):
+        images = np.arange(count * 4, dtype=np.uint8).reshape(count, 2, 2)
+        Path(folder, f"{prefix}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images, 8)))
+        Path(folder, f"{prefix}-labels-idx1-ubyte").write_bytes(idx(np.arange(count, dtype=np.uint8), 8))
+
+
+def test_idx_files_come_in_two_parts():
+    write_mnist("mnist")
+    assert splits_of("mnist") == ("train", "test")
+    found = open_data("mnist", split="test", like=torch.zeros(1, 4))
+    assert labels_of(found) == [0, 1, 2] and inputs_of(found)[1].tolist() == pytest.approx(
+        [one / 255 for one in (4, 5, 6, 7)]
+    )
+    assert open_data("mnist").count == 5
+
+
+def test_a_name_is_looked_for_among_the_data_sets(tmp_path, monkeypatch):
+    (tmp_path / "sets").mkdir()
+    write_mnist("sets/mnist")
+    monkeypatch.setenv("INTERBASIN_DATA", str(tmp_path / "sets"))
+    assert open_data("mnist").count == 5 and splits_of("mnist") == ("train", "test")
+
+
+@pytest.mark.parametrize(("code", "dtype"), [(8, "u1"), (9, "i1"), (11, ">i2"), (12, ">i4"), (13, ">f4"), (14, ">f8")])
+def test_idx_files_of_every_type_are_read(code, dtype):
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    Path("a").write_bytes(idx(array, code))
+    assert np.array_equal(read_idx(Path("a")), array) and read_idx(Path("a")).dtype.isnative
+
+
+@pytest.mark.local_data("mnist")
+def test_the_real_mnist_is_read(local_data):
+    found = open_data(local_data / "mnist", split="test", batch_size=1000, like=torch.zeros(1, 784))
+    assert found.count == 10_000 and labels_of(found)[:5] == [7, 2, 1, 0, 4]
+    assert float(inputs_of(found).mean()) == pytest.approx(0.1325, abs=1e-3)
+
+
+# ---------------------------------------------------------------------- what is wrong is named
+
+
+def reading(text: str, **options: object) -> Callable[[], object]:
+    return lambda: list(open_data(text, **options))  # type: ignore[arg-type]
+
+
+def after(prepare: Callable[[], object], text: str, **options: object) -> Callable[[], object]:
+    def act() -> object:
+        prepare()
+        return reading(text, **options)()
+
+    return act
+
+
+def put(name: str, content: bytes | str) -> Callable[[], object]:
+    return lambda: Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+class NoPadding:
+    pad_token = None
+    eos_token = None
+
+    def __call__(self, *arguments, **keywords):
+        raise AssertionError
+
+
+TAKES = torch.zeros(1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "words"),
+    [
+        case("nothing there", reading("x.npy"), FileError, "'x.npy'", "no such file", "digits"),
+        case("an empty name", reading(""), FileError, "no such file"),
+        case("an impossible name", reading("a\0b"), FileError, "no such file"),
+        case("a name that is too long", reading(TOO_LONG), FileError, "cannot be looked up", "too long"),
+        case("another format", after(put("x.csv", "1"), "x.csv"), FileError, "x.csv", "none of these"),
+        case("an empty file", after(put("x.npy", ""), "x.npy"), FileError, "x.npy", "empty"),
+        case("a damaged array", after(put("x.npy", b"\x93NUMPYxx"), "x.npy"), FileError, "x.npy"),
+        case("no array", after(put("x.npy", "hello"), "x.npy"), FileError, "x.npy"),
+        case("a damaged archive", after(put("x.npz", b"PK\x03\x04xx"), "x.npz"), FileError, "x.npz"),
+        case("no archive", after(put("x.npz", "hello"), "x.npz"), FileError, "x.npz"),
+        case("a damaged table", after(put("x.parquet", b"PAR1xxxxxxPAR1"), "x.parquet"), FileError, "x.parquet"),
+        case("no table", after(put("x.parquet", "hello"), "x.parquet"), FileError, "x.parquet"),
+        case(
+            "a pickled array",
+            after(lambda: np.save("x.npy", np.array([[{}]])), "x.npy"),
+            DataError,
+            "pickled",
+            "run code",
+        ),
+        case(
+            "pickled labels",
+            after(lambda: np.savez("x.npz", x=X, y=np.array([{}] * 7)), "x.npz"),
+            DataError,
+            "'y'",
+            "pickled",
+        ),
+        case(
+            "pickled inputs",
+            after(lambda: np.savez("x.npz", x=np.array([[{}]] * 7), y=Y), "x.npz"),
+            DataError,
+            "'x'",
+            "pickled",
+        ),
+        case(
+            "other keys",
+            after(lambda: np.savez("x.npz", images=X, labels=Y), "x.npz"),
+            UnknownNameError,
+            "x.npz",
+            "images",
+            "labels",
+        ),
+        case("too few labels", after(lambda: np.savez("x.npz", x=X, y=Y[:5]), "x.npz"), ShapeError, "7", "5 labels"),
+        case(
+            "labels of dates",
+            after(lambda: np.savez("x.npz", x=X, y=Y.astype("M8[s]")), "x.npz"),
+            DataError,
+            "neither number nor text",
+        ),
+        case(
+            "labels of NaN",
+            after(lambda: np.savez("x.npz", x=X, y=np.full(7, np.nan)), "x.npz"),
+            DataError,
+            "labels",
+            "NaN",
+        ),
+        case("no samples", after(lambda: np.save("x.npy", X[:0]), "x.npy"), DataError, "no rows"),
+        case(
+            "NaN",
+            after(lambda: np.save("x.npy", np.where(X == 7, np.nan, X)), "x.npy", batch_size=1),
+            DataError,
+            "NaN or infinity",
+            "sample 1 on",
+        ),
+        case(
+            "infinity",
+            after(lambda: np.save("x.npy", np.where(X == 7, np.inf, X)), "x.npy"),
+            DataError,
+            "(sample 1 from there)",
+        ),
+        case("a split that is not there", reading("digits", split="valid"), UnknownNameError, "'valid'", "train"),
+        case(
+            "a split of what has none",
+            after(lambda: np.save("x.npy", X), "x.npy", split="test"),
+            DataError,
+            "has no splits",
+        ),
+        case("a batch of none", reading("digits", batch_size=0), DataError, "1 or more, found 0"),
+        case("a true batch", reading("digits", batch_size=True), DataError, "found True"),
+        case("a limit of none", reading("digits", limit=0), DataError, "The limit", "found 0"),
+        case("a seed in words", reading("digits", shuffle=True, seed="x"), DataError, "seed"),
+        case("no deviation", reading("digits", std=0.0), DataError, "standard deviations positive"),
+        case(
+            "too many means",
+            reading("digits", mean=[0.1, 0.2]),
+            ShapeError,
+            "2 means or standard deviations",
+            "(8, 8)",
+        ),
+        case("tokens of images", reading("digits", tokens_as_labels=True), DataError, "is no text"),
+        case(
+            "numbers for tokens",
+            reading("digits", like=torch.zeros(1, 8, dtype=torch.int64)),
+            DataError,
+            "takes tokens",
+            "float32",
+        ),
+        case("two inputs", reading("digits", like={"a": TAKES, "b": TAKES}), DataError, "2 inputs (a, b)"),
+        case("two arguments", reading("digits", like=(TAKES, TAKES)), DataError, "2 inputs"),
+        case("text without a tokenizer", after(put("x.txt", "a"), "x.txt"), DataError, "x.txt", "--tokenizer"),
+        case("a strange tokenizer", after(put("x.txt", "a"), "x.txt", tokenizer=3), DataError, "found a int"),
+        case(
+            "a folder without a tokenizer",
+            after(put("x.txt", "a"), "x.txt", tokenizer="nowhere"),
+            FileError,
+            "no tokenizer to load in nowhere",
+        ),
+        case(
+            "a tokenizer that cannot pad",
+            after(put("x.txt", "a"), "x.txt", tokenizer=NoPadding()),
+            DataError,
+            "pad_token",
+        ),
+        case("text of nothing", after(put("x.txt", "\n \n"), "x.txt", tokenizer=Words()), DataError, "no text at all"),
+        case("text of bytes", after(put("x.txt", b"\xff\xfe\x00"), "x.txt", tokenizer=Words()), FileError, "not UTF-8"),
+        case(
+            "text for numbers",
+            after(put("x.txt", "a"), "x.txt", tokenizer=Words(), like=TAKES),
+            DataError,
+            "takes numbers",
+        ),
+        case(
+            "means for text",
+            after(lambda: np.save("x.npy", X.astype(np.int64)), "x.npy", mean=1.0),
+            DataError,
+            "holds tokens",
+        ),
+        case("half a line", after(put("x.jsonl", '{"text": "a"}\n{'), "x.jsonl"), FileError, "Line 2", "no JSON"),
+        case(
+            "other keys in jsonl",
+            after(put("x.jsonl", '{"question": "a"}'), "x.jsonl"),
+            DataError,
+            "Line 1",
+            "'question'",
+            "--column",
+        ),
+        case("a list in jsonl", after(put("x.jsonl", "[1]"), "x.jsonl"), DataError, "found a list"),
+        case("an empty jsonl", after(put("x.jsonl", "\n"), "x.jsonl"), DataError, "no text at all"),
+        case(
+            "some labels",
+            after(put("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}'), "x.jsonl", tokenizer=Words()),
+            DataError,
+            "1 of the 2 lines",
+        ),
+        case(
+            "mixed labels",
+            after(put("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": "c"}'), "x.jsonl"),
+            DataError,
+            "several kinds (int, str)",
+        ),
+        case(
+            "labels without end",
+            after(put("x.jsonl", '{"text": "a", "label": 1.5}\n{"text": "b", "label": Infinity}'), "x.jsonl"),
+            DataError,
+            "Label 1",
+            "not finite",
+        ),
+        case(
+            "a column that is not there",
+            after(lambda: write_parquet("x.parquet", a=[[1.0]]), "x.parquet", column="b"),
+            UnknownNameError,
+            "'b'",
+        ),
+        case(
+            "numbers beside labels",
+            after(lambda: write_parquet("x.parquet", a=[1.0], label=[1]), "x.parquet"),
+            DataError,
+            "which ones are the inputs",
+        ),
+        case(
+            "a missing text",
+            after(lambda: write_parquet("x.parquet", text=["a", None]), "x.parquet", tokenizer=Words()),
+            DataError,
+            "Row 1",
+            "'text'",
+        ),
+        case(
+            "a missing label",
+            after(lambda: write_parquet("x.parquet", x=[[1.0], [2.0]], label=[1, None]), "x.parquet"),
+            DataError,
+            "Row 1",
+            "'label'",
+        ),
+        case("a folder of nothing", after(lambda: Path("i").mkdir(), "i"), DataError, "holds no images"),
+        case(
+            "a damaged image",
+            after(lambda: (Path("i").mkdir(), Path("i/1.png").write_bytes(b"x")), "i"),
+            FileError,
+            "1.png",
+            "could not be read as an image",
+        ),
+        case(
+            "images and folders",
+            after(lambda: (write_image(Path("i/1.png"), 0), write_image(Path("i/a/1.png"), 0)), "i"),
+            DataError,
+            "loose ones",
+        ),
+        case(
+            "images of two sizes",
+            after(lambda: (write_image(Path("i/1.png"), 0), write_image(Path("i/2.png"), 0, (9, 9))), "i"),
+            ShapeError,
+            "1.png",
+            "2.png",
+            "one size",
+        ),
+    ],
+)
+def test_what_is_wrong_with_data_is_named(action, error, words):
+    refused(action, error, words)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\0\0\x08\x01\0\0\0\x05ab", ("cut short", "5 bytes", "2 follow")),
+        (b"\0\0\x08\x03\0\0", ("cut short", "header")),
+        (b"PK\x03\x04", ("not an idx file",)),
+        (b"", ("not an idx file",)),
+        (b"\x1f\x8bxx", ("could not be read",)),
+        (gzip.compress(idx(np.zeros(9, dtype=np.uint8), 8), mtime=0)[:-4], ("could not be read",)),
+    ],
+    ids=["short data", "short header", "zip", "empty", "short gzip", "cut gzip"],
+)
+def test_a_damaged_idx_file_is_named(content, words):
+    Path("a").write_bytes(content)
+    refused(lambda: read_idx(Path("a")), FileError, ("a", *words))
+    refused(lambda: read_idx(Path("b")), FileError, ("no such file",))
+
+
+def test_a_tokenizer_that_makes_nothing_is_named():
+    Path("t.txt").write_text("a", "utf-8")
+
+    def empty(*arguments: object, **keywords: object) -> dict[str, torch.Tensor]:
+        return {"input_ids": torch.zeros(1, 0, dtype=torch.int64)}
+
+    refused(reading("t.txt", tokenizer=empty), DataError, ("made no tokens", "t.txt"))
+
+
+def test_a_reason_that_announces_a_list_is_told_without_the_announcement(tmp_path, monkeypatch):
+    class AutoTokenizer:
+        @staticmethod
+        def from_pretrained(*arguments, **options):
+            raise ValueError(
+                "Couldn't instantiate the backend tokenizer from one of: \n(1) a file of its own, \n(2) ..."
+            )
+
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=AutoTokenizer))
+    (tmp_path / "x.txt").write_text("a")
+    message = refused(lambda: open_data(str(tmp_path / "x.txt"), tokenizer="folder"), FileError)
+    assert "(Couldn't instantiate the backend tokenizer); give" in message

@@ -1,0 +1,173 @@
+"""Laws of the line and the arc between tensors and between networks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.laws.strategies import SEEDS, WIDTHS, gaussian
+from torch import nn
+
+import interbasin as ib
+from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.paths import PARALLEL, PATHS, interpolate, interpolate_tensors, lerp, slerp
+
+SHARES = st.floats(0, 1, allow_nan=False)
+DTYPES = st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64])
+NAMES = st.sampled_from(sorted(PATHS))
+
+
+def net(seed: int = 0, hidden: int = 4) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 2))
+
+
+@given(SEEDS, WIDTHS, SHARES)
+def test_the_line_is_the_weighted_mean(seed, width, t):
+    a, b = gaussian(seed, width), gaussian(seed + 1, width)
+    torch.testing.assert_close(lerp(a, b, t), (1 - t) * a + t * b)
+
+
+@given(SEEDS, WIDTHS, SHARES)
+def test_the_arc_keeps_the_length_of_tensors_of_equal_length(seed, width, t):
+    a, b = gaussian(seed, width, 2), gaussian(seed + 1, width, 2)
+    b = b * (a.norm() / b.norm())
+    cosine = float((a * b).sum() / a.norm() / b.norm())
+    if abs(cosine) <= PARALLEL:
+        torch.testing.assert_close(slerp(a, b, t).norm(), a.norm())
+
+
+@given(SEEDS, WIDTHS, SHARES)
+def test_the_arc_keeps_lengths_between_those_of_its_ends_where_the_angle_is_acute(seed, width, t):
+    a, b = gaussian(seed, width, 2).abs(), 3 * gaussian(seed + 1, width, 2).abs()
+    low, high = sorted((float(a.norm()), float(b.norm())))
+    assert low * (1 - 1e-9) <= float(slerp(a, b, t).norm()) <= high * (1 + 1e-9)
+
+
+@given(SEEDS, st.integers(2, 8), SHARES)
+def test_the_angle_along_the_arc_grows_evenly(seed, width, t):
+    q = torch.linalg.qr(gaussian(seed, width, 2)).Q
+    a, b = q[:, 0], q[:, 1]
+    found = slerp(a, b, t)
+    assert math.atan2(float(found @ b), float(found @ a)) == pytest.approx(t * math.pi / 2, abs=1e-9)
+
+
+@given(SEEDS, WIDTHS, SHARES, st.sampled_from([0.0, 1.0, 2.5, -1.0, -3.0]))
+def test_where_there_is_no_single_arc_the_line_is_taken(seed, width, t, factor):
+    a = gaussian(seed, width)
+    assert torch.equal(slerp(a, factor * a, t), lerp(a, factor * a, t))
+    assert torch.equal(slerp(factor * a, a, t), lerp(factor * a, a, t))
+
+
+@given(SEEDS, DTYPES, SHARES, NAMES)
+def test_a_path_keeps_dtype_and_changes_nothing(seed, dtype, t, path):
+    a, b = {"w": gaussian(seed, 3, 2).to(dtype)}, {"w": gaussian(seed + 1, 3, 2).to(dtype)}
+    before = a["w"].clone(), b["w"].clone()
+    found = interpolate_tensors(a, b, t, path)["w"]
+    assert found.dtype == dtype and found.shape == (3, 2)
+    assert torch.equal(a["w"], before[0]) and torch.equal(b["w"], before[1])
+    found.zero_()  # a tensor of its own, whatever t
+    assert torch.equal(a["w"], before[0]) and torch.equal(b["w"], before[1])
+
+
+@given(SEEDS, DTYPES, NAMES)
+def test_ends_are_exact(seed, dtype, path):
+    a, b = {"w": gaussian(seed, 5).to(dtype)}, {"w": gaussian(seed + 1, 5).to(dtype)}
+    assert torch.equal(interpolate_tensors(a, b, 0, path)["w"], a["w"])
+    assert torch.equal(interpolate_tensors(a, b, 1.0, path)["w"], b["w"])
+
+
+@given(SEEDS, SHARES, NAMES)
+def test_a_path_is_the_same_from_the_other_end(seed, t, path):
+    a, b = {"w": gaussian(seed, 5)}, {"w": gaussian(seed + 1, 5)}
+    torch.testing.assert_close(interpolate_tensors(a, b, t, path), interpolate_tensors(b, a, 1 - t, path))
+
+
+def test_halves_are_rounded_once():
+    a, b = torch.tensor([1.0], dtype=torch.bfloat16), torch.tensor([1.0078125], dtype=torch.bfloat16)
+    assert float(lerp(a, b, 0.9)) == 1.0078125
+
+
+def test_the_dtype_is_that_of_the_first_everywhere():
+    a, b = {"w": torch.zeros(2, dtype=torch.float16)}, {"w": torch.ones(2, dtype=torch.float64)}
+    assert {interpolate_tensors(a, b, t)["w"].dtype for t in (0, 0.5, 1)} == {torch.float16}
+
+
+@pytest.mark.parametrize("path", sorted(PATHS))
+def test_complex_tensors_go_along(path):
+    a, b = {"w": torch.complex(gaussian(0, 3), gaussian(1, 3))}, {"w": torch.complex(gaussian(2, 3), gaussian(3, 3))}
+    found = interpolate_tensors(a, b, 0.25, path)["w"]
+    wanted = PATHS[path](torch.view_as_real(a["w"]), torch.view_as_real(b["w"]), 0.25)
+    torch.testing.assert_close(torch.view_as_real(found), wanted)
+    assert torch.equal(interpolate_tensors(a, {"w": b["w"].conj()}, 1, path)["w"], b["w"].conj())
+
+
+def test_what_holds_no_real_numbers_comes_from_the_nearer_end():
+    a, b = {"steps": torch.tensor(3)}, {"steps": torch.tensor(8)}
+    assert [int(interpolate_tensors(a, b, t)["steps"]) for t in (0, 0.4, 0.5, 1)] == [3, 3, 8, 8]
+
+
+@given(SEEDS, st.floats(0.05, 0.95), NAMES)
+def test_a_network_between_two_is_a_new_one_of_the_same_class(seed, t, path):
+    a, b = net(seed % 1000), net(seed % 1000 + 1)
+    a.eval()
+    states = [{n: x.clone() for n, x in one.state_dict().items()} for one in (a, b)]
+    made = ib.interpolate(a, b, t, path)
+    assert type(made) is type(a) and not made.training and b.training
+    torch.testing.assert_close(dict(made.state_dict()), interpolate_tensors(*states, t, path))
+    with torch.no_grad():
+        made[0].weight.zero_()
+    for one, state in zip((a, b), states, strict=True):
+        assert all(torch.equal(x, state[n]) for n, x in one.state_dict().items())
+
+
+def test_tied_weights_stay_tied():
+    def tied(seed):
+        torch.manual_seed(seed)
+        one = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+        one[1].weight = one[0].weight
+        return one
+
+    made = interpolate(tied(0), tied(1), 0.5)
+    assert made[0].weight is made[1].weight
+    torch.testing.assert_close(made[0].weight, lerp(tied(0)[0].weight, tied(1)[0].weight, 0.5))
+
+
+def test_beyond_the_ends_the_line_goes_on():
+    assert float(interpolate_tensors({"w": torch.zeros(1)}, {"w": torch.ones(1)}, 1.5)["w"]) == 1.5
+
+
+def test_bad_requests_are_refused_by_name():
+    a, b = net(0), net(1)
+    with pytest.raises(UnknownNameError, match="no path named 'arc'; try one of"):
+        interpolate(a, b, 0.5, "arc")
+    for wrong in (math.nan, math.inf, "0.5", None):
+        with pytest.raises(DataError, match="between two networks; give a number"):
+            interpolate(a, b, wrong)
+    with pytest.raises(ShapeError, match=r"0\.weight has shape \(4, 3\) at one end and \(5, 3\) at the other"):
+        interpolate(a, net(1, hidden=5), 0.5)
+    with pytest.raises(WiringError, match=r"'0\.bias' is only in one of them"):
+        interpolate(a, nn.Sequential(nn.Linear(3, 4, bias=False)), 0.5)
+    with pytest.raises(WiringError, match="Asked to interpolate a dict; give two torch"):
+        interpolate(a, {}, 0.5)
+
+
+@pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("path", ["lerp", "slerp"])
+def test_weights_that_are_no_numbers_are_refused_by_name(wrong, path):
+    a, b = nn.Linear(3, 2), nn.Linear(3, 2)
+    with torch.no_grad():
+        b.weight[0, 0] = wrong
+    for one, other in ((a, b), (b, a)):
+        with pytest.raises(DataError, match="weight holds NaN or infinity"):
+            interpolate(one, other, 0.5, path)
+    assert not torch.isfinite(interpolate(a, b, 0.5, path, finite=False).weight).all()
+
+
+def test_masks_that_are_the_same_at_both_ends_pass():
+    a, b = ({"mask": torch.tensor([0.0, -math.inf]), "w": torch.tensor([one])} for one in (0.0, 1.0))
+    for path in ("lerp", "slerp"):
+        assert torch.equal(interpolate_tensors(a, b, 0.5, path)["mask"], a["mask"])
