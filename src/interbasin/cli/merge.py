@@ -147,8 +147,8 @@ def merge(
     usable = None if output.suffix == ".safetensors" else model_in(models[0], str(output))
     summary = {**made.summary(), **({"use": {"model": usable}} if usable else {})}
     words.result(summary, lambda console: _show(console, made, usable))
-    for remark in made.remarks:
-        words.remark(remark)
+    for note in made.notes:
+        words.remark(note)
 
 
 def _show(console: Console, made: MergeResult, usable: str | None) -> None:

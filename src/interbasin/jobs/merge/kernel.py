@@ -99,12 +99,12 @@ class MergedTensors(LazyTensors):
                     self.entries[name] = Entry(kind, entry.shape, KINDS[CODES[kind]][1])
         self.unchanged = self._done = 0
         self.replaced: Mapping[str, Array] = {}
-        self._remarks: dict[str, list[str]] = {}
+        self._notes: dict[str, list[str]] = {}
 
     @property
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Sentences that a user of the network should know, about the tensors that are done."""
-        return [f"{listed(names)} {what}." for what, names in self._remarks.items()]
+        return [f"{listed(names)} {what}." for what, names in self._notes.items()]
 
     def chunks(self, name: str) -> Iterator[Array]:
         """The merged tensor in pieces; a piece is good until the next is asked for.
@@ -140,9 +140,9 @@ class MergedTensors(LazyTensors):
             yield from _merge_tensor(name, tensor, combine, self.entries[name].kind, networks)
         self.unchanged += not tensor.changed
         if tensor.changed and name.rpartition(".")[2] in RUNNING:
-            self._remarks.setdefault(MERGED_LIKE_WEIGHTS, []).append(name)
-        for remark in tensor.remarks:
-            self._remarks.setdefault(remark, []).append(name)
+            self._notes.setdefault(MERGED_LIKE_WEIGHTS, []).append(name)
+        for note in tensor.notes:
+            self._notes.setdefault(note, []).append(name)
 
     def _count(self, name: str) -> Array:
         """A tensor without real numbers, such as positions or a counter."""
@@ -150,7 +150,7 @@ class MergedTensors(LazyTensors):
         alike = [tensors.bytes_of(name) for _, tensors in self._networks if tensors.entry(name).kind == kind]
         nearer = self._networks[self._recipe.nearer_model][1]
         if any(not np.array_equal(other, alike[0]) for other in alike[1:]):
-            self._remarks.setdefault(COUNTS_DIFFER, []).append(name)
+            self._notes.setdefault(COUNTS_DIFFER, []).append(name)
         return nearer.bytes_of(name) if nearer.entry(name).kind == kind else alike[0]
 
 
@@ -228,7 +228,7 @@ class Operands:
         base: That of the network that they were all made from; None for methods without one.
         length: How many numbers it has.
         precision: The precision to calculate in: that of the widest, but float32 at least.
-        remarks: What a method met in this tensor that a user of the result should know; ends a sentence that begins
+        notes: What a method met in this tensor that a user of the result should know; ends a sentence that begins
             with the names of such tensors.
         changed: Whether anything in it differs between the networks, as far as it was merged.
     """
@@ -239,7 +239,7 @@ class Operands:
         self.base = operands[-1] if has_base else None
         wide = any(STORED[operand.kind] is np.float64 for operand in operands)
         self.precision: Precision = np.float64 if wide else np.float32
-        self.remarks: list[str] = []
+        self.notes: list[str] = []
         self.changed = False
 
 

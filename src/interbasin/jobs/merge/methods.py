@@ -42,7 +42,7 @@ def slerp(tensor: Operands, *, t: float) -> Combine:
     """
     cosine = _cosine_between(tensor)
     if cosine < -PARALLEL:
-        tensor.remarks.append(OPPOSITE)
+        tensor.notes.append(OPPOSITE)
     return average(tensor, weights=shares_on_arc(cosine, t))
 
 

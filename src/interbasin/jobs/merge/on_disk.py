@@ -53,7 +53,7 @@ class MergeResult:
         method: How it was merged.
         request: What was asked, defaults filled in.
         metrics: ``tensors`` and ``parameters``, ``tensors_unchanged`` (the same in all networks), ``bytes``, ``files``.
-        remarks: Sentences that a user of the network should know.
+        notes: Sentences that a user of the network should know.
         seconds: How long it took.
     """
 
@@ -61,12 +61,12 @@ class MergeResult:
     method: str
     request: Mapping[str, Any]
     metrics: Mapping[str, float]
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
     seconds: float
 
     def summary(self) -> dict[str, Any]:
         """All of it, fit for JSON."""
-        fields = {**vars(self), "output": str(self.path), "remarks": list(self.remarks), "metrics": dict(self.metrics)}
+        fields = {**vars(self), "output": str(self.path), "notes": list(self.notes), "metrics": dict(self.metrics)}
         del fields["path"]
         return fields
 
@@ -119,7 +119,7 @@ def merge_on_disk(
     target, checkpoints = as_path(output), [open_model(model) for model in models]
     # All that can be refused is, before anything is read or written.
     _refuse_in_the_way(target, checkpoints, force)
-    remarks = _compare_configurations([one.folder for one in checkpoints if one.folder is not None])
+    notes = _compare_configurations([one.folder for one in checkpoints if one.folder is not None])
     request = _request(recipe, checkpoints, kind)
     tensors: list[LazyTensors] = [*checkpoints]
     if align is not None:
@@ -127,7 +127,7 @@ def merge_on_disk(
 
         tensors, sentence = align_checkpoints(models, checkpoints, *align)
         request["align"] = align[0]
-        remarks.append(sentence)
+        notes.append(sentence)
     networks = [(checkpoint.label, network) for checkpoint, network in zip(checkpoints, tensors, strict=True)]
     merged = MergedTensors(networks, recipe, kind, progress)
     if reset is not None:
@@ -136,7 +136,7 @@ def merge_on_disk(
         merged.replaced, request["reset"] = reset_on_disk(
             models[0], checkpoints[0], reset, MergedTensors(networks, recipe), merged.entries
         )
-        remarks.append(
+        notes.append(
             f"The running statistics of batch norms were estimated anew, on {request['reset']}: they are those of the "
             "merged network."
         )
@@ -145,13 +145,13 @@ def merge_on_disk(
         write_checkpoint(target, merged, metadata={"merge": note}, force=force)
         metrics = _metrics(merged, 1)
     else:
-        metrics = _write_folder(target, merged, checkpoints, remarks, request, recipe, max_shard_bytes, force, started)
+        metrics = _write_folder(target, merged, checkpoints, notes, request, recipe, max_shard_bytes, force, started)
     return MergeResult(
         target,
         recipe.method.name,
         request,
         metrics,
-        (*remarks, *merged.remarks),
+        (*notes, *merged.notes),
         time.perf_counter() - started,
     )
 
@@ -160,7 +160,7 @@ def _write_folder(
     target: Path,
     merged: MergedTensors,
     checkpoints: Sequence[Checkpoint],
-    remarks: Sequence[str],
+    notes: Sequence[str],
     request: Mapping[str, Any],
     recipe: Recipe,
     max_shard_bytes: int,
@@ -193,7 +193,7 @@ def _write_folder(
             if request["dtype"] is not None:
                 _note_dtype(folder, request["dtype"])
         draft.metrics |= _metrics(merged, count)
-        draft.notes += [*remarks, *merged.remarks]
+        draft.notes += [*notes, *merged.notes]
         files = [one.result() for one in hashes]
         draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.notes, folder))
         return draft.metrics
@@ -244,7 +244,7 @@ def _compare_configurations(folders: Sequence[Path]) -> list[str]:
     configured = [
         (folder, read_json(folder / CONFIGURATION)) for folder in folders if (folder / CONFIGURATION).is_file()
     ]
-    remarks = []
+    notes = []
     for folder, settings in configured[1:]:
         first, expected = configured[0]
         if settings.get("model_type") != expected.get("model_type"):
@@ -257,16 +257,14 @@ def _compare_configurations(folders: Sequence[Path]) -> list[str]:
         shared = sorted((expected.keys() & settings.keys()) - BESIDES)
         differing = [key for key in shared if json.dumps(expected[key]) != json.dumps(settings[key])]
         if differing:
-            remarks.append(
+            notes.append(
                 f"The configurations of {first} and {folder} differ in {listed(differing)}; the merged network has the "
                 "first one's."
             )
     for folder in folders[1:]:
         if any(_bytes(folder / name) != _bytes(folders[0] / name) for name in VOCABULARIES):
-            remarks.append(
-                f"The tokenizers of {folders[0]} and {folder} differ; the merged network has the first one's."
-            )
-    return remarks
+            notes.append(f"The tokenizers of {folders[0]} and {folder} differ; the merged network has the first one's.")
+    return notes
 
 
 def _note_dtype(folder: Path, kind: str) -> None:
