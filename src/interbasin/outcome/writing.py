@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
 from interbasin.outcome.hashes import Digest, Following, InputFiles, digest_of, files_of
-from interbasin.outcome.numbers import checked_number, plain, to_json
 from interbasin.outcome.outcome import (
     DOCUMENT,
     FORMAT,
@@ -29,7 +28,10 @@ from interbasin.outcome.outcome import (
     Cell,
     Kind,
     Outcome,
+    checked_number,
     is_our_outcome,
+    plain,
+    to_json,
 )
 from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
 from interbasin.storage.stale import claimed, sweep
