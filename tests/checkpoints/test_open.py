@@ -14,7 +14,7 @@ from tests.checkpoints.strategies import same
 from tests.test_storage import case, refused
 
 from interbasin.checkpoints import open_checkpoint
-from interbasin.checkpoints.checkpoint import gathered
+from interbasin.checkpoints.open import gather
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError, UnknownNameError
 
@@ -159,13 +159,11 @@ def test_a_shard_cut_off_anywhere_is_noticed_when_the_folder_is_opened(tmp_path)
         refused(lambda: open_checkpoint(folder), CheckpointError, (str(shard),))
 
 
-def test_files_with_the_same_tensor_are_not_gathered(tmp_path):
+def test_files_with_the_same_tensor_are_not_gather(tmp_path):
     for name in "12":
         save_file({"a": A}, tmp_path / f"{name}.safetensors")
     sources = [open_safetensors(tmp_path / f"{name}.safetensors") for name in "12"]
-    refused(
-        lambda: gathered(tmp_path, sources), CheckpointError, ("has a twice, in 1.safetensors and in 2.safetensors",)
-    )
+    refused(lambda: gather(tmp_path, sources), CheckpointError, ("has a twice, in 1.safetensors and in 2.safetensors",))
 
 
 @pytest.mark.parametrize(

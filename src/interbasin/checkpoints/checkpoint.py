@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from interbasin.checkpoints.dtypes import ARITHMETIC, torch_dtype
-from interbasin.checkpoints.faults import listed
+from interbasin.checkpoints.faults import damaged, listed
 from interbasin.errors import CheckpointError, DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.text import plural
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
     Read: TypeAlias = Callable[[int, Bytes], Bytes]
 
-__all__ = ["Checkpoint", "Entry", "LazyTensors", "Source", "reader_of", "require_same_tensors"]
+__all__ = ["Checkpoint", "Entry", "LazyTensors", "Source", "head_of", "reader_of", "require_same_tensors", "stamp_of"]
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
     @property
     def names(self) -> tuple[str, ...]:
         """Every name, tied ones included."""
-        return (*self.entries, *self.ties)
+        return tuple(self)
 
     @property
     def numel(self) -> int:
@@ -209,7 +209,7 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
         return tensors | {name: tensors[stored] for name, stored in self.ties.items()}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        return iter((*self.entries, *self.ties))
 
     def __len__(self) -> int:
         return len(self.entries) + len(self.ties)
@@ -254,6 +254,7 @@ class Checkpoint(LazyTensors):
         path: What was opened: a file or a folder.
         kind: ``"safetensors"``, ``"torch"``, ``"sharded"`` (an index and several files) or ``"adapter"`` (of PEFT).
         sources: The file of every tensor, tied names left out.
+        entries: Dtype and shape of every tensor, likewise.
         ties: Name -> name of the tensor that it stands for, for tied weights, which are stored once.
         metadata: Notes in the safetensors headers, text to text.
         folder: The folder, if one was opened; its configuration and tokenizer can be copied along.
@@ -261,12 +262,12 @@ class Checkpoint(LazyTensors):
         part: For a torch file that holds more than weights: under which name they were, for example ``"state_dict"``.
         prefix: For a torch file: what all names began with and was taken off, for example ``"module."``.
         left_out: For a torch file: names beside the weights that hold no tensor.
-        entries: Dtype and shape of every tensor, tied ones once.
     """
 
     path: Path
     kind: str
     sources: Mapping[str, Source]
+    entries: Mapping[str, Entry]
     ties: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
@@ -274,10 +275,6 @@ class Checkpoint(LazyTensors):
     part: str | None = None
     prefix: str = ""
     left_out: tuple[str, ...] = ()
-    entries: Mapping[str, Entry] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "entries", {name: source.entries[name] for name, source in self.sources.items()})
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -305,29 +302,32 @@ class Checkpoint(LazyTensors):
         return f"Checkpoint({str(self.path)!r}, {self.kind}, {size})"
 
 
-def gathered(path: Path, sources: list[Source]) -> tuple[dict[str, Source], dict[str, str], dict[str, str]]:
-    """The tensors, ties and notes of several files, as a checkpoint wants them.
+# ---------------------------------------------------------------------- what every format asks of a file
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of a file, enough to know it by.
 
     Raises:
-        CheckpointError: If two files hold the same tensor, or a tied name stands for nothing.
+        CheckpointError: If it cannot be read, or there are none.
     """
-    places: dict[str, Source] = {}
-    for source in sources:
-        twice = [name for name in source.entries if name in places]
-        if twice:
-            raise CheckpointError(
-                f"{path} has {listed(twice)} twice, in {places[twice[0]].path.name} and in {source.path.name}; "
-                "remove the files that do not belong to it, or save it again."
-            )
-        places |= dict.fromkeys(source.entries, source)
-    ties = {name: stored for source in sources for name, stored in source.ties.items()}
-    lost = [name for name, stored in ties.items() if stored not in places or name in places]
-    if lost:
-        raise CheckpointError(
-            f"{path} says that {listed(lost)} is tied to {ties[lost[0]]}, which does not fit the tensors it holds; "
-            "save it again with the program that wrote it."
-        )
-    return places, ties, {key: value for source in sources for key, value in source.metadata.items()}
+    try:
+        with path.open("rb") as file:
+            head = file.read(32)
+    except OSError as error:
+        raise damaged(path, error.strerror or error) from error
+    if not head:
+        raise CheckpointError(f"{path} is empty (0 bytes); write it again, or copy or download it again.")
+    return head
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file from a later one of the same name; None if there is none any more."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 # ---------------------------------------------------------------------- do networks fit together?
@@ -348,10 +348,12 @@ def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: s
         DataError: If one holds numbers in one network and counts in another, or codes of quantised weights.
     """
     (first, expected), *others = networks
-    for other, found in others:
-        _require_same_names(
-            first, _names_to_compare(expected, networks), other, _names_to_compare(found, networks), purpose
-        )
+    compared = [
+        {*tensors.entries, *(name for name in tensors.ties if all(name in other for _, other in networks))}
+        for _, tensors in networks
+    ]
+    for (other, found), names in zip(others, compared[1:], strict=True):
+        _require_same_names(first, compared[0], other, names, purpose)
         for name in (name for name in expected if name in found):
             entry, another = expected.entry(name), found.entry(name)
             if another.shape != entry.shape:
@@ -371,10 +373,6 @@ def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: s
                     f"{name} in {network} is of {entry.kind}, which is for storing quantised weights and not for "
                     "adding them; convert it to bfloat16 or float32 first."
                 )
-
-
-def _names_to_compare(tensors: LazyTensors, networks: Sequence[tuple[str, LazyTensors]]) -> set[str]:
-    return {*tensors.entries, *(name for name in tensors.ties if all(name in other for _, other in networks))}
 
 
 def _require_same_names(first: str, expected: set[str], other: str, found: set[str], purpose: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from interbasin.errors import CheckpointError
 
-__all__ = ["cut_short", "damaged", "head_of", "kind_of", "listed", "one_line", "path_of", "read_json", "stamp_of"]
+__all__ = ["cut_short", "damaged", "kind_of", "listed", "one_line", "read_json"]
 
 # First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
 SIGNATURES = {
@@ -26,39 +25,6 @@ SIGNATURES = {
     b"<!DOCTYPE": "an HTML page (perhaps an error page saved in place of a download)",
     b"<html": "an HTML page (perhaps an error page saved in place of a download)",
 }
-
-
-def path_of(given: object, what: str) -> Path:
-    """``given`` as a path; ``what`` is how the message calls what it should name.
-
-    Raises:
-        CheckpointError: If it is none, or empty.
-    """
-    path = os.fspath(given) if isinstance(given, str | os.PathLike) else given
-    if not isinstance(path, str):
-        raise CheckpointError(
-            f"{what} is named by text or a pathlib.Path, found a {type(given).__name__}; give the name of a file or a "
-            "folder."
-        )
-    if not path:
-        raise CheckpointError(f"{what} was to be found, and its name is empty; give a file or a folder.")
-    return Path(path)
-
-
-def head_of(path: Path) -> bytes:
-    """The first bytes of a file, enough to know it by.
-
-    Raises:
-        CheckpointError: If it cannot be read, or there are none.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(32)
-    except OSError as error:
-        raise damaged(path, error.strerror or error) from error
-    if not head:
-        raise CheckpointError(f"{path} is empty (0 bytes); write it again, or copy or download it again.")
-    return head
 
 
 def kind_of(head: bytes) -> str:
@@ -105,12 +71,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise damaged(path, f"it holds a JSON {type(document).__name__}, expected an object")
     return document
-
-
-def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """What tells a file from a later one of the same name; None if there is none any more."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns, status.st_ino

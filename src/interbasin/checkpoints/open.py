@@ -1,24 +1,27 @@
-"""One door to all formats: `open_checkpoint` looks at what is there and hands it to the file that knows the format."""
+"""One door to all formats: `open_checkpoint` looks at what is there and hands it to the file that knows the format.
+
+Quantised checkpoints are refused by name: their numbers are codes, on which no map can act.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
-from interbasin.checkpoints.checkpoint import Checkpoint, Source, gathered
-from interbasin.checkpoints.faults import head_of, kind_of, listed, path_of, read_json
+from interbasin.checkpoints.checkpoint import Checkpoint, Source, head_of
+from interbasin.checkpoints.faults import kind_of, listed, read_json
 from interbasin.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
-from interbasin.checkpoints.quantised import (
-    refuse_quantised_configuration,
-    refuse_quantised_file,
-    refuse_quantised_names,
-)
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError
 from interbasin.text import plural
 
-__all__ = ["INDEX", "open_checkpoint", "weights_in"]
+__all__ = ["INDEX", "open_checkpoint", "path_of", "weights_in"]
 
 INDEX = ".index.json"
 # What a folder's weights are called, in the order in which transformers looks for them.
@@ -33,6 +36,27 @@ FOREIGN = {
     ".mlmodel": "Core ML",
     ".npz": "NumPy",
 }
+
+
+PRETTY = {"gptq": "GPTQ", "awq": "AWQ", "bitsandbytes": "bitsandbytes", "hqq": "HQQ", "fp8": "FP8", "quanto": "quanto"}
+
+# GGUF, and the three formats that came before it (their magic numbers are stored with the low byte first).
+GGUF = (b"GGUF", b"lmgg", b"tjgg", b"algg")
+
+# Ends of names -> the method whose tensors are called so; the first that fits is named.
+NAMES = {
+    "GPTQ": r"\.g_idx$",
+    "AWQ": r"\.qzeros$",
+    "bitsandbytes": r"\.(SCB|weight_format|absmax|quant_map|nested_absmax|nested_quant_map)$|\.quant_state\.",
+    "HQQ": r"\.W_q$",
+    "compressed-tensors": r"\.weight_packed$",
+    "FP8": r"\.weight_scale_inv$",
+}
+
+ADVICE = (
+    "give the network that it was made from, or dequantise it: load it with transformers, call model.dequantize() and "
+    "save_pretrained"
+)
 
 
 def open_checkpoint(path: str | PathLike[str], *, part: str | None = None) -> Checkpoint:
@@ -68,28 +92,45 @@ def open_checkpoint(path: str | PathLike[str], *, part: str | None = None) -> Ch
     """
     path = path_of(path, "A checkpoint")
     try:
+        if path.is_file() and not path.name.endswith(INDEX):
+            source, kind = _source(path, part)
+            return _checkpoint(path, kind, [source])
+        if part is not None and (path.is_file() or path.is_dir()):
+            raise _no_parts(path, part, "an index of several files" if path.is_file() else "a folder")
         if path.is_dir():
-            _refuse_part(path, part, "a folder")
             return _open_folder(path)
         if path.is_file():
-            if path.name.endswith(INDEX):
-                _refuse_part(path, part, "an index of several files")
-                return _checkpoint(path, "sharded", _shards(path))
-            return _open_file(path, part)
-        found = "that is a pipe or a device" if path.exists() else "there is nothing there"
+            return _checkpoint(path, "sharded", _shards(path))
+        problem = "that is a pipe or a device" if path.exists() else "there is nothing there"
     except OSError as error:
         if isinstance(error, CheckpointError):
             raise
-        found = f"that could not be looked at ({error.strerror or error})"
-    raise CheckpointError(f"Weights were to be read from {path}, but {found}; give a file or a folder with weights.")
+        problem = f"that could not be looked at ({error.strerror or error})"
+    raise CheckpointError(f"Weights were to be read from {path}, but {problem}; give a file or a folder with weights.")
 
 
-def _refuse_part(path: Path, part: str | None, found: str) -> None:
-    if part is not None:
+def _no_parts(path: Path, part: str, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"part={part!r} chooses among the state dicts of one torch file, and {path} is {what}; leave part= out, or "
+        "name the file."
+    )
+
+
+def path_of(given: object, what: str) -> Path:
+    """``given`` as a path; ``what`` is how the message calls what it should name.
+
+    Raises:
+        CheckpointError: If it is none, or empty.
+    """
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    if not isinstance(path, str):
         raise CheckpointError(
-            f"part={part!r} chooses among the state dicts of one torch file, and {path} is {found}; leave part= out, "
-            "or name the file."
+            f"{what} is named by text or a pathlib.Path, found a {type(given).__name__}; give the name of a file or a "
+            "folder."
         )
+    if not path:
+        raise CheckpointError(f"{what} was to be found, and its name is empty; give a file or a folder.")
+    return Path(path)
 
 
 def weights_in(folder: Path) -> Path | None:
@@ -118,7 +159,7 @@ def weights_in(folder: Path) -> Path | None:
 
 def _open_folder(folder: Path) -> Checkpoint:
     if (folder / "config.json").is_file():
-        refuse_quantised_configuration(folder / "config.json", read_json(folder / "config.json"))
+        _refuse_quantised_configuration(folder / "config.json", read_json(folder / "config.json"))
     adapter = read_adapter(folder) if (folder / CONFIGURATION).is_file() else None
     weights = weights_in(folder)
     if weights is None:
@@ -129,27 +170,49 @@ def _open_folder(folder: Path) -> Checkpoint:
     return _checkpoint(folder, "adapter" if adapter else kind, [source], folder, adapter)
 
 
-def _open_file(path: Path, part: str | None) -> Checkpoint:
-    source, kind = _source(path, part)
-    return _checkpoint(path, kind, [source])
-
-
 def _checkpoint(
     path: Path, kind: str, sources: list[Source], folder: Path | None = None, adapter: Adapter | None = None
 ) -> Checkpoint:
-    places, ties, metadata = gathered(path, sources)
-    refuse_quantised_names(path, places)
-    if len(sources) == 1:
-        only = sources[0]
-        return Checkpoint(path, kind, places, ties, metadata, folder, adapter, only.part, only.prefix, only.left_out)
-    return Checkpoint(path, kind, places, ties, metadata, folder, adapter)
+    places, ties, metadata = gather(path, sources)
+    _refuse_quantised_names(path, places)
+    entries = {name: source.entries[name] for name, source in places.items()}
+    checkpoint = Checkpoint(path, kind, places, entries, ties, metadata, folder, adapter)
+    if len(sources) > 1:
+        return checkpoint
+    return replace(checkpoint, part=sources[0].part, prefix=sources[0].prefix, left_out=sources[0].left_out)
+
+
+def gather(path: Path, sources: list[Source]) -> tuple[dict[str, Source], dict[str, str], dict[str, str]]:
+    """The tensors, ties and notes of several files, as a checkpoint wants them.
+
+    Raises:
+        CheckpointError: If two files hold the same tensor, or a tied name stands for nothing.
+    """
+    places: dict[str, Source] = {}
+    for source in sources:
+        twice = [name for name in source.entries if name in places]
+        if twice:
+            raise CheckpointError(
+                f"{path} has {listed(twice)} twice, in {places[twice[0]].path.name} and in {source.path.name}; "
+                "remove the files that do not belong to it, or save it again."
+            )
+        places |= dict.fromkeys(source.entries, source)
+    ties = {name: stored for source in sources for name, stored in source.ties.items()}
+    lost = [name for name, stored in ties.items() if stored not in places or name in places]
+    if lost:
+        raise CheckpointError(
+            f"{path} says that {listed(lost)} is tied to {ties[lost[0]]}, which does not fit the tensors it holds; "
+            "save it again with the program that wrote it."
+        )
+    return places, ties, {key: value for source in sources for key, value in source.metadata.items()}
 
 
 def _source(path: Path, part: str | None) -> tuple[Source, str]:
     head = head_of(path)
-    refuse_quantised_file(path, head)
+    _refuse_quantised_file(path, head)
     if path.suffix == ".safetensors" or head[8:9] == b"{":
-        _refuse_part(path, part, "a safetensors file")
+        if part is not None:
+            raise _no_parts(path, part, "a safetensors file")
         return open_safetensors(path), "safetensors"
     if head.startswith((b"PK", b"\x80")):
         from interbasin.checkpoints.torch_files import open_torch  # with torch, which others do without
@@ -182,7 +245,7 @@ def _shards(index: Path) -> list[Source]:
             "download what is missing."
         )
     sources = [_source(index.parent / name, None)[0] for name in files]
-    gathered(index, sources)
+    gather(index, sources)
     for name, source in zip(files, sources, strict=True):
         held, promised = {*source.entries, *source.ties}, {key for key, file in weight_map.items() if file == name}
         if promised - held:
@@ -212,7 +275,7 @@ def _no_weights(folder: Path, adapter: Adapter | None) -> CheckpointError:
     for one in files:
         if one.suffix == ".gguf":
             try:
-                refuse_quantised_file(one, b"GGUF")
+                _refuse_quantised_file(one, b"GGUF")
             except CheckpointError as error:
                 return error
         if one.suffix in FOREIGN:
@@ -225,3 +288,54 @@ def _no_weights(folder: Path, adapter: Adapter | None) -> CheckpointError:
     return CheckpointError(
         f"{folder} holds no weights: expected one of {expected}, found {found}; give the folder they were saved to."
     )
+
+
+# ---------------------------------------------------------------------- quantised weights
+
+
+def _refuse_quantised_configuration(path: Path, configuration: Mapping[str, Any]) -> None:
+    """Refuse a ``config.json`` that tells of quantised weights.
+
+    Raises:
+        CheckpointError: If it does; names the method.
+    """
+    settings = configuration.get("quantization_config")
+    if settings is None:
+        return
+    settings = settings if isinstance(settings, dict) else {}
+    method = str(settings.get("quant_method") or "")
+    if not method and any(key.startswith(("load_in_", "_load_in_", "bnb_")) for key in settings):
+        method = "bitsandbytes"
+    named = PRETTY.get(method.lower(), method) or "a method it does not name"
+    raise CheckpointError(
+        f"{path} says that the weights are quantised with {named}, which cannot be carried; {ADVICE}."
+    )
+
+
+def _refuse_quantised_names(path: Path, names: Iterable[str]) -> None:
+    """Refuse tensors whose names only a quantised network has.
+
+    Raises:
+        CheckpointError: If there are any; names the method and a tensor.
+    """
+    names = list(names)
+    for method, pattern in NAMES.items():
+        found = next((name for name in names if re.search(pattern, name)), None)
+        # GPTQ and AWQ call the codes themselves qweight; without them the other names could be anyone's.
+        if found and (method not in ("GPTQ", "AWQ") or any(name.endswith(".qweight") for name in names)):
+            raise CheckpointError(
+                f"{path} is quantised with {method} (it holds {found}), which cannot be carried; {ADVICE}."
+            )
+
+
+def _refuse_quantised_file(path: Path, head: bytes) -> None:
+    """Refuse a file that begins like one of llama.cpp's.
+
+    Raises:
+        CheckpointError: If it does.
+    """
+    if head.startswith(GGUF):
+        raise CheckpointError(
+            f"{path} is a GGUF file of llama.cpp, whose weights are quantised or laid out for it alone; give the "
+            "network it was made from, or load it with transformers (from_pretrained(folder, gguf_file=name)) and save."
+        )

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
 
-from interbasin.checkpoints.checkpoint import Entry
+from interbasin.checkpoints.checkpoint import Entry, head_of, stamp_of
 from interbasin.checkpoints.dtypes import KINDS
-from interbasin.checkpoints.faults import cut_short, damaged, head_of, kind_of, stamp_of
+from interbasin.checkpoints.faults import cut_short, damaged, kind_of
 from interbasin.errors import CheckpointError
 
 if TYPE_CHECKING:

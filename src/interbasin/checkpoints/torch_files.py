@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from interbasin.checkpoints.checkpoint import Entry, reader_of
-from interbasin.checkpoints.faults import damaged, head_of, kind_of, listed, stamp_of
+from interbasin.checkpoints.checkpoint import Entry, head_of, reader_of, stamp_of
+from interbasin.checkpoints.faults import damaged, kind_of, listed
 from interbasin.checkpoints.in_memory import bytes_in, entry_of, identity
 from interbasin.errors import CheckpointError, UnknownNameError
 

@@ -18,9 +18,8 @@ import numpy as np
 from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
 from interbasin.checkpoints.companions import companions, copy_companions
 from interbasin.checkpoints.dtypes import CODES
-from interbasin.checkpoints.faults import path_of
 from interbasin.checkpoints.lora import CONFIGURATION, write_base
-from interbasin.checkpoints.open import INDEX, open_checkpoint, weights_in
+from interbasin.checkpoints.open import INDEX, open_checkpoint, path_of, weights_in
 from interbasin.checkpoints.safetensors_files import MARK, mark_of
 from interbasin.errors import CheckpointError, DataError, FileError
 from interbasin.storage import FORMAT_PREFIX, as_path, new_file, new_folder, write_document
@@ -199,7 +198,7 @@ def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> I
     ties = {name: other for name, other in tensors.ties.items() if name not in stored}
     pending: dict[str, Entry] = {}
     size = 0
-    for name, entry in _in_file_order({name: tensors.entry(name) for name in tensors if name not in ties}).items():
+    for name, entry in {name: tensors.entry(name) for name in tensors if name not in ties}.items():
         if entry.kind not in CODES:
             raise DataError(f"{name} is of {entry.kind}, which a safetensors file cannot hold; convert it first.")
         if limit is not None and pending and size + entry.nbytes > limit:
@@ -208,11 +207,6 @@ def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> I
         pending[name] = entry
         size += entry.nbytes
     yield Shard(pending, tensors.chunks, ties)
-
-
-def _in_file_order(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Tensors of longer numbers first, so that all lie aligned."""
-    return dict(sorted(entries.items(), key=lambda item: -item[1].itemsize))
 
 
 def _write_shards(
@@ -225,12 +219,13 @@ def _write_shards(
     listener: Listener | None = None,
 ) -> int:
     """Write every shard to a file, and give the files their names once it is known how many they are."""
-    files: list[list[str]] = []
+    files: dict[Path, list[str]] = {}
     total = 0
     for shard in shards:
+        part = folder / f"part-{len(files):05}"
         mark = {"format": FORMAT, "version": VERSION, "copied": list(copied), "ties": dict(shard.ties)}
         try:
-            _write_file(folder / _part(len(files)), shard, {**notes, MARK: json.dumps(mark)}, listener)
+            _write_file(part, shard, {**notes, MARK: json.dumps(mark)}, listener)
         except OSError as error:
             if isinstance(error, FileError):
                 raise
@@ -238,16 +233,15 @@ def _write_shards(
                 f"Could not write {destination}: {error.strerror or error}; is there room on the disk and leave to "
                 "write there?"
             ) from error
-        files.append(list(shard.entries))
+        files[part] = list(shard.entries)
         total += sum(entry.nbytes for entry in shard.entries.values())
-    if len(files) == 1:
-        os.replace(folder / _part(0), folder / f"{stem}.safetensors")
-        return 1
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(files):
-        file = f"{stem}-{number + 1:05}-of-{len(files):05}.safetensors"
-        os.replace(folder / _part(number), folder / file)
-        weight_map |= dict.fromkeys(names, file)
+    for number, (part, names) in enumerate(files.items(), 1):
+        name = f"{stem}.safetensors" if len(files) == 1 else f"{stem}-{number:05}-of-{len(files):05}.safetensors"
+        os.replace(part, folder / name)
+        weight_map |= dict.fromkeys(names, name)
+    if len(files) == 1:
+        return 1
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     write_document(folder / f"{stem}.safetensors{INDEX}", index)
     return len(files)
@@ -255,7 +249,8 @@ def _write_shards(
 
 def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Listener | None) -> None:
     """Write one file: a header that says what is in it, then the numbers."""
-    entries = _in_file_order(shard.entries)
+    # Tensors of longer numbers first, so that all lie aligned.
+    entries = dict(sorted(shard.entries.items(), key=lambda item: -item[1].itemsize))
     header: dict[str, Any] = {"__metadata__": dict(notes)}
     end = 0
     for name, entry in entries.items():
@@ -284,10 +279,6 @@ def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Li
         file.flush()
         if listener is not None:
             listener(path, size)
-
-
-def _part(number: int) -> str:
-    return f"part-{number:05}"
 
 
 # ---------------------------------------------------------------------- what was asked

@@ -107,7 +107,7 @@ def merge(
       interbasin merge a.safetensors b.safetensors -o merged.safetensors --dtype bfloat16 --json
     """
     words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    shares = _numbers(weights)
+    shares = numbers(weights, "--weights")
     if (data is None) is not (reset is None):
         raise typer.BadParameter("--data and --reset go together: on what, and on how many batches.")
     if not 1e-9 <= shard < math.inf:
@@ -147,19 +147,8 @@ def merge(
     usable = None if output.suffix == ".safetensors" else model_in(models[0], str(output))
     summary = {**made.summary(), **({"use": {"model": usable}} if usable else {})}
     words.result(summary, lambda console: _show(console, made, usable))
-    for remark in made.remarks:
-        words.remark(remark)
-
-
-def _numbers(text: str | None) -> list[float] | None:
-    if text is None:
-        return None
-    try:
-        return [float(weight) for weight in text.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"takes numbers with commas between them, as 1,0.5,0.5, and got {text!r}.", param_hint="--weights"
-        ) from error
+    for note in made.notes:
+        words.remark(note)
 
 
 def _show(console: Console, made: MergeResult, usable: str | None) -> None:

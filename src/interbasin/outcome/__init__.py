@@ -2,10 +2,17 @@
 the job made, and plots. It is filled under a temporary name and renamed: it is there whole, or not at all.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from interbasin._lazy import lazy_names
 from interbasin.outcome.hashes import Digest, InputFiles
 from interbasin.outcome.outcome import Artefact, Outcome
-from interbasin.outcome.result import Result, Stages, Stopwatch
 from interbasin.outcome.writing import Draft, new_outcome, refuse_outcome_in_the_way
+
+if TYPE_CHECKING:
+    from interbasin.outcome.result import Result, Stages, Stopwatch
 
 __all__ = [
     "Artefact",
@@ -19,3 +26,6 @@ __all__ = [
     "new_outcome",
     "refuse_outcome_in_the_way",
 ]
+
+# A result holds measures, and those take torch, which a merge from disk to disk does without.
+__getattr__, __dir__ = lazy_names(__name__, (), dict.fromkeys(("Result", "Stages", "Stopwatch"), f"{__name__}.result"))

@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from interbasin.checkpoints.faults import stamp_of
+from interbasin.checkpoints.checkpoint import stamp_of
 from interbasin.errors import FileError, InterbasinError
 
 __all__ = ["Digest", "Following", "InputFiles", "digest_of", "files_of"]

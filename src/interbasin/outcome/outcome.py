@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias
 
-from interbasin.errors import FileError, UnknownNameError
+from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.outcome.hashes import Digest, InputFiles, digest_of
-from interbasin.outcome.numbers import from_json, to_json
 from interbasin.storage import read_document
 from interbasin.text import plural
 
@@ -19,7 +20,20 @@ if TYPE_CHECKING:  # jobs that need no torch write outcomes too, and torch takes
     from interbasin.checkpoints import Checkpoint
     from interbasin.wiring import Alignment
 
-__all__ = ["DOCUMENT", "FORMAT", "REPORT", "VERSION", "Artefact", "Cell", "Kind", "Outcome", "is_our_outcome"]
+__all__ = [
+    "DOCUMENT",
+    "FORMAT",
+    "REPORT",
+    "VERSION",
+    "Artefact",
+    "Cell",
+    "Kind",
+    "Outcome",
+    "checked_number",
+    "is_our_outcome",
+    "plain",
+    "to_json",
+]
 
 DOCUMENT, REPORT = "outcome.json", "report.html"
 FORMAT, VERSION = "outcome", 1
@@ -27,6 +41,8 @@ FORMAT, VERSION = "outcome", 1
 Kind: TypeAlias = Literal["checkpoint", "alignment", "plot", "table", "text", "file"]
 KINDS: tuple[Kind, ...] = ("checkpoint", "alignment", "plot", "table", "text", "file")
 Cell: TypeAlias = "float | str"
+# As JavaScript and Python both read them: Number("Infinity"), float("Infinity").
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True)
@@ -221,6 +237,76 @@ def is_our_outcome(folder: Path) -> bool:
         return False
     inside = list(folder.rglob("*"))
     return all(not one.is_symlink() and (one.is_dir() or one.relative_to(folder).as_posix() in known) for one in inside)
+
+
+# ---------------------------------------------------------------------- numbers as JSON and back, exactly
+# JSON has no word for NaN and infinity, so they are written as text.
+
+
+def checked_number(value: object, what: str) -> float:
+    """``value`` as a plain number: a number, or a tensor or array that holds one. Counts stay whole numbers.
+
+    Raises:
+        DataError: if it is anything else; ``what`` names it.
+    """
+    # Text would pass for a number ("1.5"), and a truth value for one that was measured.
+    if isinstance(value, SupportsFloat) and not isinstance(value, bool | str):
+        try:
+            number = float(value)
+            return int(value) if isinstance(value, Integral) else number
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # a tensor of many, or too large for a float
+            pass
+    raise DataError(f"{what} is one real number, found {value!r:.80}; leave out what was not measured.")
+
+
+def to_json(value: float) -> float | str:
+    """A number as JSON has it.
+
+    Example:
+        >>> to_json(0.5), to_json(float("-inf"))
+        (0.5, '-Infinity')
+    """
+    if math.isnan(value):
+        return "NaN"
+    return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def from_json(value: object) -> float:
+    """The number that `to_json` wrote.
+
+    Raises:
+        ValueError: if it did not write this.
+    """
+    if isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{value!r:.80} is no number")
+
+
+def plain(value: Any, what: str) -> Any:
+    """``value`` in JSON's own types, as it will be read again; paths become text.
+
+    Raises:
+        DataError: if it has no such form; ``what`` says where it stands.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Mapping):
+        wrong = [key for key in value if not isinstance(key, str)]
+        if wrong:
+            raise DataError(f"{what} has the key {wrong[0]!r:.80}, and keys are text; name it in words.")
+        return {key: plain(one, f"{what}.{key}") for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one, f"{what}[{place}]") for place, one in enumerate(value)]
+    if isinstance(value, int):
+        return int(value)
+    if hasattr(value, "__fspath__"):
+        return str(value)
+    number = checked_number(value, f"{what} (if it is neither text, list nor mapping)")
+    if not math.isfinite(number):
+        raise DataError(f"{what} is {number}, which JSON cannot hold; give a finite number, or None for no limit.")
+    return number
 
 
 # ---------------------------------------------------------------------- reading with suspicion

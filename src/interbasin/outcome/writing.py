@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
 from interbasin.outcome.hashes import Digest, Following, InputFiles, digest_of, files_of
-from interbasin.outcome.numbers import checked_number, plain, to_json
 from interbasin.outcome.outcome import (
     DOCUMENT,
     FORMAT,
@@ -29,7 +28,10 @@ from interbasin.outcome.outcome import (
     Cell,
     Kind,
     Outcome,
+    checked_number,
     is_our_outcome,
+    plain,
+    to_json,
 )
 from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
 from interbasin.storage.stale import claimed, sweep
@@ -99,7 +101,7 @@ def new_outcome(
             draft.add_input(name, given)
         yield draft
         draft._finish()
-    draft._outcome = Outcome.load(folder)
+    draft._is_written = True
 
 
 class Draft:
@@ -123,20 +125,20 @@ class Draft:
         self._job, self._request, self._seed = job, request, seed
         self._inputs: dict[str, InputFiles] = {}
         self._artefacts: dict[str, Artefact] = {}
-        self._outcome: Outcome | None = None
+        self._is_written = False
         self._started = datetime.now(UTC) - timedelta(seconds=elapsed)
         self._clock = time.perf_counter() - elapsed
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome as it was written, once the block has ended.
+        """The outcome as it was written, read again from its folder, once the block has ended.
 
         Raises:
             FileError: if it has not ended yet.
         """
-        if self._outcome is None:
+        if not self._is_written:
             raise FileError(f"The outcome in {self._destination} is not written yet; leave the with block first.")
-        return self._outcome
+        return Outcome.load(self._destination)
 
     @contextlib.contextmanager
     def timed(self, what: str) -> Iterator[None]:

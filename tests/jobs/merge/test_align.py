@@ -89,7 +89,7 @@ def test_what_cannot_be_aligned_is_refused_and_nothing_written(on_disk, tmp_path
 
 def test_maps_that_change_the_function_are_told(on_disk):
     exact = ib.merge(list(on_disk), align="permutation-weights", output="exact")
-    assert exact.remarks == ("All models were brought into the coordinates of the first by permutation-weights.",)
+    assert exact.notes == ("All models were brought into the coordinates of the first by permutation-weights.",)
     turned = ib.merge(list(on_disk), align="procrustes-weights", output="turned")
-    assert any("by procrustes-weights; its maps are approximate" in remark for remark in turned.remarks)
-    assert any("approximate" in warning for warning in Outcome.load("turned").warnings)
+    assert any("by procrustes-weights; its maps are approximate" in note for note in turned.notes)
+    assert any("approximate" in warning for warning in Outcome.load("turned").notes)

@@ -70,8 +70,8 @@ def test_networks_on_disk_come_out_as_modules_do(on_disk, output):
     for name, tensor in wanted.items():
         torch.testing.assert_close(found[name], tensor)
     assert made.request["reset"] == "3 batches"
-    assert any("estimated anew, on 3 batches" in remark for remark in made.remarks)
-    assert not any("merged like weights" in remark for remark in made.remarks)
+    assert any("estimated anew, on 3 batches" in note for note in made.notes)
+    assert not any("merged like weights" in note for note in made.notes)
     if output == "merged":
         card = Path("merged/README.md").read_text("utf-8")
         assert "estimated on 3 batches" in card and "--reset BATCHES" in card
@@ -88,11 +88,11 @@ def test_statistics_are_reset_after_alignment_and_in_another_dtype(on_disk):
 
 def test_statistics_that_are_merged_like_weights_are_told_of(on_disk):
     made = ib.merge(on_disk, output="merged")
-    (remark,) = made.remarks
-    assert remark.startswith("1.running_mean, 1.running_var are running statistics") and "--reset 20" in remark
-    assert remark in Path("merged/README.md").read_text("utf-8")
-    assert Outcome.load("merged").warnings == made.remarks
-    assert ib.merge([on_disk[0], on_disk[0]], output="same").remarks == ()
+    (note,) = made.notes
+    assert note.startswith("1.running_mean, 1.running_var are running statistics") and "--reset 20" in note
+    assert note in Path("merged/README.md").read_text("utf-8")
+    assert Outcome.load("merged").notes == made.notes
+    assert ib.merge([on_disk[0], on_disk[0]], output="same").notes == ()
 
 
 def test_what_cannot_be_reset_is_refused_and_nothing_written(on_disk, tmp_path):

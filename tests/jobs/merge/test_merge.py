@@ -69,4 +69,4 @@ def test_defaults_are_filled_in():
 
 
 def test_weights_of_an_average_may_extrapolate():
-    assert resolve("average", 2, base=False, weights=[3, -1]).weights == (1.5, -0.5)
+    assert resolve("average", 2, base=False, weights=[3, -1]).options["weights"] == (1.5, -0.5)

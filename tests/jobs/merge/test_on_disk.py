@@ -142,7 +142,7 @@ def test_mixed_dtypes_and_counts_are_kept(tmp_path):
     first, found = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "out"))
     assert {name: value.dtype for name, value in found.items()} == {name: value.dtype for name, value in first.items()}
     assert found["count"].item() == 0 and torch.equal(found["positions"], torch.arange(5))
-    assert made.remarks == ("count holds no real numbers and differs; it was taken from one model.",)
+    assert made.notes == ("count holds no real numbers and differs; it was taken from one model.",)
 
 
 def test_files_are_merged_into_a_file(tmp_path):
@@ -240,20 +240,20 @@ def test_opposite_tensors_under_slerp_are_told(tmp_path):
     one = saved(tmp_path / "one", values)
     two = saved(tmp_path / "two", values | {"norm.weight": -values["norm.weight"]})
     made = merge([one, two], "slerp", output=tmp_path / "out")
-    assert len(made.remarks) == 1 and made.remarks[0].startswith("norm.weight point opposite ways")
+    assert len(made.notes) == 1 and made.notes[0].startswith("norm.weight point opposite ways")
     assert made.metrics["tensors_unchanged"] == 5
-    assert Outcome.load(tmp_path / "out").warnings == made.remarks
-    assert made.remarks[0] in (tmp_path / "out/README.md").read_text()
+    assert Outcome.load(tmp_path / "out").notes == made.notes
+    assert made.notes[0] in (tmp_path / "out/README.md").read_text()
 
 
 def test_configurations_and_tokenizers_that_differ_are_told(pair, tmp_path):
     other = saved(tmp_path / "other", tensors(3), rope_theta=5e5, transformers_version="9")
     mine = saved(tmp_path / "mine", tensors(4), rope_theta=1e4)
     (other / "tokenizer.json").write_text('{"version": "2.0"}')
-    remarks = merge([mine, other], output=tmp_path / "out").remarks
-    assert len(remarks) == 2
-    assert "differ in rope_theta; the merged network has the first one's" in remarks[0]
-    assert "tokenizers" in remarks[1]
+    notes = merge([mine, other], output=tmp_path / "out").notes
+    assert len(notes) == 2
+    assert "differ in rope_theta; the merged network has the first one's" in notes[0]
+    assert "tokenizers" in notes[1]
 
 
 # What is refused, with nothing written

@@ -27,7 +27,7 @@ def model_card(
     request: Mapping[str, Any],
     inputs: Sequence[InputFiles],
     metrics: Mapping[str, Any],
-    remarks: Sequence[str],
+    notes: Sequence[str],
     folder: Path,
 ) -> str:
     """A README.md for the merged network. Folders are called by their own names, without where they lay.
@@ -38,19 +38,20 @@ def model_card(
         request: What was asked; see `MergeResult`.
         inputs: The models and, if there is one, the base behind them.
         metrics: How many tensors and parameters it has.
-        remarks: Sentences that a user of the network should know.
+        notes: Sentences that a user of the network should know.
         folder: Where it is.
     """
     method, count = recipe.method, len(request["models"])
     names = [_hub_name(one) or Path(one.path or one.given).name or one.given for one in inputs]
-    shares = [*(f"{weight:.6g}" for weight in recipe.weights), ""]
+    t = recipe.options.get("t", 0.0)
+    shares = [*(f"{weight:.6g}" for weight in recipe.options.get("weights", (1 - t, t))), ""]
     shown = [name.replace("|", "\\|") for name in (*names[:count], *(f"{name} (the base)" for name in names[count:]))]
     lines = "\n".join(
         f"| {name} | {share} | `{one.sha256 or 'unknown'}` |"
         for name, share, one in zip(shown, shares, inputs, strict=False)
     )
     options = "".join(f"- {name}: {value:.6g}\n" for name, value in recipe.options.items() if name != "weights")
-    notes = "".join(f"\n{remark}\n" for remark in remarks)
+    paragraphs = "".join(f"\n{note}\n" for note in notes)
     versions = f"interbasin {__version__}, Python {platform.python_version()}, NumPy {version('numpy')}"
     size = f"{plural(metrics['parameters'], 'number')} in {plural(metrics['tensors'], 'tensor')}"
     done = "Nothing was trained, and nothing was measured"
@@ -73,7 +74,7 @@ this page has every file's.
 {options}- size: {size}, {request["dtype"] or "in the dtypes of the first model"}
 
 {method.paper}.
-{notes}
+{paragraphs}
 Made again by:
 
 ```sh

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -92,15 +92,19 @@ class MergedTensors(LazyTensors):
         self._networks, self._recipe, self._progress = networks, recipe, progress
         first = networks[0][1]
         self.ties = first.ties
-        self.entries = {name: _entry_in(kind, entry) for name, entry in first.entries.items()}
+        self.entries = dict(first.entries)
+        if kind is not None:
+            for name, entry in first.entries.items():
+                if entry.kind in STORED and not entry.kind.startswith("complex"):
+                    self.entries[name] = Entry(kind, entry.shape, KINDS[CODES[kind]][1])
         self.unchanged = self._done = 0
         self.replaced: Mapping[str, Array] = {}
-        self._remarks: dict[str, list[str]] = {}
+        self._notes: dict[str, list[str]] = {}
 
     @property
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Sentences that a user of the network should know, about the tensors that are done."""
-        return [f"{listed(names)} {what}." for what, names in self._remarks.items()]
+        return [f"{listed(names)} {what}." for what, names in self._notes.items()]
 
     def chunks(self, name: str) -> Iterator[Array]:
         """The merged tensor in pieces; a piece is good until the next is asked for.
@@ -130,15 +134,15 @@ class MergedTensors(LazyTensors):
                 Operand(tensors.entry(name), files.enter_context(tensors.reading(name)))
                 for _, tensors in self._networks
             ]
-            has_base = self._recipe.method.needs_base
-            tensor = Operands(operands[:-1], operands[-1]) if has_base else Operands(operands)
+            tensor = Operands(operands, self._recipe.method.needs_base)
+            combine = self._recipe.method.function(tensor, **self._recipe.options)
             networks = [network for network, _ in self._networks]
-            yield from _merge_tensor(name, tensor, self._recipe.plan(tensor), self.entries[name].kind, networks)
+            yield from _merge_tensor(name, tensor, combine, self.entries[name].kind, networks)
         self.unchanged += not tensor.changed
         if tensor.changed and name.rpartition(".")[2] in RUNNING:
-            self._remarks.setdefault(MERGED_LIKE_WEIGHTS, []).append(name)
-        for remark in tensor.remarks:
-            self._remarks.setdefault(remark, []).append(name)
+            self._notes.setdefault(MERGED_LIKE_WEIGHTS, []).append(name)
+        for note in tensor.notes:
+            self._notes.setdefault(note, []).append(name)
 
     def _count(self, name: str) -> Array:
         """A tensor without real numbers, such as positions or a counter."""
@@ -146,15 +150,8 @@ class MergedTensors(LazyTensors):
         alike = [tensors.bytes_of(name) for _, tensors in self._networks if tensors.entry(name).kind == kind]
         nearer = self._networks[self._recipe.nearer_model][1]
         if any(not np.array_equal(other, alike[0]) for other in alike[1:]):
-            self._remarks.setdefault(COUNTS_DIFFER, []).append(name)
+            self._notes.setdefault(COUNTS_DIFFER, []).append(name)
         return nearer.bytes_of(name) if nearer.entry(name).kind == kind else alike[0]
-
-
-def _entry_in(kind: str | None, entry: Entry) -> Entry:
-    """A tensor as it will be stored, where a dtype was asked for."""
-    if kind is None or entry.kind not in STORED or entry.kind.startswith("complex"):
-        return entry
-    return Entry(kind, entry.shape, KINDS[CODES[kind]][1])
 
 
 def _require_same_ties(networks: Sequence[tuple[str, LazyTensors]]) -> None:
@@ -208,45 +205,42 @@ class Chunk:
     models: Sequence[Array]
     base: Array | None = None
 
-    def updates(self) -> list[Array]:
-        """What every model adds to the base, in new memory."""
+    def updates(self) -> Iterator[Array]:
+        """What every model adds to the base, in new memory; one after the other, while it is in the cache."""
         assert self.base is not None
-        return [model - self.base for model in self.models]
+        for model in self.models:
+            yield model - self.base
 
 
 # What a method makes of a chunk. They come in order, each once, without those that are the same in all networks.
 Combine: TypeAlias = Callable[[Chunk], Array]
 
 
-@dataclass(eq=False)
 class Operands:
     """A tensor of every model, and of the base: what a method of merging is given.
 
+    Args:
+        operands: The tensors, in the order in which the networks were given.
+        has_base: Whether the last is that of the base.
+
     Attributes:
-        models: In the order in which the networks were given.
-        base: Of the network that they were all made from; None for methods without one.
-        remarks: What a method met in this tensor that a user of the result should know; ends a sentence that begins
+        models: Those of the models.
+        base: That of the network that they were all made from; None for methods without one.
+        length: How many numbers it has.
+        precision: The precision to calculate in: that of the widest, but float32 at least.
+        notes: What a method met in this tensor that a user of the result should know; ends a sentence that begins
             with the names of such tensors.
         changed: Whether anything in it differs between the networks, as far as it was merged.
     """
 
-    models: Sequence[Operand]
-    base: Operand | None = None
-    remarks: list[str] = field(default_factory=list)
-    changed: bool = False
-
-    @property
-    def all(self) -> list[Operand]:
-        """The models and, if there is one, the base behind them."""
-        return [*self.models, *([] if self.base is None else [self.base])]
-
-    @property
-    def precision(self) -> Precision:
-        """The precision to calculate in: that of the widest, but float32 at least."""
-        return np.float64 if any(STORED[operand.kind] is np.float64 for operand in self.all) else np.float32
-
-    def __len__(self) -> int:
-        return self.models[0].length
+    def __init__(self, operands: Sequence[Operand], has_base: bool) -> None:
+        self.operands, self.length = operands, operands[0].length
+        self.models = operands[:-1] if has_base else operands
+        self.base = operands[-1] if has_base else None
+        wide = any(STORED[operand.kind] is np.float64 for operand in operands)
+        self.precision: Precision = np.float64 if wide else np.float32
+        self.notes: list[str] = []
+        self.changed = False
 
 
 def _merge_tensor(name: str, tensor: Operands, combine: Combine, kind: str, networks: Sequence[str]) -> Iterator[Array]:
@@ -265,9 +259,9 @@ def _merge_tensor(name: str, tensor: Operands, combine: Combine, kind: str, netw
     Raises:
         DataError: if a number comes out that is not finite, or that the dtype cannot hold.
     """
-    operands, precision = tensor.all, tensor.precision
+    operands, precision = tensor.operands, tensor.precision
     first, alike = operands[0].kind, len({operand.kind for operand in operands}) == 1
-    for part in slices(len(tensor)):
+    for part in slices(tensor.length):
         stored = [operand.take(part) for operand in operands]
         if not (alike and _all_the_same(stored)):
             wide = [widen(numbers, operand.kind, precision) for numbers, operand in zip(stored, operands, strict=True)]
@@ -351,7 +345,7 @@ def _all_the_same(stored: Sequence[Array]) -> bool:
 
 
 def _cannot_hold(name: str, tensor: Operands, kind: str, networks: Sequence[str]) -> DataError:
-    for network, operand in zip(networks, tensor.all, strict=True):
+    for network, operand in zip(networks, tensor.operands, strict=True):
         for part in slices(operand.length):
             values = operand.wide(part, tensor.precision)
             largest = LARGEST[operand.kind]

@@ -42,7 +42,7 @@ def slerp(tensor: Operands, *, t: float) -> Combine:
     """
     cosine = _cosine_between(tensor)
     if cosine < -PARALLEL:
-        tensor.remarks.append(OPPOSITE)
+        tensor.notes.append(OPPOSITE)
     return average(tensor, weights=shares_on_arc(cosine, t))
 
 
@@ -57,7 +57,7 @@ def task_arithmetic(tensor: Operands, *, weights: Sequence[float], scale: float)
     total = WeightedSum([scale * weight for weight in weights])
 
     def combine(chunk: Chunk) -> Array:
-        merged = total(chunk.updates())
+        merged = total([*chunk.updates()])
         merged += chunk.base
         return merged
 
@@ -68,7 +68,7 @@ def _cosine_between(tensor: Operands) -> float:
     """The cosine of the angle between the two tensors; 1 if one is zero."""
     a, b = tensor.models
     in_a = in_b = in_both = 0.0
-    for part in slices(len(tensor)):
+    for part in slices(tensor.length):
         x, y = a.wide(part, tensor.precision), b.wide(part, tensor.precision)
         in_a, in_b, in_both = in_a + _dot(x, x), in_b + _dot(y, y), in_both + _dot(x, y)
     lengths = math.sqrt(in_a) * math.sqrt(in_b)
@@ -205,16 +205,6 @@ class Recipe:
 
     method: Method
     options: Mapping[str, Any]
-
-    def plan(self, tensor: Operands) -> Combine:
-        """What to do with every chunk of a tensor."""
-        return self.method.function(tensor, **self.options)
-
-    @property
-    def weights(self) -> Sequence[float]:
-        """The share of every model."""
-        t = self.options.get("t")
-        return self.options["weights"] if t is None else (1 - t, t)
 
     @property
     def nearer_model(self) -> int:

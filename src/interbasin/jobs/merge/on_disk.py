@@ -12,20 +12,36 @@ from pathlib import Path
 from typing import Any
 
 from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors
+from interbasin.checkpoints.faults import listed, read_json
 from interbasin.checkpoints.open import open_checkpoint
 from interbasin.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
-from interbasin.errors import CheckpointError, DataError, FileError
+from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.jobs.merge.card import model_card
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
-from interbasin.jobs.merge.model_config import compare_configurations, note_dtype
 from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import Following, files_of
-from interbasin.storage import as_path, refuse_file_in_the_way
+from interbasin.storage import as_path, refuse_file_in_the_way, write_document
 
 __all__ = ["MergeResult", "merge_on_disk", "open_model"]
 
 CARD = "README.md"
+CONFIGURATION = "config.json"
+# Settings that change nothing in what a network computes.
+BESIDES = {
+    "_name_or_path",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "_commit_hash",
+    "finetuning_task",
+    "id2label",
+    "label2id",
+    "task_specific_params",
+}
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
 @dataclass(frozen=True)
@@ -37,7 +53,7 @@ class MergeResult:
         method: How it was merged.
         request: What was asked, defaults filled in.
         metrics: ``tensors`` and ``parameters``, ``tensors_unchanged`` (the same in all networks), ``bytes``, ``files``.
-        remarks: Sentences that a user of the network should know.
+        notes: Sentences that a user of the network should know.
         seconds: How long it took.
     """
 
@@ -45,12 +61,12 @@ class MergeResult:
     method: str
     request: Mapping[str, Any]
     metrics: Mapping[str, float]
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
     seconds: float
 
     def summary(self) -> dict[str, Any]:
         """All of it, fit for JSON."""
-        fields = {**vars(self), "output": str(self.path), "remarks": list(self.remarks), "metrics": dict(self.metrics)}
+        fields = {**vars(self), "output": str(self.path), "notes": list(self.notes), "metrics": dict(self.metrics)}
         del fields["path"]
         return fields
 
@@ -103,7 +119,7 @@ def merge_on_disk(
     target, checkpoints = as_path(output), [open_model(model) for model in models]
     # All that can be refused is, before anything is read or written.
     _refuse_in_the_way(target, checkpoints, force)
-    remarks = compare_configurations([one.folder for one in checkpoints if one.folder is not None])
+    notes = _compare_configurations([one.folder for one in checkpoints if one.folder is not None])
     request = _request(recipe, checkpoints, kind)
     tensors: list[LazyTensors] = [*checkpoints]
     if align is not None:
@@ -111,7 +127,7 @@ def merge_on_disk(
 
         tensors, sentence = align_checkpoints(models, checkpoints, *align)
         request["align"] = align[0]
-        remarks.append(sentence)
+        notes.append(sentence)
     networks = [(checkpoint.label, network) for checkpoint, network in zip(checkpoints, tensors, strict=True)]
     merged = MergedTensors(networks, recipe, kind, progress)
     if reset is not None:
@@ -120,7 +136,7 @@ def merge_on_disk(
         merged.replaced, request["reset"] = reset_on_disk(
             models[0], checkpoints[0], reset, MergedTensors(networks, recipe), merged.entries
         )
-        remarks.append(
+        notes.append(
             f"The running statistics of batch norms were estimated anew, on {request['reset']}: they are those of the "
             "merged network."
         )
@@ -129,13 +145,13 @@ def merge_on_disk(
         write_checkpoint(target, merged, metadata={"merge": note}, force=force)
         metrics = _metrics(merged, 1)
     else:
-        metrics = _write_folder(target, merged, checkpoints, remarks, request, recipe, max_shard_bytes, force, started)
+        metrics = _write_folder(target, merged, checkpoints, notes, request, recipe, max_shard_bytes, force, started)
     return MergeResult(
         target,
         recipe.method.name,
         request,
         metrics,
-        (*remarks, *merged.remarks),
+        (*notes, *merged.notes),
         time.perf_counter() - started,
     )
 
@@ -144,7 +160,7 @@ def _write_folder(
     target: Path,
     merged: MergedTensors,
     checkpoints: Sequence[Checkpoint],
-    remarks: Sequence[str],
+    notes: Sequence[str],
     request: Mapping[str, Any],
     recipe: Recipe,
     max_shard_bytes: int,
@@ -175,9 +191,9 @@ def _write_folder(
                 listener=following.reached,
             )
             if request["dtype"] is not None:
-                note_dtype(folder, request["dtype"])
+                _note_dtype(folder, request["dtype"])
         draft.metrics |= _metrics(merged, count)
-        draft.notes += [*remarks, *merged.remarks]
+        draft.notes += [*notes, *merged.notes]
         files = [one.result() for one in hashes]
         draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.notes, folder))
         return draft.metrics
@@ -214,3 +230,51 @@ def _refuse_in_the_way(target: Path, checkpoints: Sequence[Checkpoint], force: b
         refuse_file_in_the_way(target, force=force, ours=is_our_file)
     else:
         refuse_outcome_in_the_way(target, force=force)
+
+
+# ---------------------------------------------------------------------- configurations and tokenizers
+
+
+def _compare_configurations(folders: Sequence[Path]) -> list[str]:
+    """What a reader of the result should know of the configurations and tokenizers in these folders.
+
+    Raises:
+        WiringError: if they are of different architectures, though their tensors are called the same.
+    """
+    configured = [
+        (folder, read_json(folder / CONFIGURATION)) for folder in folders if (folder / CONFIGURATION).is_file()
+    ]
+    notes = []
+    for folder, settings in configured[1:]:
+        first, expected = configured[0]
+        if settings.get("model_type") != expected.get("model_type"):
+            raise WiringError(
+                f"{first} is of the architecture {expected.get('model_type')} and {folder} of "
+                f"{settings.get('model_type')}, which compute differently though their tensors are alike; if they may "
+                "be merged, give the weights' files themselves, for which no configuration is read."
+            )
+        # A setting that is left out stands for a default that is not known here.
+        shared = sorted((expected.keys() & settings.keys()) - BESIDES)
+        differing = [key for key in shared if json.dumps(expected[key]) != json.dumps(settings[key])]
+        if differing:
+            notes.append(
+                f"The configurations of {first} and {folder} differ in {listed(differing)}; the merged network has the "
+                "first one's."
+            )
+    for folder in folders[1:]:
+        if any(_bytes(folder / name) != _bytes(folders[0] / name) for name in VOCABULARIES):
+            notes.append(f"The tokenizers of {folders[0]} and {folder} differ; the merged network has the first one's.")
+    return notes
+
+
+def _note_dtype(folder: Path, kind: str) -> None:
+    """Have the configuration in ``folder`` say which dtype the weights beside it are in; loaders go by that."""
+    path = folder / CONFIGURATION
+    if path.is_file():
+        settings = read_json(path)
+        keys = [key for key in ("dtype", "torch_dtype") if key in settings] or ["torch_dtype"]
+        write_document(path, settings | dict.fromkeys(keys, kind))
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
