@@ -492,6 +492,7 @@ def interpolate(t: object = 0.5, path: str = "lerp", *, a: object = None, b: obj
     ("resetting a name", lambda: public.reset_batch_norm("model", [the.batch]), WiringError, "str"),
     ("repairing on data that end", lambda: repair(data=iter([the.batch])), DataError, "more than once"),
     ("repairing on no data", lambda: repair(data=[]), DataError, "no batch"),
+    ("repairing a name", lambda: public.repair("model", the.mlp, the.mlp, 0.5, [the.batch]), WiringError, "str"),
     ("repairing at NaN", lambda: repair(t=math.nan), DataError, "nan"),
     ("repairing at true", lambda: repair(t=True), DataError, "True"),
     ("repairing on NaN", lambda: repair(data=[the.batch * math.nan]), DataError, "'0'"),

@@ -187,7 +187,7 @@ def repair(
         raise DataError(
             f"Asked to repair a network at {t!r} between two; give a number, 0 for the first, 1 for the other."
         )
-    if has_batch_norm(model):
+    if isinstance(model, nn.Module) and has_batch_norm(model):
         return reset_batch_norm(model, data, batch_size=batch_size, progress=progress)
     refuse_once_only(data, "REPAIR")
     work = for_evaluation(model)
