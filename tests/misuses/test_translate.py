@@ -89,6 +89,12 @@ def fit(x: Any = None, y: Any = ..., /, card: Any = None, **options: Any) -> Tra
         "source",
     ),
     (
+        "figures of a constant target",
+        lambda: public.fit_translation(Translator(method="ridge"), the.x, torch.ones(30, 4)),
+        DataError,
+        "target",
+    ),
+    (
         "the evaluation of cosines",
         lambda: public.evaluate_translation(fit(method="relative"), the.x, the.y),
         FitError,
