@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import interbasin as ib
 from interbasin.batch_norm import Spread, has_batch_norm, repair, reset_batch_norm
-from interbasin.errors import DataError, ShapeError, WiringError
 
 # Sums of some hundred products in float64.
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -137,16 +136,8 @@ def test_half_precision_keeps_its_dtype():
     torch.testing.assert_close(made[0].running_mean.float(), torch.full((3,), 2.0), atol=0.4, rtol=0)
 
 
-def test_bad_data_are_refused():
-    with pytest.raises(DataError, match="no batch at all, so activations have no statistics"):
-        reset_batch_norm(convolutions(), [])
-    with pytest.raises(DataError, match="Batch norm '5' was given a single row"):
-        reset_batch_norm(convolutions(), [images(count=1)])
-    with pytest.raises(DataError, match="What batch norm '1' was given is NaN or infinite"):
-        reset_batch_norm(convolutions(), [images() * math.nan])
+def test_data_that_are_not_finite_are_taken_where_that_is_asked_for():
     assert reset_batch_norm(convolutions(), [images() * math.nan], finite=False)[1].running_mean.isnan().all()
-    with pytest.raises(DataError, match="Batch 0: Sequential was called with"):
-        reset_batch_norm(convolutions(), [torch.zeros(2, 5).double()])
 
 
 # ---------------------------------------------------------------------- REPAIR
@@ -250,20 +241,3 @@ def test_a_channel_that_does_not_vary_is_shifted_and_not_scaled():
     made = repair(model, a, b, 0.5, [gaussian(0, 9, 2)])
     assert torch.isfinite(made[0].weight).all()
     torch.testing.assert_close(made[0].bias[0], a[0].bias[0] + 1, **CLOSE)
-
-
-def test_what_cannot_be_repaired_is_refused():
-    a, b, x = plain(0), plain(1), images()
-    model = ib.interpolate(a, b, 0.5)
-    with pytest.raises(DataError, match="REPAIR reads the data more than once, found a generator"):
-        repair(model, a, b, 0.5, (x for _ in range(1)))
-    with pytest.raises(DataError, match="no batch at all"):
-        repair(model, a, b, 0.5, [])
-    with pytest.raises(DataError, match="Asked to repair a network at nan between two"):
-        repair(model, a, b, math.nan, [x])
-    with pytest.raises(DataError, match=r"What layer '0' of Sequential gives is NaN"):
-        repair(model, a, b, 0.5, [x * math.nan])
-    with pytest.raises(WiringError, match="has no layer '0'"):
-        repair(model, a, nn.Sequential(), 0.5, [x])
-    with pytest.raises(ShapeError, match=r"The weight of '0' has shape \(4, 2, 3, 3\)"):
-        repair(model, a, nn.Sequential(nn.Conv2d(2, 5, 3)), 0.5, [x])

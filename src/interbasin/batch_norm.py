@@ -186,7 +186,7 @@ def repair(
         raise DataError(
             f"Asked to repair a network at {t!r} between two; give a number, 0 for the first, 1 for the other."
         )
-    if has_batch_norm(model):
+    if isinstance(model, nn.Module) and has_batch_norm(model):
         return reset_batch_norm(model, data, batch_size=batch_size, progress=progress)
     require_reiterable(data, "REPAIR")
     work = copy_for_evaluation(model)

@@ -11,7 +11,6 @@ from tests.laws.strategies import SEEDS, orthonormal, well_conditioned
 from torch import nn
 
 import interbasin as ib
-from interbasin.errors import DataError, UnknownNameError
 from interbasin.evaluate import alignment_error
 from interbasin.wiring.alignment import whole_map
 
@@ -93,13 +92,3 @@ def test_networks_in_training_mode_are_measured_in_evaluation_mode():
     carried = ib.carry(model, alignment)
     found = alignment_error(model.train(), carried.train(), alignment, labelled())
     assert found["alignment_error_relative.0"] < 1e-12 and model.training
-
-
-def test_bad_requests_are_refused():
-    source, alignment = aligned(0)
-    with pytest.raises(DataError, match="no batch at all"):
-        alignment_error(source, mlp(1), alignment, [])
-    with pytest.raises(UnknownNameError, match="no space named 'fc'"):
-        alignment_error(source, mlp(1), alignment, labelled(), spaces=["fc"])
-    with pytest.raises(DataError, match="no space of the alignment stands anywhere whole"):
-        alignment_error(source, mlp(1), ib.Alignment(alignment.wiring, {}), labelled())

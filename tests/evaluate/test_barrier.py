@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.evaluate.examples import assert_unchanged, cnn, labelled, mlp, plainly, state, whole
 from tests.laws.strategies import SEEDS
-from torch import nn
 
 import interbasin as ib
-from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.errors import UnknownNameError
 from interbasin.evaluate import barrier
 
 GRIDS = st.integers(2, 9)
@@ -129,28 +128,3 @@ def test_progress_counts_points_and_ends():
     a, b = mlp(0), mlp(1)
     barrier(a, b, labelled(), points=3, ends=(mlp(2), b), progress=told.append)
     assert told == [1, 2, 3, 4, 5]
-
-
-def test_bad_requests_are_refused():
-    a, b, data = mlp(0), mlp(1), labelled()
-    for points in (1, 0, -3, 2.5, "3", True):
-        with pytest.raises(DataError, match=r"Asked for a barrier over .* points; give a whole number of at least two"):
-            barrier(a, b, data, points=points)
-    with pytest.raises(UnknownNameError, match="no path named 'arc'"):
-        barrier(a, b, data, path="arc")
-    with pytest.raises(DataError, match="A barrier reads the data more than once, found a generator"):
-        barrier(a, b, (one for one in data))
-    with pytest.raises(DataError, match="A barrier with reset= reads the data more than once"):
-        barrier(a, b, data, reset=iter(data))
-    with pytest.raises(DataError, match="no batch at all"):
-        barrier(a, b, [])
-    with pytest.raises(DataError, match="Batch 0 has no labels"):
-        barrier(a, b, [x for x, _ in data])
-    with pytest.raises(ShapeError, match=r"0\.weight has shape"):
-        barrier(a, mlp(1, hidden=7), data)
-    with pytest.raises(WiringError, match="only in one of them"):
-        barrier(a, nn.Sequential(nn.Linear(5, 6)), data)
-    with pytest.raises(WiringError, match="The ends of the chord are a pair of networks"):
-        barrier(a, b, data, ends=a)
-    with pytest.raises(WiringError, match="The ends of the chord are a pair of networks"):
-        barrier(a, b, data, ends=(a,))

@@ -13,7 +13,6 @@ from tests.evaluate.examples import labelled, mlp, plainly, wiring
 from tests.laws.strategies import SEEDS, orthonormal
 
 import interbasin as ib
-from interbasin.errors import DataError, UnknownNameError, WiringError
 from interbasin.evaluate import cycle, cycle_errors, distance
 
 
@@ -109,19 +108,3 @@ def test_a_meaning_can_be_chosen_and_without_data_there_is_no_loss():
     found = cycle(a, b, align, kinds=("compose",))
     assert {name.split(".")[0] for name in found.metrics} == {"cycle_error", "cycle_error_relative"}
     assert [(x is a, y is b) for x, y in calls] == [(True, True), (False, False)] and calls[1] == (b, a)
-
-
-def test_bad_requests_are_refused():
-    a, b = mlp(0), mlp(1)
-    with pytest.raises(UnknownNameError, match=r"no kind of cycle .* named 'there'"):
-        cycle(a, b, moved(0), kinds=["there"])
-    with pytest.raises(UnknownNameError, match="in a list of them"):
-        cycle(a, b, moved(0), kinds="return")
-    with pytest.raises(DataError, match="Cycle consistency reads the data more than once"):
-        cycle(a, b, moved(0), iter(labelled()))
-    with pytest.raises(DataError, match="align is a function of a source and a target, found a str"):
-        cycle(a, b, "permutation-weights")
-    with pytest.raises(WiringError, match=r"its \.model should be a Module, found NoneType"):
-        cycle(a, b, lambda source, target: None)
-    with pytest.raises(WiringError, match=r"its \.alignment should be an Alignment, found a dict there"):
-        cycle(a, b, lambda source, target: SimpleNamespace(model=source, alignment={}))

@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 import interbasin as ib
-from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.evaluate import distance
 
 
@@ -52,14 +51,3 @@ def test_mappings_and_halves_will_do():
     assert found == pytest.approx(float(distance(a, b)))
     zeros = {"w": torch.zeros(3)}
     assert set(distance(zeros, zeros).metrics) == {"distance"}
-
-
-def test_networks_that_have_no_distance_are_refused():
-    with pytest.raises(WiringError, match=r"the parameter '0\.bias' is only in one of them"):
-        distance(mlp(), nn.Sequential(nn.Linear(5, 6, bias=False)))
-    with pytest.raises(ShapeError, match=r"0\.weight has shape \(6, 5\) in one network and \(7, 5\) in the other"):
-        distance(mlp(), mlp(hidden=7))
-    with pytest.raises(WiringError, match="Asked for the distance of a list"):
-        distance([], mlp())
-    with pytest.raises(DataError, match="without any parameter"):
-        distance(nn.ReLU(), nn.ReLU())

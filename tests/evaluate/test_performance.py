@@ -15,7 +15,6 @@ from tests.laws.strategies import SEEDS
 from torch import Tensor, nn
 
 import interbasin as ib
-from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.evaluate import accuracy, loss, performance
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
@@ -113,8 +112,6 @@ def test_labels_that_do_not_count_have_no_weight():
     data = [(logits, labels), (logits, torch.full((4,), -100)), (logits, torch.tensor([0, 1, 2, 0]))]
     wanted = float(F.cross_entropy(torch.cat([logits] * 3), torch.cat([one for _, one in data])))
     assert loss(Dense(), data) == pytest.approx(wanted, rel=1e-5)
-    with pytest.raises(DataError, match="No label counts in any batch"):
-        loss(Dense(), data[1:2])
 
 
 # ---------------------------------------------------------------------- language models
@@ -149,41 +146,6 @@ def test_labels_that_were_shifted_already_are_taken_as_they_are():
 
 
 # ---------------------------------------------------------------------- refusals
-
-
-def test_what_cannot_be_scored_is_refused_and_the_batch_named():
-    model, data = mlp(), labelled()
-    x, y = data[0]
-    with pytest.raises(DataError, match="no batch at all, so there is nothing to evaluate on"):
-        loss(model, [])
-    with pytest.raises(DataError, match="Batch 1 has no labels, and cross-entropy needs them"):
-        loss(model, [data[0], x])
-    with pytest.raises(DataError, match="has no labels"):
-        accuracy(model, x)
-    with pytest.raises(
-        DataError, match=r"cross-entropy takes classes, integers in a tensor, found labels of torch\.float"
-    ):
-        loss(model, [(x, x[:, :3])])
-    with pytest.raises(DataError, match="found labels of list"):
-        loss(model, [(x, y.tolist())])
-    with pytest.raises(ShapeError, match=r"labels of shape \(6,\) do not go with logits of shape \(7, 3\)"):
-        loss(model, [(x, y[:6])])
-    with pytest.raises(DataError, match="Batch 0 has the label 3, but the network tells 3 classes apart"):
-        loss(model, [(x, y * 0 + 3)])
-    with pytest.raises(DataError, match="Batch 0: Sequential was called with"):
-        loss(model, [(x[:, :2], y)])
-    with pytest.raises(DataError, match="The loss is a function of what the network gives and the labels, found a str"):
-        loss(model, data, "mse")
-    with pytest.raises(DataError, match="the loss was called with the outputs and the labels and failed"):
-        loss(model, data, lambda outputs: 1.0)
-    with pytest.raises(DataError, match="the loss was called with the outputs alone and failed"):
-        loss(model, [x], F.cross_entropy)
-    with pytest.raises(DataError, match="without a floating-point tensor, so there are no logits"):
-        loss(nn.Flatten(), [(torch.ones(3, 2, dtype=torch.long), torch.zeros(3, dtype=torch.long))])
-    with pytest.raises(WiringError, match="Asked to evaluate a dict"):
-        loss({}, data)
-    with pytest.raises(DataError, match="found one dict; put a single batch into a list"):
-        loss(model, {"x": x})
 
 
 def test_the_helpers_are_public():

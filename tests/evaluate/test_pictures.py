@@ -12,7 +12,7 @@ from tests.evaluate.examples import assert_unchanged, cnn, labelled, mlp, state,
 from tests.laws.strategies import SEEDS
 from torch import Tensor
 
-from interbasin.errors import DataError, ShapeError, WiringError
+from interbasin.errors import ShapeError
 from interbasin.evaluate import cka, pca
 
 
@@ -82,24 +82,6 @@ def test_rows_that_do_not_vary_lie_in_the_middle():
     found = pca({"net": model}, labelled(), ["0"])["0"]
     assert found.explained == (0.0, 0.0)
     torch.testing.assert_close(found.coordinates["net"], torch.zeros(20, 2).double())
-
-
-def test_pictures_that_cannot_be_made_are_refused():
-    data = labelled()
-    with pytest.raises(DataError, match="PCA reads the data more than once"):
-        pca({"net": mlp()}, iter(data))
-    with pytest.raises(DataError, match=r"The networks are given by name.* found Sequential"):
-        pca(mlp(), data)
-    with pytest.raises(DataError, match="found none; name at least one"):
-        pca({}, data)
-    with pytest.raises(DataError, match="Asked for the coordinates of 0 samples"):
-        pca({"net": mlp()}, data, samples=0)
-    with pytest.raises(DataError, match="no batch at all"):
-        pca({"net": mlp()}, [])
-    with pytest.raises(WiringError, match=r"it knows '0\.weight' in shape \(6, 5\), and the network has \(7, 5\)"):
-        pca({"net": mlp(), "wide": mlp(hidden=7)}, data, ["0"])
-    with pytest.raises(DataError, match="CKA without wirings= reads the data more than once"):
-        cka(mlp(), mlp(), iter(data))
 
 
 def plain_cka(x: np.ndarray, y: np.ndarray) -> float:

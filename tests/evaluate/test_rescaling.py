@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.evaluate import norms, rescaled
 
 
@@ -77,39 +76,6 @@ def test_a_module_that_gives_a_tuple_has_its_first_tensor_rescaled() -> None:
     assert len(found.performances[0]) == 1
 
 
-@pytest.mark.parametrize(
-    ("modules", "factors", "error", "words"),
-    [
-        ("9", [1.0], UnknownNameError, "no module named '9'"),
-        ("0", [], DataError, "finite numbers, one at least"),
-        ("0", [float("nan")], DataError, "finite numbers"),
-    ],
-)
-def test_bad_requests_are_named(modules: str, factors: list[float], error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        rescaled(network(), data(), modules, factors)
-
-
-def test_modules_that_cannot_be_rescaled_are_named() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.classes, self.spare, self.head = Classes(), nn.Linear(3, 3), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.classes(x)
-            return self.head(x)
-
-    class Classes(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.argmax(1)
-
-    with pytest.raises(DataError, match="spare is not called"):
-        rescaled(Odd().eval(), data(), "spare", [1.0])
-    with pytest.raises(DataError, match="gives is no tensor of rows"):
-        rescaled(Odd().eval(), data(), "classes", [1.0])
-
-
 def test_norms_are_told() -> None:
     rows = torch.diag(torch.arange(1.0, 6.0))
     found = norms(rows, bins=4)
@@ -118,5 +84,3 @@ def test_norms_are_told() -> None:
     assert found.counts == (1, 1, 1, 2) and found.edges == (1, 2, 3, 4, 5)
     assert norms(rows + 100, centered=True).mean == pytest.approx(norms(rows, centered=True).mean)
     assert norms(torch.ones(4, 2)).deviation == pytest.approx(0)
-    with pytest.raises(ShapeError, match=r"must be .rows, width."):
-        norms(torch.ones(3))

@@ -12,7 +12,7 @@ from tests.evaluate.examples import assert_unchanged, labelled, mlp, plainly, st
 from tests.laws.strategies import SEEDS, orthonormal
 
 import interbasin as ib
-from interbasin.errors import DataError, WiringError
+from interbasin.errors import WiringError
 from interbasin.evaluate import self_change
 from interbasin.evaluate.self_change import round_off
 
@@ -66,8 +66,3 @@ def test_without_classes_there_is_no_accuracy():
     data = [x for x, _ in labelled()]
     found = self_change(mlp(0), mlp(1), data, lambda outputs: outputs.square().mean())
     assert set(found.metrics) == {"delta_loss_self"}
-
-
-def test_data_that_can_be_read_once_are_refused():
-    with pytest.raises(DataError, match="The residual alignment error reads the data more than once"):
-        self_change(mlp(0), mlp(1), iter(labelled()))

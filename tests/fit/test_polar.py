@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError
 from interbasin.fit import gram
 from interbasin.fit.polar import Polar, polar
 
@@ -440,42 +439,3 @@ def test_an_eigendecomposition_that_does_not_converge_gives_way_to_the_svd(monke
 def test_with_no_tolerance_every_direction_that_is_not_exactly_nothing_counts(path: str) -> None:
     matrix = spectrum(300, 340, falling(60, 10), torch.float64)
     assert polar(matrix, path=path, rank_tolerance=0.0).rank == 300
-
-
-# --- messages ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (0, 3), (3, 0), (0, 3, 3)])
-def test_what_is_not_a_matrix_is_refused_with_its_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError) as caught:
-        polar(torch.zeros(shape))
-    assert str(shape) in str(caught.value)
-    assert "Give it two axes" in str(caught.value)
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
-def test_entries_without_real_fractions_are_refused_with_their_dtype(dtype: torch.dtype) -> None:
-    with pytest.raises(DataError, match=rf"real.*{dtype}.*[Cc]onvert it"):
-        polar(torch.ones(2, 2, dtype=dtype))
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4)])
-def test_entries_that_are_not_finite_are_counted_and_refused(value: float, shape: tuple[int, ...]) -> None:
-    matrix = torch.ones(shape)
-    matrix[..., 1, 1] = value
-    with pytest.raises(DataError, match=rf"{math.prod(shape[:-2])} of the {matrix.numel()} .* Remove the rows"):
-        polar(matrix)
-
-
-@pytest.mark.parametrize("tolerance", [-0.1, 1.0, math.nan])
-def test_a_tolerance_that_is_none_is_refused_with_its_value(tolerance: float) -> None:
-    with pytest.raises(DataError, match=rf"\[0, 1\).*{tolerance}.*Leave it out"):
-        polar(torch.eye(2), rank_tolerance=tolerance)
-
-
-def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match=r"no path named 'qr'.*qdwh"):
-        polar(torch.eye(2), path="qr")  # type: ignore[arg-type]
-    with pytest.raises(InterbasinError, match=r"named 'fill'.*complete"):
-        polar(torch.eye(2), unobserved="fill")  # type: ignore[arg-type]

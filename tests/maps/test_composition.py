@@ -1,43 +1,11 @@
-"""Maps that cannot follow one another. That the ones that can do so rightly is a law."""
+"""The kind of a composition. That compositions do what they should is a law."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from tests.test_storage import case, refused
 
-from interbasin.errors import MapError, ShapeError
-from interbasin.maps import Affine, Blocks, Identity, Linear, Orthogonal, Permutation, SignedPermutation, compose
-
-WIDE, TALL = Linear(torch.ones(2, 3)), Linear(torch.ones(3, 2))
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "words"),
-    [
-        case("matrices", lambda: WIDE @ WIDE, ShapeError, "Linear(2 <- 3)", "width 2", "width 3", "does f first"),
-        case("identities", lambda: Identity(2) @ Identity(3), ShapeError, "Identity(2 <- 2)", "Identity(3 <- 3)"),
-        case("permutations", lambda: Permutation([1, 0]) @ Permutation([0]), ShapeError, "width 1", "width 2"),
-        case("signs", lambda: SignedPermutation([0], [1]) @ Permutation([1, 0]), ShapeError, "width 2", "width 1"),
-        case("affine", lambda: Affine(torch.eye(2), [0.0, 0.0]) @ TALL, ShapeError, "width 3", "width 2"),
-        case("blocks", lambda: Blocks([Identity(2)]) @ Blocks([Identity(3)]), ShapeError, "width 3", "width 2"),
-        case("a tensor", lambda: Identity(2) @ torch.eye(2), MapError, "right side of @", "Tensor"),
-        case("an array", lambda: Identity(2) @ np.eye(2), MapError, "right side of @", "ndarray"),
-        case("nothing", lambda: Identity(2) @ None, MapError, "NoneType"),
-        case("a number first", lambda: compose(Identity(2), 3), MapError, "int"),
-        case("a number last", lambda: compose(3, Identity(2)), MapError, "int"),
-        case("a tensor last", lambda: compose(torch.eye(2), Identity(2)), MapError, "Tensor"),
-    ],
-)
-def test_what_cannot_follow_is_refused(make, error, words):
-    refused(make, error, words)
-
-
-def test_a_tensor_does_not_multiply_a_map():
-    with pytest.raises(TypeError):
-        torch.eye(2) @ Identity(2)
-
+from interbasin.maps import Affine, Blocks, Identity, Linear, Orthogonal, Permutation, SignedPermutation
 
 TURN = Orthogonal([[0.0, -1.0], [1.0, 0.0]])
 SWAP = Permutation([1, 0])

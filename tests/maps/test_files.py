@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tests.test_storage import TOO_LONG, case, left_in, refused, retensored
+from tests.test_storage import left_in, refused, retensored
 
-from interbasin import PairedMoments, maps
+from interbasin import maps
 from interbasin.errors import FileError
 from interbasin.maps import Affine, Blocks, Identity, Linear, Map, Orthogonal, Permutation, SignedPermutation
 
@@ -160,23 +160,6 @@ def test_numbers_that_are_not_those_of_the_map_are_refused(map, changes, words, 
     folder = saved(map)
     retensor(folder, **changes)
     refused(lambda: maps.load(folder), FileError, (str(folder), *words))
-
-
-@pytest.mark.parametrize(
-    ("where", "error", "words"),
-    [
-        case("nothing", lambda folder: folder / "missing", FileError, "there is nothing there"),
-        case("a file", lambda folder: folder / "file", FileError, "it is a file"),
-        case("an empty folder", lambda folder: folder / "empty", FileError, "map.json is missing"),
-        case("the statistics of something", lambda folder: folder / "moments", FileError, "map.json is missing"),
-        case("a name that is too long", lambda folder: folder / TOO_LONG, FileError),
-    ],
-)
-def test_a_place_without_a_map_is_named(where, error, words, tmp_path):
-    (tmp_path / "file").write_text("mine", "utf-8")
-    (tmp_path / "empty").mkdir()
-    PairedMoments.of(torch.ones(2, 2), torch.ones(2, 2)).save(tmp_path / "moments")
-    refused(lambda: maps.load(where(tmp_path)), error, (str(where(tmp_path)), *words))
 
 
 def test_nothing_is_overwritten_unasked(saved, tmp_path):

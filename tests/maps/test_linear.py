@@ -1,4 +1,4 @@
-"""Matrices that lose directions. What is no matrix at all stands in test_orthogonal.py."""
+"""Matrices that lose directions."""
 
 from __future__ import annotations
 

@@ -1,70 +1,15 @@
-"""Indices and signs that make no matching, and matchings too wide to be matrices."""
+"""Matchings with gaps, and matchings too wide to be matrices."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from tests.test_storage import case, refused
 
 from interbasin import maps
-from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.maps import Permutation, SignedPermutation, permutation
 
 MILLION = 10**6
-
-
-BAD_INDICES = [
-    case("a matrix", lambda: ([[0, 1]],), ShapeError, "(1, 2)"),
-    case("a number", lambda: (0,), ShapeError, "shape ()"),
-    case("empty", lambda: (torch.zeros(0, dtype=torch.int64),), ShapeError, "(0,)"),
-    case("floats", lambda: ([0.0, 1.0],), MapError, "whole numbers", "torch.float64"),
-    case("NaN", lambda: ([float("nan")],), MapError, "whole numbers"),
-    case("booleans", lambda: ([True, False],), MapError, "whole numbers", "torch.bool"),
-    case("complex", lambda: (torch.zeros(2, dtype=torch.complex64),), DataError, "torch.complex64"),
-    case("text", lambda: ("ab",), DataError, "str"),
-    case("nothing", lambda: (None,), DataError, "NoneType"),
-    case("a unit twice", lambda: ([0, 0, 2],), MapError, "[0] more than once"),
-    case("above the source", lambda: ([0, 1, 3],), MapError, "0 to 2", "[3]", "source_width"),
-    case("below minus one", lambda: ([0, -2],), MapError, "0 to 1", "[-2]"),
-    case("above a narrower source", lambda: ([0, 1], 1), MapError, "0 to 0", "[1]"),
-    case("a huge unsigned number", lambda: (np.array([2**64 - 1, 0], dtype=np.uint64),), MapError),
-    case("a source of width zero", lambda: ([-1], 0), ShapeError, "at least 1", "0"),
-    case("a negative width", lambda: ([-1], -3), ShapeError, "at least 1", "-3"),
-    case("a width with a fraction", lambda: ([0], 2.0), ShapeError, "2.0"),
-    case("a width in words", lambda: ([0], "2"), ShapeError, "'2'"),
-    case("a width that is true", lambda: ([0], True), ShapeError, "True"),
-    case("a width beyond all numbers", lambda: ([0], 10**30), ShapeError),
-]
-
-
-@pytest.mark.parametrize(("make", "error", "words"), BAD_INDICES)
-def test_an_index_that_matches_nothing_is_refused(make, error, words):
-    refused(lambda: Permutation(*make()), error, words)
-
-
-@pytest.mark.parametrize(("make", "error", "words"), BAD_INDICES)
-def test_a_signed_permutation_refuses_the_same_indices(make, error, words):
-    index, *width = make()
-    refused(lambda: SignedPermutation(index, [1, 1], *width), error, words)
-
-
-@pytest.mark.parametrize(
-    ("sign", "error", "words"),
-    [
-        case("too few", [1], ShapeError, "2 target units", "(1,)"),
-        case("too many", [1, 1, 1], ShapeError, "(3,)"),
-        case("a matrix", [[1, 1]], ShapeError, "(1, 2)"),
-        case("zero", [1, 0], MapError, "+1 or -1"),
-        case("two", [1, 2], MapError, "+1 or -1", "Linear"),
-        case("a fraction", [1.0, 0.5], MapError, "+1 or -1"),
-        case("NaN", [1.0, float("nan")], MapError, "+1 or -1"),
-        case("text", "+-", DataError, "str"),
-        case("nothing", None, DataError, "NoneType"),
-    ],
-)
-def test_signs_that_are_none_are_refused(sign, error, words):
-    refused(lambda: SignedPermutation([1, 0], sign), error, words)
 
 
 def test_signs_may_be_written_as_floats():

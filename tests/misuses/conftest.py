@@ -18,6 +18,7 @@ def empty_folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def inside(empty_folder, monkeypatch):
     monkeypatch.chdir(empty_folder)
+    monkeypatch.delenv("INTERBASIN_DOWNLOADS", raising=False)
     yield
     for path in empty_folder.iterdir():  # what a row that failed left behind is no fault of the next
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.misuses.table import misuses, public, the
 
 import interbasin as ib
-from interbasin.errors import FileError
+from interbasin.errors import FileError, InterbasinError
 from interbasin.outcome import Outcome
 
 # What is saved, the function that loads it, and the stem of its two files.
@@ -101,6 +106,39 @@ NUMBERS: dict[str, Callable[[bytes], Any]] = {
 )
 def test_what_was_saved_and_then_damaged_is_refused(misuse):
     misuse.check()
+
+
+@pytest.mark.parametrize("kind", SAVED)
+def test_a_document_with_any_entry_wrong_loads_or_is_refused(kind, tmp_path):
+    saved, load, stem = SAVED[kind]
+    shutil.copytree(saved(), tmp_path / "saved")
+    path = tmp_path / "saved" / f"{stem}.json"
+    document = json.loads(path.read_text("utf-8"))
+    for place in places(document):
+        for value in (..., 3):
+            path.write_text(json.dumps(replaced(document, place, value)), "utf-8")
+            with contextlib.suppress(InterbasinError):
+                load(tmp_path / "saved")
+
+
+def places(document: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every entry of a document and of what it holds; of a list the first."""
+    entries = document.items() if isinstance(document, dict) else enumerate(document[:1])
+    for key, value in entries:
+        yield (*above, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*above, key))
+
+
+def replaced(document: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """The document with another value at that place; an ellipsis takes the entry away."""
+    changed = copy.deepcopy(document)
+    holder = functools.reduce(lambda part, key: part[key], place[:-1], changed)
+    if value is ...:
+        del holder[place[-1]]
+    else:
+        holder[place[-1]] = value
+    return changed
 
 
 def without_table() -> Path:

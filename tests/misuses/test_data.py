@@ -75,6 +75,7 @@ def image(width: int = 4) -> bytes:
     ("data without a name", lambda: read(""), FileError, "digits"),
     ("data of an impossible name", lambda: read("a\0b"), FileError, "digits"),
     ("data of a name that is too long", lambda: read(TOO_LONG), FileError, "too long"),
+    ("nothing for data", lambda: read(None), TypeError, "NoneType"),
     ("data in another format", lambda: read("x.csv", "1"), FileError, "x.csv"),
     ("an empty file", lambda: read("x.npy", b""), FileError, "empty"),
     ("a damaged array", lambda: read("x.npy", b"\x93NUMPYxx"), FileError, "x.npy"),

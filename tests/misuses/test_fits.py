@@ -140,13 +140,11 @@ def test_a_bad_option_or_name_is_refused(misuse):
     misuse.check()
 
 
-TALL = [[1.0], [0.0]]
+TALL, WIDE = [[1.0], [0.0]], [[1.0, 0.0]]
 
 
-def descend(answer: object, start: object = TALL, **options: object) -> fit.Fit:
-    return fit.stiefel(
-        objective=lambda q: answer(q) if callable(answer) else answer, start=torch.tensor(start), **options
-    )
+def descend(objective: object, start: object = TALL, **options: object) -> fit.Fit:
+    return fit.stiefel(objective=objective, start=torch.tensor(start), **options)
 
 
 @misuses(
@@ -161,22 +159,23 @@ def descend(answer: object, start: object = TALL, **options: object) -> fit.Fit:
     ("an objective without a start", lambda: fit.stiefel(objective=lambda q: (0.0, q)), FitError, "start"),
     ("a start without an objective", lambda: fit.stiefel(start=torch.tensor(TALL)), DataError, "nothing"),
     ("an objective without data for an offset", lambda: descend(lambda q: (0.0, q), affine=True), FitError, "affine"),
-    ("an objective that returns no pair", lambda: descend(lambda q: q.sum()), FitError, "Tensor"),
-    ("an objective that returns nothing", lambda: descend(None), FitError, "NoneType"),
-    ("an objective of NaN", lambda: descend(lambda q: (math.nan, q)), FitError, "value nan"),
-    ("an objective of infinity", lambda: descend(lambda q: (math.inf, q)), FitError, "value inf"),
-    ("a gradient of NaN", lambda: descend(lambda q: (1.0, q * math.nan)), FitError, "gradient"),
     *(
-        (f"a gradient that is {what}", lambda gradient=gradient: descend((0.0, gradient)), ShapeError, "(2, 1)")
-        for what, gradient in {
-            "a number": 1.0,
-            "nothing": None,
-            "text": "steep",
-            "a vector": torch.ones(2),
-            "square": torch.ones(2, 2),
-            "of three axes": torch.ones(1, 1, 1),
-            "an array": np.ones((2, 1)),
-        }.items()
+        (f"{what} on {how}", lambda answer=answer, start=start: descend(answer, start), error, word or shape)
+        for how, start, shape in (("a tall map", TALL, "(2, 1)"), ("a wide map", WIDE, "(1, 2)"))
+        for what, answer, error, word in [
+            ("an objective that returns no pair", lambda q: q.sum(), FitError, "Tensor"),
+            ("an objective that returns nothing", lambda q: None, FitError, "NoneType"),
+            ("an objective of NaN", lambda q: (math.nan, q), FitError, "value nan"),
+            ("an objective of infinity", lambda q: (math.inf, q), FitError, "value inf"),
+            ("a gradient of NaN", lambda q: (1.0, q * math.nan), FitError, "gradient"),
+            ("a gradient that is a number", lambda q: (0.0, 1.0), ShapeError, ""),
+            ("a gradient that is nothing", lambda q: (0.0, None), ShapeError, ""),
+            ("a gradient that is text", lambda q: (0.0, "steep"), ShapeError, ""),
+            ("a gradient that is a vector", lambda q: (0.0, torch.ones(2)), ShapeError, ""),
+            ("a gradient that is square", lambda q: (0.0, torch.ones(2, 2)), ShapeError, ""),
+            ("a gradient of three axes", lambda q: (0.0, torch.ones(1, 1, 1)), ShapeError, ""),
+            ("a gradient that is an array", lambda q: (0.0, np.ones((2, 1))), ShapeError, ""),
+        ]
     ),
 )
 def test_a_descent_that_cannot_be_made_is_refused(misuse):

@@ -97,6 +97,7 @@ NO_INDICES = [
     ("an offset with NaN", lambda: Affine(np.eye(2), [1.0, math.nan]), DataError, "offset"),
     ("an offset of infinities", lambda: Affine(np.eye(2), [math.inf, -math.inf]), DataError, "2 entries"),
     ("an offset too large for the map", lambda: Affine(Linear(torch.eye(2).half()), [1e6, 0.0]), DataError, "offset"),
+    ("an offset of complex numbers", lambda: Affine(np.eye(2), np.zeros(2, complex)), DataError, "complex128"),
     ("an offset of text", lambda: Affine(np.eye(2), "ab"), DataError, "str"),
     ("an offset of nothing", lambda: Affine(np.eye(2), None), DataError, "NoneType"),
     *(

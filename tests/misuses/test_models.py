@@ -81,7 +81,16 @@ def load_module(source: str) -> object:
     ("a module that leaves the program", lambda: load_module("import sys\nsys.exit(3)"), DataError, "sys.exit(3)"),
     ("a module that fails", lambda: load_module("1 / 0"), DataError, "ZeroDivisionError"),
     ("a module that lacks a package", lambda: load_module("import missing_package"), DataError, "missing_package"),
+    ("a module with null bytes", lambda: load_module("x = '\0'"), DataError, "null"),
+    (
+        "a module that imports a name of ours that is none",
+        lambda: load_module("from interbasin import rebasinn"),
+        DataError,
+        "rebasinn",
+    ),
     ("a base for what is no adapter", lambda: load(base="gpt2"), DataError, "--base"),
+    ("a base without a name", lambda: load(base=""), DataError, "--base"),
+    ("a base that is a number", lambda: load(base=3), DataError, "--base"),
     ("a seed below zero", lambda: load(seed=-1), DataError, "seed"),
     ("weights of another shape", lambda: load_weights({"0.weight": B}), CheckpointError, "0.weight"),
     ("weights without a tensor", lambda: load_weights({"0.bias": None}), CheckpointError, "0.bias"),
@@ -118,7 +127,21 @@ def load_module(source: str) -> object:
     ("inputs that are a list of text", lambda: load(inputs=the.file("x.pt", ["a"])), DataError, "x.pt"),
     *(
         (f"inputs of the shape {shape!r}", lambda shape=shape: load(input_shape=shape), DataError, "shape")
-        for shape in [(), (0, 3), (1.5,), ("a",), (-1, 3), 3, "3,4", (True, 3), (2, None), (2**40, 2**40)]
+        for shape in [
+            (),
+            (0, 3),
+            (1.5,),
+            ("a",),
+            (-1, 3),
+            3,
+            "3,4",
+            (True, 3),
+            (2, None),
+            np.array([2, 3]),
+            (99_999_999_999, 6),
+            (10**30,),
+            (2**40, 2**40),
+        ]
     ),
 )
 def test_what_means_no_network_is_refused(misuse):

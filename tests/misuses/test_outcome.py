@@ -66,6 +66,7 @@ def tabulate(columns: Any, name: str = "t") -> None:
     ("an outcome into the current folder", lambda: write(folder=".", force=True), FileError, "current"),
     ("an outcome into nothing", lambda: write(folder=None), FileError, "NoneType"),
     ("an outcome that is not there", lambda: Outcome.load("nowhere"), FileError, "nowhere"),
+    ("nothing for an outcome", lambda: Outcome.load(None), TypeError, "NoneType"),
     ("an outcome that is a file", lambda: Outcome.load(the.letter), FileError, "file"),
     ("an outcome that is a map", lambda: Outcome.load(the.saved_map), FileError, "outcome.json"),
     (

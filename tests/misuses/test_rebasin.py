@@ -33,6 +33,13 @@ def adapted() -> nn.Module:
     return network
 
 
+def wrapped() -> nn.Module:
+    network = nn.Module()
+    network.base_model = nn.Module()
+    network.base_model.model = make_mlp()
+    return network
+
+
 def convolutions(kernel: int) -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 6, kernel, padding=kernel // 2), nn.ReLU(), nn.Conv2d(6, 2, 1)).eval()
 
@@ -76,6 +83,8 @@ def with_tanh() -> nn.Module:
     ("a target with ties", lambda: rebasin(tied(False), tied(True), torch.arange(9)[None]), WiringError, "head.weight"),
     ("a source with an adapter", lambda: rebasin(adapted()), WiringError, "lora_A"),
     ("a target with an adapter", lambda: rebasin(target=adapted()), WiringError, "lora_A"),
+    ("a source that PEFT wraps", lambda: rebasin(wrapped()), WiringError, "base_model"),
+    ("a target that PEFT wraps", lambda: rebasin(target=wrapped()), WiringError, "base_model"),
     ("a target that is folded", lambda: rebasin(the.prenorm, the.folded), WiringError, "stay_in_class=False"),
     ("a source that is folded", lambda: rebasin(the.folded, the.prenorm), WiringError, "stay_in_class=False"),
     (

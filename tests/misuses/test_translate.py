@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from sklearn.exceptions import NotFittedError
 from tests.misuses.table import misuses, public, the
 from tests.test_storage import TOO_LONG
 from torch import nn
@@ -30,6 +31,9 @@ def fit(x: Any = None, y: Any = ..., /, card: Any = None, **options: Any) -> Tra
     ("an unknown criterion", lambda: fit(method="auto", criterion="recall"), UnknownNameError, "retrieval"),
     ("a delta above one", lambda: fit(delta=1.5), FitError, "delta"),
     ("a delta in words", lambda: fit(delta="a"), FitError, "delta"),
+    ("no delta", lambda: fit(delta=None), FitError, "delta"),
+    ("no omega", lambda: fit(omega=None), FitError, "omega"),
+    ("no whitening", lambda: fit(whitening=None), FitError, "whitening"),
     ("an omega of zero", lambda: fit(omega=0), FitError, "omega"),
     ("an omega that is true", lambda: fit(omega=True), FitError, "omega"),
     ("a strength below zero", lambda: fit(strength=-1.0), FitError, "strength"),
@@ -57,6 +61,7 @@ def fit(x: Any = None, y: Any = ..., /, card: Any = None, **options: Any) -> Tra
     ("a card with an unknown entry", lambda: fit(card={"model": "x"}), DataError, "'model'"),
     ("a card with a number", lambda: fit(card={"source_model": 3}), DataError, "source_model"),
     ("a card with an unknown metric", lambda: fit(card={"metric": "l1"}), DataError, "cosine"),
+    ("a translator that is not fitted", lambda: Translator().transform(the.x), NotFittedError, "not fitted"),
     ("rows of the target's width", lambda: the.translator.transform(the.y[:, :3]), ShapeError, "expecting 4"),
     ("a vector to translate", lambda: the.translator.transform(the.x[0]), ShapeError, "(4,)"),
     ("NaN to translate", lambda: the.translator.transform(the.x * math.nan), DataError, "NaN"),
@@ -82,6 +87,12 @@ def fit(x: Any = None, y: Any = ..., /, card: Any = None, **options: Any) -> Tra
         lambda: public.fit_translation(Translator(method="ridge"), torch.ones(30, 4), the.y),
         DataError,
         "source",
+    ),
+    (
+        "figures of a constant target",
+        lambda: public.fit_translation(Translator(method="ridge"), the.x, torch.ones(30, 4)),
+        DataError,
+        "target",
     ),
     (
         "the evaluation of cosines",
@@ -172,6 +183,7 @@ def stitch(encoder: Any = None, translator: Any = ..., head: Any = None) -> nn.M
         ShapeError,
         "(29, 4)",
     ),
+    ("a threshold of scores in words", lambda: public.match_threshold(["a"], ["b"], 0.1), DataError, "numbers"),
     (
         "a threshold of scores that are NaN",
         lambda: public.match_threshold(the.x * math.nan, the.y, 0.1),
@@ -221,6 +233,7 @@ def audit(**changes: Any) -> object:
     ("fewer texts than queries", lambda: audit(query_texts=["a"]), DataError, "1 texts"),
     ("a curve over one pair", lambda: audit(curve=[1]), DataError, "found 1"),
     ("no methods", lambda: audit(methods=[]), DataError, "ridge"),
+    ("a mapping of no methods", lambda: audit(methods={}), DataError, "ridge"),
     ("an unknown method", lambda: audit(methods=["rigde"]), UnknownNameError, "ridge"),
     ("an unknown metric", lambda: audit(metric="cos"), UnknownNameError, "cosine"),
     ("a confidence of 95", lambda: audit(confidence=95, new_documents=the.documents[:, :3]), DataError, "95"),

@@ -53,6 +53,7 @@ def pipe() -> Path:
 @misuses(
     ("vectors that are not there", lambda: public.open_vectors("gone.npy"), FileError, "gone.npy"),
     ("vectors of a name that is too long", lambda: public.open_vectors(TOO_LONG + ".npy"), FileError, "long"),
+    ("nothing for vectors", lambda: public.open_vectors(None), TypeError, "NoneType"),
     ("vectors in a folder", lambda: public.open_vectors(the.someones_folder), FileError, "directory"),
     ("vectors in another format", lambda: opened("rows.csv", "1,2"), FileError, "'.csv'"),
     ("vectors without an ending", lambda: opened("rows", "1,2"), FileError, "extension"),

@@ -302,6 +302,26 @@ def attention_wiring() -> ib.Wiring:
     return ib.wire(the.attention, the.tokens)
 
 
+def semi(target: int, source: int) -> ib.maps.Orthogonal:
+    return ib.maps.Orthogonal(
+        torch.linalg.qr(torch.ones(target, source, dtype=torch.float64) + torch.eye(target, source)).Q
+    )
+
+
+def tied_square() -> nn.Sequential:
+    network = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False)).eval()
+    network[2].weight = network[0].weight
+    return network
+
+
+def untied_square() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4, bias=False)).eval()
+
+
+def uneven_halves() -> ib.Alignment:
+    return ib.Alignment(ib.wire(the.halves, the.batch), {"a": semi(9, 6)})
+
+
 # Files
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.models.test_from_transformers import small
 from tests.test_storage import refused
 
 from interbasin.checkpoints import open_checkpoint, write_checkpoint
-from interbasin.errors import CheckpointError, MissingExtraError
+from interbasin.errors import CheckpointError
 from interbasin.extras import import_extra
 from interbasin.models import load_model
 
@@ -77,13 +76,6 @@ def test_another_base_can_be_asked_for(folder):
     assert load_model(str(folder / "adapter"), base=str(folder / "base")).family == "llama"
 
 
-def test_an_adapter_of_nothing_or_of_itself_is_refused(folder):
-    edit(folder, base_model_name_or_path=None)
-    refused(lambda: load_model(str(folder / "adapter")), CheckpointError, ("does not say of which network", "--base"))
-    edit(folder, base_model_name_or_path=str(folder / "adapter"))
-    refused(lambda: load_model(str(folder / "adapter")), CheckpointError, ("names itself",))
-
-
 def test_an_adapter_that_does_not_fit_is_refused(folder):
     path = folder / "adapter" / "adapter_model.safetensors"
     whole = load_file(path)
@@ -104,8 +96,3 @@ def test_an_adapter_that_we_write_is_one_that_peft_loads(folder):
     loaded = load_model(str(folder / "twice")).model.state_dict()
     name = next(name for name in adapter if name.endswith("lora_A.weight"))
     assert torch.equal(loaded[name.replace("lora_A", "lora_A.default")], 2 * adapter[name])
-
-
-def test_without_peft_the_extra_is_named(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "peft", None)
-    refused(lambda: load_model(str(folder / "adapter")), MissingExtraError, ("adapter", "interbasin[hf]'"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from safetensors.torch import save_file
 from tests.checkpoints.strategies import same
 from tests.test_storage import refused
 
-from interbasin.errors import CheckpointError, DataError, MissingExtraError, UnknownNameError
+from interbasin.errors import DataError, MissingExtraError
 from interbasin.extras import import_extra
 from interbasin.models import load_model
 
@@ -44,20 +42,6 @@ def test_weights_decide_how_many_classes_and_channels_there_are(name, classes, c
         assert loaded.checkpoint is not None
 
 
-def test_weights_of_another_network_are_refused(timm, tmp_path):
-    save_file({"a": torch.ones(1)}, tmp_path / "w.safetensors")
-    words = ("lacks", f"of timm's {NAME}", "(and has a, which it does not know)")
-    refused(lambda: load_model(f"timm:{NAME}@{tmp_path / 'w.safetensors'}"), CheckpointError, words)
-    words = ("missing.pt", "there is nothing there")
-    refused(lambda: load_model(f"timm:{NAME}@{tmp_path / 'missing.pt'}"), CheckpointError, words)
-
-
-def test_a_name_that_timm_does_not_have_is_answered_with_the_nearest(timm):
-    message = refused(lambda: load_model("timm:resnet81"), UnknownNameError, ("architecture of timm", "'resnet81'"))
-    assert "resnet18" in message and message.count(",") < 6
-    refused(lambda: load_model("timm:"), UnknownNameError, ("''",))
-
-
 def test_an_architecture_that_cannot_be_made_is_named(timm, monkeypatch):
     def refuse(*arguments: object, **keywords: object) -> None:
         raise RuntimeError("needs something else")
@@ -65,11 +49,6 @@ def test_an_architecture_that_cannot_be_made_is_named(timm, monkeypatch):
     monkeypatch.setattr(timm, "create_model", refuse)
     words = (f"could not make {NAME}", "needs something else", "factory")
     refused(lambda: load_model(f"timm:{NAME}"), DataError, words)
-
-
-def test_without_timm_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    refused(lambda: load_model(f"timm:{NAME}"), MissingExtraError, (f"timm:{NAME}", "interbasin[timm]'"))
 
 
 def test_a_torchvision_that_cannot_be_mended_is_told_from_a_missing_timm(monkeypatch):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from tests.statistics.test_moments import rows, state
-from tests.test_storage import TOO_LONG, case, left_in, refused, retensored
+from tests.test_storage import case, left_in, refused, retensored
 
-from interbasin import PairedMoments, maps
+from interbasin import PairedMoments
 from interbasin.errors import FileError
 
 FILES = ["seen", "seen/moments.json", "seen/moments.safetensors"]
@@ -48,20 +48,6 @@ def test_empty_moments_come_back_empty_and_can_go_on(tmp_path):
 def test_notes_are_kept(tmp_path):
     PairedMoments.of_batches(batches(0, 1)).save(tmp_path / "seen", notes={"layer": "hidden", "part": 3})
     assert PairedMoments.load_with_notes(tmp_path / "seen")[1] == {"layer": "hidden", "part": 3}
-
-
-def test_notes_that_are_no_json_leave_nothing_behind(tmp_path):
-    with pytest.raises(FileError, match="cannot be written as JSON"):
-        PairedMoments.of_batches(batches(0, 1)).save(tmp_path / "seen", notes={"layer": torch.eye(2)})
-    assert left_in(tmp_path) == []
-
-
-@pytest.mark.parametrize("file", ["moments.safetensors", "moments.json"])
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
-def test_statistics_cut_off_anywhere_are_named(file, share, saved):
-    path = saved / file
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    refused(lambda: PairedMoments.load(saved), FileError, (str(path), "damaged or cut off"))
 
 
 def edit(folder: Path, **changes: object) -> None:
@@ -108,20 +94,6 @@ def test_sums_that_do_not_fit_together_are_refused(changes, error, words, saved)
     refused(lambda: PairedMoments.load(saved), error, (str(saved), *words))
 
 
-@pytest.mark.parametrize(
-    ("where", "error", "words"),
-    [
-        case("nothing", lambda folder: folder / "missing", FileError, "there is nothing there"),
-        case("a file", lambda folder: folder / "seen" / "moments.json", FileError, "it is a file"),
-        case("a map", lambda folder: folder / "map", FileError, "moments.json is missing"),
-        case("a name that is too long", lambda folder: folder / TOO_LONG, FileError),
-    ],
-)
-def test_a_place_without_statistics_is_named(where, error, words, saved, tmp_path):
-    maps.Identity(2).save(tmp_path / "map")
-    refused(lambda: PairedMoments.load(where(tmp_path)), error, (str(where(tmp_path)), *words))
-
-
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
 def test_a_save_that_fails_leaves_the_earlier_statistics(fault, saved, tmp_path, monkeypatch):
     before = state(PairedMoments.load(saved))
@@ -135,8 +107,3 @@ def test_a_save_that_fails_leaves_the_earlier_statistics(fault, saved, tmp_path,
             PairedMoments.of_batches(batches(0, 5)).save(saved, force=True)
     assert state(PairedMoments.load(saved)) == before
     assert left_in(tmp_path) == FILES
-
-
-def test_nothing_is_overwritten_unasked(saved):
-    refused(lambda: PairedMoments(grams=True).save(saved), FileError, (str(saved), "exists already"))
-    assert PairedMoments.load(saved).count == 24

@@ -194,47 +194,6 @@ def some(source: int = 3, target: int = 2, grams: bool = True) -> PairedMoments:
     return PairedMoments.of(rows(5, source), rows(5, target), grams=grams)
 
 
-@pytest.mark.parametrize(
-    ("action", "error", "words"),
-    [
-        case("other source", lambda: some().merge(some(source=4)), ShapeError, "source widths", "3", "4"),
-        case("other target", lambda: some().merge(some(target=4)), ShapeError, "target widths", "2", "4"),
-        case("no grams", lambda: some().merge(some(grams=False)), DataError, "with and without Gram", "grams="),
-        case("empty, no grams", lambda: some().merge(PairedMoments()), DataError, "with and without Gram"),
-        case("a tensor", lambda: some().merge(rows(2, 2)), DataError, "Tensor"),
-        case("nothing", lambda: some().merge(None), DataError, "NoneType"),
-    ],
-)
-def test_what_cannot_be_merged_is_refused(action, error, words):
-    refused(action, error, words)
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda empty: empty.cross(),
-        lambda empty: empty.cross(centered=False),
-        lambda empty: empty.gram_source(),
-        lambda empty: empty.gram_target(centered=False),
-        lambda empty: empty.squares_source(),
-        lambda empty: empty.squares_target(),
-        lambda empty: empty.mean_source,
-        lambda empty: empty.mean_target,
-        lambda empty: empty.source_width,
-        lambda empty: empty.target_width,
-        lambda empty: empty.rank_bound(),
-    ],
-)
-def test_empty_moments_say_that_they_are(ask):
-    refused(lambda: ask(PairedMoments(grams=True)), DataError, ("empty", "update(x, y)"))
-
-
-@pytest.mark.parametrize("ask", [PairedMoments.gram_source, PairedMoments.gram_target])
-@pytest.mark.parametrize("centered", [False, True])
-def test_gram_matrices_that_were_not_kept_are_named(ask, centered):
-    refused(lambda: ask(some(grams=False), centered=centered), DataError, ("grams=True",))
-
-
 def test_moments_of_no_batches_are_empty():
     assert PairedMoments.of_batches([]).count == 0
 
@@ -253,11 +212,6 @@ def test_sums_of_squares_are_never_negative():
 
 def test_moments_show_their_widths_and_rows():
     assert repr(some()) == "PairedMoments(2 <- 3, 5 rows, grams)"
-
-
-def test_values_whose_products_vanish_even_in_float64_are_refused():
-    with pytest.raises(DataError, match="vanish in float64; scale the data up"):
-        PairedMoments.of(rows(5, 12) * 1e-170, rows(5, 7))
 
 
 def test_sums_about_zero_that_overflow_are_refused_and_those_about_the_mean_are_not():

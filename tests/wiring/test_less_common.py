@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import prune
 
-from interbasin.errors import WiringError
 from interbasin.wiring import carry, wire
 
 
@@ -212,17 +210,3 @@ def test_a_pruned_layer_is_wired_and_carried() -> None:
     assert {"0.weight_orig", "0.weight_mask"} <= set(wiring.tensors)
     other = carry(network, wiring.sample(seed=1))
     torch.testing.assert_close(other(x), network(x))
-
-
-def test_a_scripted_module_is_refused() -> None:
-    with pytest.warns(DeprecationWarning):
-        network = torch.jit.script(nn.Sequential(nn.Linear(4, 6), nn.ReLU()).eval())
-    with pytest.raises(WiringError, match=r"TorchScript module.*wire the module that it was made from"):
-        wire(network, torch.randn(3, 4))
-
-
-def test_a_network_that_cannot_be_copied_is_refused() -> None:
-    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU()).eval()
-    network.lock = threading.Lock()  # type: ignore[assignment]
-    with pytest.raises(WiringError, match=r"Sequential cannot be copied .*lock.*remove what it holds"):
-        wire(network, torch.randn(3, 4))

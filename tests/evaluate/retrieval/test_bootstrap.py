@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interbasin.errors import DataError
 from interbasin.evaluate.retrieval import Bootstrap, Interval, bootstrap
 
 
@@ -39,14 +38,3 @@ def test_the_same_seed_gives_the_same_bounds_and_blocks_do_not_matter(monkeypatc
 def test_an_interval_reads_well():
     assert str(Interval(0.5, 0.25, 0.75)) == "0.500 [0.250, 0.750]"
     assert f"{Interval(0.5, 0.25, 0.75):.2f}" == "0.50 [0.25, 0.75]"
-
-
-def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(DataError, match="There is no query to draw again; give at least one"):
-        Bootstrap(0)
-    with pytest.raises(DataError, match="at least one draw and a confidence between 0 and 1, found 10 and 95"):
-        Bootstrap(3, 10, 95)
-    with pytest.raises(DataError, match=r"a row for each of 3 queries; found shape \(4, 1\)"):
-        Bootstrap(3).interval(np.zeros(4))
-    with pytest.raises(DataError, match="Intervals are of finite numbers"):
-        Bootstrap(2).interval(np.array([1, np.nan]))

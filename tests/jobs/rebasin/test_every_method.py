@@ -156,3 +156,13 @@ def test_the_objective_never_rises(seed, method, widths):
     swept = found.path[1:]
     assert all(later <= before * (1 + 1e-9) + 1e-9 for before, later in pairwise(swept))
     assert found.metrics["objective"] == found.path[-1]
+
+
+def test_no_network_changes():
+    source, target = (generic(mlp(10, 12, 12, 5), seed) for seed in range(2))
+    kept = [flat(source), flat(target)]
+    data = [(GENERIC["mlp"][1](), torch.tensor([0, 1, 2, 3, 4, 0]))]
+    found = ib.rebasin(source, target, data=data, finetune=1, points=3)
+    assert torch.equal(flat(source), kept[0]) and torch.equal(flat(target), kept[1])
+    pairs = zip(found.model.parameters(), source.parameters(), strict=True)
+    assert not any(torch.equal(one, other) for one, other in pairs)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from tests.jobs.rebasin.networks_to_match import GENERIC, generic, mlp
 
 import interbasin as ib
-from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.evaluate import cycle_errors
 
 
@@ -56,28 +53,6 @@ def test_a_reference_stays_where_it_is():
         torch.equal(one, other)
         for one, other in zip(found.models[2].parameters(), networks[2].parameters(), strict=True)
     )
-
-
-def test_bad_requests():
-    networks, inputs = family("mlp", 2, 0.0)
-    with pytest.raises(DataError, match="two networks or more"):
-        ib.rebasin_many(networks[:1], inputs)
-    for reference in (2, -1, True, "first"):
-        with pytest.raises(DataError, match="counted from 0"):
-            ib.rebasin_many(networks, inputs, reference=reference)
-    with pytest.raises(DataError, match="for a list of networks, found a Sequential"):
-        ib.rebasin_many(networks[0], inputs)
-    for name in ("rounds", "sweeps"):
-        with pytest.raises(DataError, match=f"{name} is a whole number of at least 1, found 0"):
-            ib.rebasin_many(networks, inputs, **{name: 0})
-    with pytest.raises(DataError, match="tolerance is a number of at least 0, found nan"):
-        ib.rebasin_many(networks, inputs, tolerance=math.nan)
-    with pytest.raises(UnknownNameError, match="telepathy"):
-        ib.rebasin_many(networks, inputs, "telepathy")
-    with pytest.raises(WiringError, match="give modules"):
-        ib.rebasin_many([networks[0], {}], inputs)
-    with pytest.raises((ShapeError, WiringError), match="transport"):
-        ib.rebasin_many([networks[0], mlp(10, 30, 24, 5)], inputs)
 
 
 def test_a_result_says_whether_the_functions_are_the_same():

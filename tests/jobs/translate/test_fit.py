@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interbasin.errors import DataError, FitError, ShapeError
 from interbasin.jobs.translate import Translator, evaluate_translation, fit_translation
 from interbasin.outcome import Outcome
 
@@ -83,13 +82,6 @@ def test_what_cannot_be_measured_is_warned_of(pairs):
     assert "for a RelativeDecoder" in cosines.notes[0] and "cosine" not in cosines.metrics
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_rows_that_are_all_the_same_are_refused(pairs, side):
-    x, y = (np.ones_like(one) if side == name else one for name, one in zip(("source", "target"), pairs, strict=True))
-    with pytest.raises(DataError, match=f"rows of the {side} are the same"):
-        fit_translation(Translator(method="ridge"), x, y)
-
-
 def test_the_seconds_of_an_outcome_are_those_of_the_whole_job(pairs, tmp_path):
     fitted = fit_translation(Translator(method="ridge"), *pairs)
     outcome = fitted.save(tmp_path / "map")
@@ -112,10 +104,6 @@ def test_the_figures_of_pairs(pairs, tmp_path):
     assert outcome.written() == ["figures.svg"] and outcome.metrics == same.metrics
 
 
-def test_what_cannot_be_compared_is_refused(pairs):
+def test_cosines_with_anchors_are_not_compared_with_the_target(pairs):
     x, y = pairs
-    with pytest.raises(FitError, match="Cosines with anchors have nothing to be compared with; evaluate a translation"):
-        evaluate_translation(Translator(method="relative").fit(x), x, y)
-    with pytest.raises(ShapeError, match="is expecting 9 features"):
-        evaluate_translation(Translator(method="ridge").fit(x, y), x, x)
     assert "cosine" not in fit_translation(Translator(method="relative"), x, y).metrics

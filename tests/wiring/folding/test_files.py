@@ -203,15 +203,9 @@ def test_a_configuration_that_transformers_cannot_build_is_refused(tmp_path: Pat
         load_model(str(tmp_path / "folded"))
 
 
-def test_what_is_not_folded_or_cannot_be_built_again_is_refused(tmp_path: Path, saved: Path) -> None:
+def test_what_transformers_cannot_build_again_is_refused(tmp_path: Path, saved: Path) -> None:
     network, inputs = entry("transformers/gpt2")
-    with pytest.raises(WiringError, match="GPT2LMHeadModel is not a network that fold_norms made"):
-        save_folded(network, tmp_path / "out")
     folded = fold_norms(network, inputs)
-    with pytest.raises(FileError, match="saved as a folder"):
-        save_folded(folded, tmp_path / "out.safetensors")
-    with pytest.raises(FileError, match="like= names a folder"):
-        save_folded(folded, tmp_path / "out", like=tmp_path / "nowhere")
     with pytest.raises(FileError, match="exists already"):
         save_folded(folded, saved)
     save_folded(folded, saved, force=True)
@@ -221,9 +215,6 @@ def test_what_is_not_folded_or_cannot_be_built_again_is_refused(tmp_path: Path, 
             save_folded(folded, tmp_path / "out")
     finally:
         type(folded).__name__ = name
-    folded.peft_config = {}
-    with pytest.raises(WiringError, match="has an adapter on it"):
-        save_folded(folded, tmp_path / "out")
 
 
 # ---------------------------------------------------------------------- what is told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import torch
 from tests.wiring.known_networks import Written, rows
 from torch import Tensor, nn
 
-from interbasin.errors import WiringError
 from interbasin.extras import import_extra
 from interbasin.wiring import wire
 from interbasin.wiring.trace.outputs import returned_tensors
@@ -68,31 +66,6 @@ def test_numbers_and_words_beside_tensors_are_no_matter() -> None:
     wiring = wire(network, rows(4))
     assert wiring.spaces["first"].describe() == "signed permutation of 8"
     assert wiring.check(network, rows(4)) < 1e-10
-
-
-@pytest.mark.parametrize(
-    ("what", "found"),
-    [
-        (lambda hidden, answer: types.SimpleNamespace(hidden=hidden), "an object of class SimpleNamespace,"),
-        (lambda hidden, answer: (answer, {hidden}), r"a set at output\[1\],"),
-        (lambda hidden, answer: {"parts": (one for one in [hidden])}, r"a generator at output\['parts'\],"),
-        (lambda hidden, answer: lambda: hidden, "a function,"),
-    ],
-)
-def test_containers_that_are_not_understood_are_refused(what: Callable[[Tensor, Tensor], Any], found: str) -> None:
-    with pytest.raises(WiringError, match=f"Written returned {found}.*tuples, lists, mappings or dataclasses"):
-        wire(returning(what), rows(4))
-
-
-@pytest.mark.parametrize("nothing", [None, 3, (), {"answer": None}])
-def test_an_output_without_a_tensor_is_refused(nothing: Any) -> None:
-    with pytest.raises(WiringError, match=r"Written returned no tensor .*nothing that maps must not change"):
-        wire(returning(lambda hidden, answer: nothing), rows(4))
-
-
-def test_a_sparse_output_is_refused() -> None:
-    with pytest.raises(WiringError, match=r"sparse, nested or quantised tensor.*to_dense"):
-        wire(returning(lambda hidden, answer: answer.to_sparse()), rows(4))
 
 
 def test_caches_of_transformers_are_not_outputs() -> None:

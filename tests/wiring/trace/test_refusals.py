@@ -1,4 +1,7 @@
-"""What cannot be wired, carried or checked is refused in one sentence that says where and what to do."""
+"""Refusals that name a line of the user's code, what is wired although it looks odd, and maps that do not fit.
+
+Misuses of wirings stand in tests/misuses.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from interbasin.errors import DataError, MapError, ShapeError, UnknownNameError, WiringError
+from interbasin.errors import MapError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Affine, Blocks, Identity, Orthogonal, Permutation
 from interbasin.wiring import Alignment, carry, wire
 
@@ -38,83 +41,21 @@ def test_a_branch_on_values_is_named_with_its_line() -> None:
         wire(Branching().eval(), batch())
 
 
-def test_dropout_in_training_mode_is_refused_by_name() -> None:
-    network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3))
-    with pytest.raises(WiringError, match=r"training mode, where '1' is random.*model\.eval\(\)"):
-        wire(network, batch())
-    assert wire(network.eval(), batch()).coverage == 1
+@pytest.mark.parametrize("layer", [nn.Dropout(0.1).eval(), nn.Dropout(0.0)])
+def test_dropout_that_drops_nothing_is_wired(layer: nn.Module) -> None:
+    assert wire(nn.Sequential(nn.Linear(4, 8), layer, nn.Linear(8, 3)), batch()).coverage == 1
 
 
-def test_batch_norm_in_training_mode_is_refused_and_dropout_of_zero_is_not() -> None:
-    with pytest.raises(WiringError, match="statistics from"):
-        wire(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), batch())
-    wire(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.Linear(8, 3)), batch())
-
-
-def test_inputs_that_do_not_fit_are_told_apart_from_networks_that_do_not_trace() -> None:
-    with pytest.raises(WiringError, match="example inputs do not fit Sequential: a plain call fails"):
-        wire(mlp(), torch.randn(5, 7))
-
-
-@pytest.mark.parametrize("inputs", [None, 3, "text"])
-def test_inputs_of_the_wrong_kind_are_refused(inputs: object) -> None:
-    with pytest.raises(WiringError, match="must be a tensor, a tuple of arguments or a mapping"):
-        wire(mlp(), inputs)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("shape", [(0, 2, 6), (3, 0, 6)])
-def test_empty_inputs_are_refused_because_they_tell_no_axes_apart(shape: tuple[int, ...]) -> None:
-    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 3))
-    network(torch.zeros(1, *shape[1:]))
-    with pytest.raises(WiringError, match=r"Sequential hold an empty tensor, of shape .* give a batch with some rows"):
-        wire(network.eval(), torch.zeros(shape))
-    with pytest.raises(WiringError, match="empty tensor"):
-        wire(network.eval(), {"input": torch.zeros(shape)})
-
-
-def test_something_that_is_no_network_is_refused() -> None:
-    with pytest.raises(WiringError, match=r"Asked to wire a function; give a torch\.nn\.Module"):
-        wire(mlp, batch())  # type: ignore[arg-type]
-
-
-def test_lazy_modules_are_refused_by_name() -> None:
-    network = nn.Sequential(nn.LazyLinear(8), nn.ReLU()).eval()
-    with pytest.raises(WiringError, match=r"0\.weight of Sequential has no shape yet"):
-        wire(network, batch())
-
-
-def test_a_network_on_the_meta_device_is_wired_but_not_checked() -> None:
+def test_a_network_on_the_meta_device_is_wired() -> None:
     with torch.device("meta"):
         network = mlp()
-    wiring = wire(network, batch().to("meta"))
-    assert wiring == wire(mlp(), batch())
-    with pytest.raises(WiringError, match="on the meta device and holds no numbers; load the weights first"):
-        wiring.check(network, batch())
+    assert wire(network, batch().to("meta")) == wire(mlp(), batch())
 
 
-def test_a_meta_network_with_real_inputs_says_what_to_do() -> None:
-    with torch.device("meta"):
-        network = mlp()
-    with pytest.raises(WiringError, match="on the meta device and the example inputs are not; move them there too"):
-        wire(network, batch())
-
-
-def test_nan_weights_are_named_by_the_check() -> None:
-    network = mlp()
-    with torch.no_grad():
-        network[2].weight[1, 2] = float("nan")
-    wiring = wire(network, batch())
-    with pytest.raises(WiringError, match=r"2\.weight of Sequential holds 1 entry that is NaN or infinite"):
-        wiring.check(network, batch())
-
-
-def test_tensors_that_overlap_without_being_one_are_refused_and_tied_ones_are_not() -> None:
+def test_tensors_beside_one_another_in_one_memory_are_wired() -> None:
     network = mlp()
     memory = torch.randn(100)
     network[0].weight = nn.Parameter(memory[:32].view(8, 4))
-    network[2].weight = nn.Parameter(memory[16:40].view(3, 8))
-    with pytest.raises(WiringError, match=r"0\.weight and 2\.weight share memory without being the same tensor"):
-        wire(network, batch())
     network[2].weight = nn.Parameter(memory[40:64].view(3, 8))
     assert wire(network, batch()).coverage == 1
 
@@ -152,77 +93,9 @@ def test_a_failed_trace_says_its_sentence_and_nothing_else(capfd: pytest.Capture
     assert capfd.readouterr() == ("", "")
 
 
-def test_outputs_that_are_nan_are_refused() -> None:
-    class Undefined(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.log(-self.layer(x).abs() - 1)
-
-    network = Undefined().eval()
-    with pytest.raises(DataError, match=r"outputs of Undefined hold 15 entries that are NaN.*inputs without NaN"):
-        wire(network, batch()).check(network, batch())
-
-
-def test_sizes_that_depend_on_values_are_refused_with_the_line() -> None:
-    class Picking(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x[x[:, 0] > 0])  # as many rows as there are such entries
-
-    with pytest.raises(
-        WiringError, match=r"depends on the values of tensors at test_refusals\.py:\d+ \(return self\.la"
-    ):
-        wire(Picking().eval(), batch())
-
-
-@pytest.mark.parametrize("inputs", [torch.ones(5, 4, dtype=torch.int64), torch.ones(5, 4, dtype=torch.float64)])
-def test_inputs_of_another_dtype_than_the_weights_are_refused(inputs: Tensor) -> None:
-    with pytest.raises(WiringError, match=r"do not fit Sequential: a product of torch\.\w+ and torch\.float32 at 0"):
-        wire(mlp(), inputs)
-
-
-def test_floats_for_a_table_of_words_are_refused() -> None:
-    with pytest.raises(WiringError, match="example inputs do not fit Sequential: a plain call fails"):
-        wire(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2)).eval(), torch.rand(3, 4))
-
-
 def test_autocast_takes_factors_of_different_dtypes() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert wire(mlp(), batch().double()).coverage == 1
-
-
-def test_a_mapping_whose_keys_are_no_names_is_refused() -> None:
-    with pytest.raises(WiringError, match="keyword arguments by name, found the key 3; give a tuple"):
-        wire(mlp(), {3: batch()})  # type: ignore[dict-item]
-
-
-def test_a_quantised_network_is_refused_by_name() -> None:
-    class Linear(nn.Linear):
-        pass
-
-    Linear.__module__ = "bitsandbytes.nn.modules"
-    with pytest.raises(
-        WiringError, match=r"2 of Sequential is quantised \(bitsandbytes\.nn\.modules\.Linear\).*dequantise"
-    ):
-        wire(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), Linear(8, 3)), batch())
-
-
-def test_a_network_that_does_not_tell_its_state_is_refused() -> None:
-    def fails(*_: object) -> None:
-        raise RuntimeError("not today")
-
-    network = mlp()
-    network.register_state_dict_post_hook(fails)
-    with pytest.raises(
-        WiringError, match=r"Sequential\.state_dict\(\) fails with RuntimeError: not today.*remove its hooks"
-    ):
-        wire(network, batch())
 
 
 def test_very_long_names_do_not_drown_the_sentence() -> None:

@@ -182,7 +182,9 @@ def named(options: Options) -> None:
     """Refuse options that no method knows."""
     for name in ("delta", "omega", "strength", "whitening"):
         value = getattr(options, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+        if name == "strength" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise FitError(f"{name} is a number, found {value!r}.")
     for name in ("lengths", "standardise", "scale"):
         value = getattr(options, name)

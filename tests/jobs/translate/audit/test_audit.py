@@ -10,7 +10,7 @@ import torch
 from tests.jobs.translate.audit.worlds import world
 
 import interbasin as ib
-from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
+from interbasin.errors import DataError, FitError, ShapeError
 from interbasin.evaluate.retrieval import Labels, nearest, overlap, recall
 from interbasin.jobs.translate.audit import audit, inputs, pool_rows
 from interbasin.jobs.translate.audit.measures import LESS_THAN
@@ -371,50 +371,6 @@ def test_it_prints_as_a_table_with_its_verdict(audited):
     assert str(audited.verdict).startswith("re-embed: Do not translate")
 
 
-def test_what_does_not_fit_is_refused(apart):
-    def refused(error, message, **changes):
-        with pytest.raises(error, match=message):
-            audit(**apart.arguments(**changes))
-
-    narrow = apart.old[:, :5]
-    refused(ShapeError, "In pairs a row has 5 numbers and in the index 32; give", pairs=(narrow, apart.new))
-    refused(
-        ShapeError,
-        "In the new queries a row has 5 numbers and in the new half of the pairs 32",
-        queries=(apart.old_queries, apart.new_queries[:, :5]),
-    )
-    refused(ShapeError, "queries is two arrays of rows", queries=(apart.old_queries, apart.new_queries[:5]))
-    refused(ShapeError, r"pairs is two arrays, \(old, new\), of the same items", pairs=3)
-    refused(ShapeError, "pairs has no rows; give some", pairs=(apart.old[:0], apart.new[:0]))
-    refused(ShapeError, r"documents is the old vectors of the index, a row each, found \(32,\)", documents=apart.old[0])
-    refused(
-        ShapeError,
-        "The new vectors of all documents are 700 rows of 32 numbers, found shape",
-        new_documents=apart.new[:9],
-    )
-    refused(DataError, "come from new_documents=, embed= or pool=; give one", embed=lambda rows: rows)
-    refused(DataError, "margin is a difference of shares, from 0 to 1, found 2", margin=2)
-    refused(DataError, "depth no smaller than k; found k=10 and depth=5", depth=5)
-    refused(DataError, "pair_rows is the number of each of the 200 pairs among 700 documents", pair_rows=[1, 2])
-    refused(DataError, "There are 250 queries and 1 texts of them", query_texts=["a"])
-    refused(DataError, "A learning curve is over numbers of pairs, at least 2, found 1", curve=[1])
-    refused(DataError, "No method was asked for; try one of: ridge", methods=[])
-    refused(
-        UnknownNameError,
-        "There is no method of translation for an audit named 'rigde'; try one of: ridge",
-        methods=["rigde"],
-    )
-    refused(UnknownNameError, "There is no metric named 'cos'", metric="cos")
-    spoiled = apart.old.copy()
-    spoiled[44, 2] = np.nan
-    refused(DataError, "The documents hold NaN or infinity in 1 rows: 44", documents=spoiled)
-    refused(
-        FitError,
-        "5 pairs are too few to judge documents among them by other pairs",
-        pairs=(apart.old[:5], apart.new[:5]),
-    )
-
-
 def test_rows_of_pairs_that_cannot_be_are_named(apart):
     pairs = len(apart.pairs)
     for rows, said in (
@@ -425,14 +381,3 @@ def test_rows_of_pairs_that_cannot_be_are_named(apart):
     ):
         with pytest.raises(DataError, match=said):
             audit(**apart.arguments(pair_rows=rows))
-
-
-def test_a_pool_holds_a_document_once(apart):
-    rows = np.zeros(3, dtype=np.int64)
-    with pytest.raises(DataError, match="holds document 0 more than once"):
-        audit(**apart.arguments(new_documents=None, pool=(rows, apart.new[rows])))
-
-
-def test_methods_that_there_are_none_of_are_listed_with_semicolons(apart):
-    with pytest.raises(UnknownNameError, match="ridge; procrustes; procrustes, standardised;"):
-        audit(**apart.arguments(methods=["ridge,foo"]))

@@ -9,18 +9,16 @@ import sys
 import numpy as np
 import pytest
 
-from interbasin.errors import DataError, FitError, MissingExtraError, ShapeError, UnknownNameError
+from interbasin.errors import ShapeError, UnknownNameError
 from interbasin.jobs.translate import Translator, match_threshold, recalibrate
 from interbasin.jobs.translate.bridge import (
     LOADER,
-    Recalibration,
     bridge,
     drawn_rows,
     matched_threshold,
     recalibrated,
     thresholds,
 )
-from interbasin.jobs.translate.bridge.steps import Steps, check_graph, write_graph
 from interbasin.outcome import Outcome
 
 METHODS = [
@@ -90,15 +88,6 @@ def test_a_large_mean_costs_no_digits(tmp_path):
     assert outcome.metrics["onnx_difference"] < 1e-5
 
 
-def test_a_graph_that_float32_cannot_hold_is_refused(tmp_path):
-    x, y = pairs()
-    with pytest.raises(
-        FitError, match=r"The ONNX graph differs by nan .* its numbers are too large or too small for float32"
-    ):
-        bridge(Translator(method="ridge").fit(x, y * 1e39)).save(tmp_path / "out", check=x)
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_folder_says_what_it_is(tmp_path):
     x, y = pairs()
     translator = Translator(method="ridge").fit(x, y, card={"source_model": "new", "target_model": "old"})
@@ -115,17 +104,6 @@ def test_the_folder_says_what_it_is(tmp_path):
     assert outcome.metrics["threshold_new"] == document["threshold"]["new"] and outcome.job == "translate bridge"
     assert set(outcome.written()) == {"bridge.npz", "load_bridge.py", "bridge.onnx", "scores.csv", "bridge.json"}
     Outcome.load(tmp_path / "out").verify()
-
-
-def test_without_onnx_the_extra_is_named(tmp_path, monkeypatch):
-    x, y = pairs()
-    steps = Steps.of(Translator(method="ridge").fit(x, y))
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtraError, match="Writing an ONNX graph needs the 'vectors' extra"):
-        write_graph(tmp_path / "g.onnx", steps, {})
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingExtraError, match="Checking an ONNX graph needs the 'vectors' extra"):
-        check_graph(tmp_path / "g.onnx", steps, x)
 
 
 def test_scores_on_a_new_scale_are_recovered():
@@ -182,10 +160,12 @@ def test_a_threshold_follows_from_vectors_of_all_pairs(metric):
     assert found.pairs == 40 * 300 and found.matched.agreement == 1 and found.passing == found.matched.passing
     scale = {"cosine": 1, "dot": 4, "l2": 2}[metric]
     assert found.new == pytest.approx(scale * threshold, rel=0.02)
-    with pytest.raises(ShapeError, match="There are 40 old and 39 new queries"):
+    with pytest.raises(ShapeError, match="39 new"):
         matched_threshold(queries, documents, queries[:-1], documents, threshold, metric=metric)
-    with pytest.raises(ShapeError, match="The queries have 12 numbers each and the documents 11"):
+    with pytest.raises(ShapeError, match="11"):
         matched_threshold(queries, documents, queries, documents[:, 1:], threshold, metric=metric)
+    with pytest.raises(UnknownNameError, match=metric):
+        matched_threshold(queries, documents, queries, documents, threshold, metric="taxi")
 
 
 def test_too_many_pairs_are_drawn_at_random(monkeypatch):
@@ -200,21 +180,6 @@ def test_too_many_pairs_are_drawn_at_random(monkeypatch):
     assert [len(one) for one in drawn_rows(1000, 4)] == [500, 4]
 
 
-def test_thresholds_that_nothing_tells_of_are_refused():
-    old, new = noisy_scores(10, 20)
-    with pytest.raises(DataError, match=r"None of 200 pairs reach the old threshold of 5 \(old scores are from -0"):
-        match_threshold(old, new, 5)
-    with pytest.raises(DataError, match="All of 200 pairs reach the old threshold of -5"):
-        match_threshold(old, new, -5)
-    with pytest.raises(ShapeError, match=r"Scores are pairs of old and new, found shapes \(10, 20\) and \(9, 20\)"):
-        match_threshold(old, new[1:], 0.1)
-    for one, other in ((old * np.nan, new), (old, new * np.nan)):
-        with pytest.raises(DataError, match="Scores hold NaN or infinity"):
-            match_threshold(one, other, 0.1)
-    with pytest.raises(UnknownNameError, match="metric"):
-        matched_threshold(old, new, old, new, 0.1, metric="taxi")
-
-
 def test_scores_follow_from_vectors():
     draws = np.random.default_rng(0)
     turn = np.linalg.qr(draws.normal(size=(12, 12)))[0]
@@ -225,20 +190,3 @@ def test_scores_follow_from_vectors():
     assert by_distance(float(np.median(old))) == pytest.approx(2 * np.median(old), rel=0.01)
     with pytest.raises(ShapeError, match="There are 40 old and 39 new queries, 300 old and 300 new documents"):
         recalibrated(queries, documents, queries[:-1], documents)
-
-
-def test_scores_that_say_nothing_are_refused():
-    with pytest.raises(ShapeError, match=r"Scores are pairs of old and new, found shapes \(3,\) and \(2,\)"):
-        recalibrate([1, 2, 3], [1, 2])
-    with pytest.raises(DataError, match=r"Scores are numbers .*; give one for every pair"):
-        recalibrate(["a"] * 30, np.arange(30.0))
-    with pytest.raises(DataError, match="3 pairs of scores are too few to tell one scale from another; give"):
-        recalibrate([1, 2, 3], [1, 2, 3])
-    with pytest.raises(DataError, match="Scores hold NaN or infinity"):
-        recalibrate([np.nan] * 30, [1] * 30)
-    with pytest.raises(DataError, match="All old scores, or all new ones, are the same: there is no scale to fit"):
-        recalibrate([1] * 30, np.arange(30))
-    x, y = pairs()
-    with pytest.raises(DataError, match="A threshold is carried over by scores of the same pairs, old and new"):
-        bridge(Translator(method="ridge").fit(x, y), threshold=0.5)
-    assert isinstance(recalibrate(np.arange(30), np.arange(30)), Recalibration)

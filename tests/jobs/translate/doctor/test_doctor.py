@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import interbasin.jobs.translate.doctor.findings as findings
-from interbasin.errors import DataError, ShapeError
 from interbasin.jobs.translate.doctor import doctor
 from interbasin.jobs.translate.doctor.mixture import Stretches
 from interbasin.outcome import Outcome
@@ -319,14 +318,3 @@ def test_the_folder_holds_the_findings(tmp_path):
 def test_a_table_of_bad_rows_alone_is_told_too():
     assert [one.kind for one in doctor(np.zeros((4, 3))).findings] == ["zero"]
     assert [one.kind for one in doctor(np.full((4, 3), np.nan)).findings] == ["not finite"]
-
-
-def test_what_is_no_table_is_refused():
-    with pytest.raises(DataError, match="There are no rows to look at; give a table with some"):
-        doctor(np.zeros((0, 3)))
-    with pytest.raises(ShapeError, match="Documents are rows"):
-        doctor(np.zeros(3))
-    with pytest.raises(ShapeError, match="Vectors are rows of real numbers"):
-        doctor(iter([np.array([["a"]])]))
-    with pytest.raises(ShapeError, match="A batch has rows of 4 numbers and those before have 3; a table has"):
-        doctor(iter([np.ones((2, 3)), np.ones((2, 4))]))

@@ -236,11 +236,11 @@ def methods_of(given: Sequence[str] | Mapping[str, Translator] | None, seed: int
     Raises:
         UnknownNameError: if one is not known.
     """
-    if isinstance(given, Mapping):
-        return dict(given)
     names = list(CANDIDATES) if given is None else [given] if isinstance(given, str) else list(given)
     if not names:
         raise DataError(f"No method was asked for; try one of: {'; '.join(CANDIDATES)}.")
+    if isinstance(given, Mapping):
+        return dict(given)
     found = {}
     for name in names:
         if name not in CANDIDATES:

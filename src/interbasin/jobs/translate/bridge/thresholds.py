@@ -82,10 +82,7 @@ def recalibrate(old: Any, new: Any) -> Recalibration:
     from scipy.stats import spearmanr
     from sklearn.isotonic import IsotonicRegression
 
-    try:
-        x, y = (np.asarray(one, dtype=np.float64) for one in (old, new))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"Scores are numbers ({error}); give one for every pair.") from error
+    x, y = _numbers(old), _numbers(new)
     if x.ndim != 1 or x.shape != y.shape:
         raise ShapeError(f"Scores are pairs of old and new, found shapes {x.shape} and {y.shape}; give one for one.")
     if len(x) < FEWEST:
@@ -97,6 +94,13 @@ def recalibrate(old: Any, new: Any) -> Recalibration:
     fitted = IsotonicRegression(out_of_bounds="clip").fit(x, y)
     order = float(spearmanr(x, y).statistic)
     return Recalibration(np.asarray(fitted.X_thresholds_), np.asarray(fitted.y_thresholds_), len(x), order)
+
+
+def _numbers(scores: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"Scores are numbers ({error}); give one for every pair.") from error
 
 
 def recalibrated(
@@ -235,7 +239,7 @@ def match_threshold(old: Any, new: Any, threshold: float) -> MatchedThreshold:
         >>> round(found.new, 3), found.passing, found.matched.passing, found.unchanged.passing
         (0.698, 21, 21, 1)
     """
-    before, after = (np.asarray(one, dtype=np.float64) for one in (old, new))
+    before, after = _numbers(old), _numbers(new)
     if before.shape != after.shape or before.size == 0:
         raise ShapeError(
             f"Scores are pairs of old and new, found shapes {before.shape} and {after.shape}; give one for one."
