@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.architectures.randomise import randomise
+from tests.architectures.selection import parameters
 from tests.architectures.zoo import ARCHITECTURES
 from torch import Tensor
 
@@ -54,8 +55,7 @@ def whole_map(wiring, maps, name):
     return torch.kron(places, torch.eye(space.size, dtype=torch.float64)) @ matrix
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", parameters(NAMES))
 def test_rows_of_a_carried_network_are_the_images_of_rows_under_the_map(name):
     network, inputs = ARCHITECTURES[name]()
     network, inputs = randomise(network, 1).double(), doubled(inputs)

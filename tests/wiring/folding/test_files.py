@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.architectures.randomise import randomise
+from tests.architectures.selection import parameters
 from tests.architectures.zoo import ARCHITECTURES
 from torch import Tensor, nn
 
@@ -33,12 +34,12 @@ def entry(name: str) -> tuple[nn.Module, Any]:
 
 # The numbers are the same, and their places in memory need not be: kernels add in other orders.
 ROUNDING = 2e-6
-TRANSFORMERS = ["gpt2", "llama", "gemma", "qwen3", "t5", "opt", "mamba", "vit"]
+TRANSFORMERS = [f"transformers/{name}" for name in ("gpt2", "llama", "gemma", "qwen3", "t5", "opt", "mamba", "vit")]
 
 
-@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize("name", parameters(TRANSFORMERS))
 def test_a_folded_network_of_transformers_comes_back_from_its_folder(name: str, tmp_path: Path) -> None:
-    network, inputs = entry(f"transformers/{name}")
+    network, inputs = entry(name)
     folded = fold_norms(network, inputs)
     save_folded(folded, tmp_path / "folded")
     loaded = load_model(str(tmp_path / "folded"))
@@ -82,11 +83,11 @@ def test_bfloat16_stays_bfloat16(tmp_path: Path) -> None:
 
 def test_a_folded_network_of_timm_comes_back_as_weights_of_its_architecture(tmp_path: Path) -> None:
     timm = import_extra("timm", "A network of timm", "timm")
-    network = randomise(timm.create_model("vit_tiny_patch16_224", num_classes=7), 0).eval()
-    inputs = torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    network = randomise(timm.create_model("test_vit", num_classes=7), 0).eval()
+    inputs = torch.randn(1, 3, 160, 160, generator=torch.Generator().manual_seed(0))
     folded = fold_norms(network, inputs)
     save_folded(folded, tmp_path / "folded")
-    loaded = load_model(f"timm:vit_tiny_patch16_224@{tmp_path / 'folded'}")
+    loaded = load_model(f"timm:test_vit@{tmp_path / 'folded'}")
     assert difference(folded, loaded.model, inputs) < ROUNDING
     with pytest.raises(CheckpointError, match="weights of another network"):
         load_model(f"timm:resnet18@{tmp_path / 'folded'}")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.architectures.randomise import randomise
+from tests.architectures.selection import parameters
 from tests.architectures.zoo import ARCHITECTURES
 from tests.wiring.folding.test_recognise import ChannelNorm, ChannelScale, Scale
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ PRE_NORM = {
 }
 
 
-@pytest.mark.parametrize("name", PRE_NORM)
+@pytest.mark.parametrize("name", parameters(PRE_NORM))
 def test_a_folded_network_computes_the_same_and_its_stream_is_orthogonal(name: str) -> None:
     network, inputs = entry(name)
     folded = fold_norms(network, inputs)
@@ -87,6 +88,7 @@ def test_a_folded_network_computes_the_same_and_its_stream_is_orthogonal(name: s
     assert wiring.check(folded, inputs) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["timm/vit", *(f"transformers/{name}" for name in ("llama", "gemma", "t5", "mamba"))])
 def test_in_float32_where_casts_change_nothing_all_norms_of_the_stream_fold_as_well(name: str) -> None:
     network, inputs = ARCHITECTURES[name](0)
@@ -98,7 +100,7 @@ def test_in_float32_where_casts_change_nothing_all_norms_of_the_stream_fold_as_w
 
 
 @pytest.mark.parametrize(
-    "name", ["torch/encoder-post-norm", "transformers/bert", "transformers/roberta", "transformers/bart"]
+    "name", parameters(["torch/encoder-post-norm", "transformers/bert", "transformers/roberta", "transformers/bart"])
 )
 def test_a_post_norm_network_is_refused_with_the_reason(name: str) -> None:
     network, inputs = entry(name)
