@@ -19,7 +19,7 @@ from interbasin.errors import ShapeError
 from interbasin.statistics import PairedMoments
 
 SPACES = ["0", "2:output"]
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 WORKER = """
 import sys

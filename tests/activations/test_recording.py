@@ -139,7 +139,7 @@ def test_a_recording_without_pairs_is_damaged(tmp_path):
 
 
 SPACES = ["2:input", "2:output"]
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 class StopError(Exception):
@@ -187,7 +187,6 @@ def test_batches_that_are_done_are_not_run_again(tmp_path):
 
 KILLED = """
 import sys, time, torch
-from tests import torchvision_operators
 from tests.activations.examples import numbers, vit
 from interbasin.activations import record
 
@@ -364,7 +363,6 @@ def test_a_state_with_other_sums_is_refused(tmp_path, sums):
 
 TOGETHER = """
 import sys
-from tests import torchvision_operators
 from tests.activations.examples import mlp, numbers
 from interbasin.activations import record
 

@@ -9,7 +9,7 @@ from tests.activations.examples import no_hooks, numbers, vit
 
 from interbasin.activations import record
 
-PATH = Path(__file__).parents[3] / "benchmarks" / "reference" / "published_recording.py"
+PATH = Path(__file__).parents[2] / "benchmarks" / "reference" / "published_recording.py"
 
 
 def test_the_published_way_gives_the_same_moments():
