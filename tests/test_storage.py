@@ -1,6 +1,6 @@
 """What reaches the disk: whole or not at all, never over something else, and read back with suspicion.
 
-`case`, `refused`, `retensored` and `left_in` are what the other tests of bad input are written with.
+`case`, `refused`, `retensored`, `layout_of` and `left_in` are what the other tests of bad input are written with.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,11 @@ def retensored(folder: Path, name: str, changes: dict[str, torch.Tensor | None])
     save_file(tensors, path, metadata={"mark": found["mark"]})
     del found["checksum"]
     document.write_text(json.dumps(found), "utf-8")
+
+
+def layout_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ...], int]]:
+    """How tensors lie in memory, as far as it can show in the last bit of a product: strides and alignment."""
+    return {name: (tensor.stride(), tensor.data_ptr() % 64) for name, tensor in tensors.items()}
 
 
 def left_in(folder: Path) -> list[str]:
@@ -115,6 +120,16 @@ def test_views_are_written_as_tensors_of_their_own(tmp_path):
         write_record(temporary, "thing", "thing", 1, {}, {"a": base, "b": base.mT, "c": base[:, 1]})
     _, tensors = read_record(tmp_path / "views", "thing", "thing", 1)
     assert torch.equal(tensors["b"], base.mT) and torch.equal(tensors["c"], base[:, 1])
+
+
+def test_tensors_come_back_row_by_row_in_memory_of_their_own(tmp_path):
+    column = torch.randn(9, 1, dtype=torch.float64).mT  # one row whose stride is 1, as some factorisations give it
+    tensors = {"a": column, "b": torch.randn(3, dtype=torch.float64), "c": torch.randn(5, 4).mT, "d": torch.tensor(2.0)}
+    with new_folder(tmp_path / "r") as folder:
+        write_record(folder, "r", "r", 1, {}, tensors)
+    _, found = read_record(tmp_path / "r", "r", "r", 1)
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
+    assert layout_of(found) == {"a": ((9, 1), 0), "b": ((1,), 0), "c": ((5, 1), 0), "d": ((), 0)}
 
 
 def test_a_folder_that_exists_is_refused_and_stays(saved, tmp_path):

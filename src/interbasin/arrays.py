@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interbasin.errors import DataError
 
-__all__ = ["Array", "as_tensor", "has_arithmetic", "like_input", "working_dtype"]
+__all__ = ["Array", "as_tensor", "copy_row_major", "has_arithmetic", "like_input", "working_dtype"]
 
 Array: TypeAlias = "Tensor | np.ndarray[Any, np.dtype[Any]]"
 
@@ -43,6 +43,16 @@ def as_tensor(values: object, what: str) -> Tensor:
 def has_arithmetic(tensor: Tensor) -> bool:
     """Whether torch can calculate with its dtype: eight-bit floats, for one, are only for storage."""
     return not tensor.is_floating_point() or tensor.dtype in _FLOATING
+
+
+def copy_row_major(tensor: Tensor) -> Tensor:
+    """A copy whose rows follow one another in memory that torch allocated.
+
+    Products of the same numbers can differ in the last bit with the strides of a tensor (also those of an axis of
+    length one) and with its alignment. What a fit keeps and what a file brings back both take this layout, so that
+    saving changes no bit of a later result.
+    """
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def like_input(result: Tensor, given: object) -> Any:

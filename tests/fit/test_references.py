@@ -121,7 +121,7 @@ def test_sinkhorn_agrees_with_the_plain_iteration_of_pot(
     x, y = pair(seed, source, target)
     worth = centred(y).T @ centred(x)
     cost = -worth / np.abs(worth).max()
-    plain = ot.sinkhorn(
+    plain, log = ot.sinkhorn(
         np.full(target, 1 / target),
         np.full(source, 1 / source),
         cost,
@@ -129,10 +129,17 @@ def test_sinkhorn_agrees_with_the_plain_iteration_of_pot(
         method="sinkhorn",
         numItermax=50_000,
         warn=False,
+        log=True,
     )
     found = fit.sinkhorn(x, y, temperature=temperature, tolerance=1e-10, steps=50_000)
-    np.testing.assert_allclose(found.map.matrix.numpy(), plain * target, atol=1e-5)
-    np.testing.assert_allclose(found.map.matrix.sum(dim=1).numpy(), 1, atol=1e-6)
+    plan = found.map.matrix.numpy() / target
+    if log["err"][-1] <= 1e-9:  # where units are nearly tied it is still far from the solution at its limit
+        np.testing.assert_allclose(plan * target, plain * target, atol=1e-5)
+    # There is one plan with these margins whose logarithm is the worth and a number for each row and each column.
+    np.testing.assert_allclose(plan.sum(axis=1) * target, 1, atol=1e-6)
+    np.testing.assert_allclose(plan.sum(axis=0) * source, 1, atol=1e-6)
+    free = np.log(plan) + cost / temperature
+    np.testing.assert_allclose(free - free[:1] - free[:, :1] + free[0, 0], 0, atol=1e-9)
 
 
 @given(seed=SEEDS, source=widths, target=widths)

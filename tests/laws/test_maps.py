@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.cases import MAPS
 from tests.laws.strategies import SEEDS, WIDTHS, gaussian
+from tests.test_storage import layout_of
 
 from interbasin import maps
 
@@ -184,14 +185,17 @@ def test_an_isometry_is_not_claimed_where_lengths_are_lost(seed: int, narrow: in
 @every_map
 @given(data=st.data())
 def test_save_then_load_is_exact(name: str, data: st.DataObject) -> None:
-    m, _ = data.draw(drawn(name))
+    m, seed = data.draw(drawn(name))
     dtype = data.draw(st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
-    m = m.to(dtype=dtype)
+    m = data.draw(st.sampled_from([m, m.inverse(), m.dual()])).to(dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
         m.save(Path(folder) / "map")
         loaded = maps.load(Path(folder) / "map")
     assert loaded == m and type(loaded) is type(m) and loaded.dtype == m.dtype and loaded.rank == m.rank
     assert torch.equal(loaded.matrix, m.matrix)
+    x = gaussian(seed, 5, m.source_width)
+    assert torch.equal(loaded(x), m(x)) and torch.equal(loaded(x[0]), m(x[0]))
+    assert layout_of(loaded._record()[1]) == layout_of(m._record()[1])
 
 
 @pytest.mark.parametrize(("later", "first"), itertools.product(MAPS, MAPS))
@@ -203,7 +207,8 @@ def test_maps_of_different_precision_compose_and_can_be_kept(later: str, first: 
     for both in (g.to(dtype=lower) @ f, g @ f.to(dtype=lower), g.to(dtype=lower).to(dtype=torch.float64) @ f):
         with tempfile.TemporaryDirectory() as folder:
             both.save(Path(folder) / "map")
-            assert maps.load(Path(folder) / "map") == both
+            loaded = maps.load(Path(folder) / "map")
+        assert loaded == both and layout_of(loaded._record()[1]) == layout_of(both._record()[1])
         torch.testing.assert_close(both(x), g(f(x)), rtol=0.2, atol=0.2)
 
 

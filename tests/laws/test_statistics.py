@@ -14,7 +14,7 @@ from tests.laws.cases import MAPS
 from tests.laws.strategies import SEEDS, WIDTHS, gaussian, well_conditioned
 from torch import Tensor
 
-from interbasin import maps
+from interbasin import fit, maps
 from interbasin.statistics import LayerwiseMoments, PairedMoments, residual_energy, similarities
 
 counts = st.integers(2, 60)
@@ -132,6 +132,10 @@ def test_a_saved_run_goes_on_as_if_it_had_not_stopped(data: st.DataObject, grams
         straight.save(Path(folder) / "seen")
         resumed = PairedMoments.load(Path(folder) / "seen")
     assert all(torch.equal(value, numbers(resumed)[name]) for name, value in numbers(straight).items())
+    if grams:
+        assert all(
+            fit.get(name)(resumed).map == fit.get(name)(straight).map for name in ("least-squares", "procrustes")
+        )
     for moments in (straight, resumed):
         moments.update(x[half:], y[half:])
     assert all(torch.equal(value, numbers(resumed)[name]) for name, value in numbers(straight).items())

@@ -42,7 +42,9 @@ JointObjective = Callable[[tuple[Tensor, ...]], tuple[float | Tensor, Sequence[T
 
 ARMIJO = 1e-4
 SHORTEN = 0.2
-SHORTEST = 1e-20
+# Of a step, as a turn in radians: below, no number of the points changes; above, every curve is at its far end, and
+# round-off is all that a longer step would add.
+SHORTEST, LONGEST = 1e-20, 1e4
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def descend_together(
     for step in range(steps):
         if here.steepness <= flat:
             return Descent(here.points, here.value, tuple(path), "converged", step)
-        there = _search(objective, here, guess)
+        there = _search(objective, here, guess, min(path))
         if there is None:
             return Descent(here.points, here.value, tuple(path), "stalled", step)
         guess = _barzilai_borwein(here, there, step)
@@ -164,19 +166,24 @@ def require_gradient(gradient: object, point: Tensor) -> Tensor:
     return gradient
 
 
-def _search(objective: JointObjective, here: _Place, guess: float) -> _Place | None:
-    """The first point on the curve that Armijo's rule accepts, or None where none is better."""
+def _search(objective: JointObjective, here: _Place, guess: float, lowest: float) -> _Place | None:
+    """The first point on the curve that Armijo's rule accepts, or None where none is better.
+
+    ``lowest`` is the lowest value so far.
+    """
     curves = [_cayley_curve(*pair) for pair in zip(here.points, here.gradients, strict=True)]
     slope = 0.5 * _length([_skew(*pair) for pair in zip(here.points, here.gradients, strict=True)]) ** 2
-    # Below this the objective's own round-off hides any decrease; there the gradient decides, as in Hager and Zhang's
-    # rule.
-    noise = 8 * torch.finfo(here.points[0].dtype).eps * abs(here.value)
+    # Below this round-off, of the objective and of the points, hides any decrease; there the gradient alone decides, as
+    # in Hager and Zhang's rule.
+    noise = 8 * torch.finfo(here.points[0].dtype).eps * (abs(here.value) + _length(here.gradients))
     time = guess
-    while time > SHORTEST:
+    while time * here.steepness > SHORTEST:
         there = _evaluate(objective, tuple(curve(time) for curve in curves))
-        if there.value <= here.value - ARMIJO * time * slope:
-            return there
-        if time * slope <= noise and there.value <= here.value + noise and there.steepness < here.steepness:
+        if time * slope > noise:
+            accepted = there.value <= here.value - ARMIJO * time * slope
+        else:
+            accepted = there.value <= lowest + noise and there.steepness < here.steepness
+        if accepted:
             return there
         time *= SHORTEN
     return None
@@ -195,14 +202,26 @@ def _cayley_curve(point: Tensor, gradient: Tensor) -> Callable[[float], Tensor]:
     rows, columns = point.shape
     if 2 * columns < rows:
         # S = U V^T with 2p columns: Sherman, Morrison and Woodbury make the solve 2p x 2p [wen:13, lemma 4].
-        left = torch.cat([gradient, point], dim=1)
-        right = torch.cat([point, -gradient], dim=1)
+        across = _without_symmetric_part(point, _without_symmetric_part(point, gradient))
+        unit = float(torch.linalg.matrix_norm(across)) or 1.0
+        left = torch.cat([across / unit, point], dim=1)
+        right = torch.cat([point, -across / unit], dim=1)
         inner, head = right.mT @ left, right.mT @ point
         small = torch.eye(2 * columns, dtype=head.dtype, device=head.device)
-        return lambda time: point - time * left @ torch.linalg.solve(small + time / 2 * inner, head)
+        return lambda time: point - time * unit * left @ torch.linalg.solve(small + time * unit / 2 * inner, head)
     skew = _skew(point, gradient)
     whole = torch.eye(rows, dtype=skew.dtype, device=skew.device)
     return lambda time: torch.linalg.solve(whole + time / 2 * skew, point - time / 2 * (skew @ point))
+
+
+def _without_symmetric_part(point: Tensor, gradient: Tensor) -> Tensor:
+    """``G - X sym(X^T G)``, which has the same ``S``.
+
+    Near a minimum almost all of the gradient is ``X`` times a symmetric matrix. It cancels in ``S`` but not in the
+    factors of ``S``, where round-off of it can outweigh the rest. Taking it off twice leaves none.
+    """
+    inner = point.mT @ gradient
+    return gradient - point @ ((inner + inner.mT) / 2)
 
 
 def _first_guess(place: _Place) -> float:
@@ -220,4 +239,5 @@ def _barzilai_borwein(here: _Place, there: _Place, step: int) -> float:
     change = _length(turned) ** 2
     if step % 2 == 1 and change > 0:
         guess = mixed / change
-    return min(max(guess, 1e-12), 1e12) if guess > 0 else _first_guess(there)
+    turn = guess * there.steepness
+    return min(turn, LONGEST) / there.steepness if turn > SHORTEST else _first_guess(there)

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from interbasin.arrays import as_tensor, working_dtype
+from interbasin.arrays import as_tensor, copy_row_major, working_dtype
 from interbasin.errors import MapError, ShapeError
 from interbasin.maps.base import Map, finite, floating, require_floating
 from interbasin.maps.linear import Linear
@@ -50,7 +50,7 @@ class Affine(Map):
             )
         shift = floating(shift)
         shift = finite(shift.to(dtype=part.dtype or shift.dtype), "The offset of an Affine map")
-        self._set(_linear=part, _offset=shift.clone())
+        self._set(_linear=part, _offset=copy_row_major(shift))
         self._set(target_width=part.target_width, source_width=part.source_width)
 
     @property

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interbasin.arrays import Array, as_tensor, has_arithmetic, like_input, working_dtype
+from interbasin.arrays import Array, as_tensor, copy_row_major, has_arithmetic, like_input, working_dtype
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.text import plural
 
@@ -182,8 +182,7 @@ def dense_matrix(values: object, what: str) -> Tensor:
             f"{what} must be a matrix of shape (target, source) with at least one row and one column, "
             f"found shape {tuple(tensor.shape)}."
         )
-    tensor = finite(floating(tensor), what)
-    return tensor.clone(memory_format=torch.contiguous_format)
+    return copy_row_major(finite(floating(tensor), what))
 
 
 def whole_width(width: object, what: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from interbasin.arrays import working_dtype
+from interbasin.arrays import copy_row_major, working_dtype
 from interbasin.errors import MapError
 from interbasin.maps.base import Map, act_densely, dense_matrix
 
@@ -67,7 +67,7 @@ class Orthogonal(Map):
         return self._matrix.dtype
 
     def inverse(self) -> Orthogonal:
-        return Orthogonal._trusted(self._matrix.mT.contiguous(), self._rank)
+        return Orthogonal._trusted(self._matrix.mT, self._rank)
 
     def dual(self) -> Orthogonal:
         return self
@@ -92,9 +92,11 @@ class Orthogonal(Map):
 
     @classmethod
     def _trusted(cls, matrix: Tensor, rank: int) -> Orthogonal:
-        """Without the check and the copy, for matrices that are isometries by construction."""
+        """Without the check, for matrices that are isometries by construction."""
         made = cls.__new__(cls)
-        made._set(_matrix=matrix, _rank=rank, target_width=matrix.shape[0], source_width=matrix.shape[1])
+        made._set(
+            _matrix=copy_row_major(matrix), _rank=rank, target_width=matrix.shape[0], source_width=matrix.shape[1]
+        )
         return made
 
 

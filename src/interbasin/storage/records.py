@@ -126,11 +126,14 @@ def _check_version(document: Mapping[str, Any], path: Path, format: str, version
 
 
 def _read_tensors(path: Path) -> tuple[str | None, dict[str, torch.Tensor]]:
+    from interbasin.arrays import copy_row_major
+
     if not path.is_file():
         raise FileError(f"{path} is missing beside {path.stem}.json; copy the whole folder again.")
     try:
         with safe_open(path, framework="pt") as file:
-            return (file.metadata() or {}).get("mark"), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            tensors = {key: copy_row_major(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
+            return (file.metadata() or {}).get("mark"), tensors
     except (SafetensorError, OSError, RuntimeError) as error:
         raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
 

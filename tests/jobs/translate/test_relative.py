@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.translate.test_translator import EXCUSED, failed_checks, pairs
+from tests.test_storage import layout_of
 
 import interbasin as ib
 from interbasin.jobs.translate.inversion import farthest_points, pruned, regularised
@@ -98,6 +99,23 @@ def test_halves_that_were_fitted_apart_make_the_translator(
     assert composed.score(x, y) > (0.5 if target < 12 else 0.9)
     composed.save(tmp_path / "t")
     assert np.array_equal(ib.Translator.load(tmp_path / "t").transform(x), found)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("variant", ["regularised", "pruned"])
+def test_files_change_no_bit_of_either_half_whatever_the_layout_of_the_anchors(
+    tmp_path: Any, order: Any, variant: str
+) -> None:
+    x, y = (np.asarray(rows, order=order) for rows in pairs(40, 9, 7, noise=0.2))
+    encoder, decoder = ib.RelativeEncoder().fit(x), ib.RelativeDecoder(variant=variant).fit(y)
+    encoder.save(tmp_path / "e")
+    decoder.save(tmp_path / "d")
+    again, back = ib.RelativeEncoder.load(tmp_path / "e"), ib.RelativeDecoder.load(tmp_path / "d")
+    cosines = encoder.transform(x[:1])
+    assert np.array_equal(again.transform(x[:1]), cosines)
+    assert np.array_equal(back.transform(cosines), decoder.transform(cosines))
+    assert layout_of({"anchors": again.anchors_}) == layout_of({"anchors": encoder.anchors_})
+    assert layout_of({"weights": back.weights_}) == layout_of({"weights": decoder.weights_})
 
 
 def test_few_anchors_leave_the_rank_they_have() -> None:

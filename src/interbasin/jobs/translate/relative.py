@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from interbasin.arrays import like_input
+from interbasin.arrays import copy_row_major, like_input
 from interbasin.errors import DataError, FileError, FitError, InterbasinError
 from interbasin.jobs.translate.inversion import Inversion
 from interbasin.jobs.translate.methods import COMPLETIONS, Options, completed, inverted, named
@@ -50,7 +50,7 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         anchors = rows_of(X, "X, the anchors,", fewest=2)
         validate_data(self, X, skip_check_array=True)
         self.side_ = Standardiser.fit(anchors, unit=True)
-        self.anchors_ = self.side_.transform(anchors.double())
+        self.anchors_ = copy_row_major(self.side_.transform(anchors.double()))
         self.names_ = _digest(names, len(anchors))
         return self
 

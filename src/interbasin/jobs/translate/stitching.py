@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from interbasin.arrays import copy_row_major
 from interbasin.errors import DataError, InterbasinError, ShapeError
 from interbasin.jobs.translate.translation import Translation
 from interbasin.jobs.translate.translator import Translator
@@ -54,7 +55,8 @@ class Translating(nn.Module):
         try:
             content = state.cpu().numpy().tobytes()
             header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            found = Translation.restored(json.loads(header["__metadata__"]["translation"]), load(content))
+            tensors = {name: copy_row_major(tensor) for name, tensor in load(content).items()}
+            found = Translation.restored(json.loads(header["__metadata__"]["translation"]), tensors)
         except (AttributeError, KeyError, TypeError, ValueError, SafetensorError, InterbasinError) as error:
             raise DataError(
                 f"The state of a stitched network holds no translation that can be read ({error}); save it again."
