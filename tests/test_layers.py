@@ -21,6 +21,7 @@ ORDER = [
     "statistics",
     "fit",
     "networks",
+    "correspondence",
     "outcome",
     "evaluate",
     "jobs",

@@ -9,6 +9,7 @@ from interbasin._version import __version__
 
 if TYPE_CHECKING:
     from interbasin import data, errors, evaluate, fit, maps, networks, outcome, statistics
+    from interbasin.correspondence import Correspondence
     from interbasin.errors import InterbasinError
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Alignment",
+    "Correspondence",
     "InterbasinError",
     "LayerwiseMoments",
     "PairedMoments",
@@ -64,6 +66,7 @@ __all__ = [
 _FOLDERS = ("data", "errors", "evaluate", "fit", "maps", "networks", "outcome", "statistics")
 _HOMES = {
     "Alignment": "interbasin.networks.wiring",
+    "Correspondence": "interbasin.correspondence",
     "InterbasinError": "interbasin.errors",
     "LayerwiseMoments": "interbasin.statistics",
     "PairedMoments": "interbasin.statistics",
