@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.correspondence.networks import Fused, Written, blocks, mlp, residual, traced, wiring
+from tests.correspondence.networks import Fused, Written, attention, blocks, mlp, residual, traced, wiring
 
 from interbasin.correspondence import Correspondence, TensorPair
 from interbasin.correspondence.names import Names
@@ -75,6 +75,12 @@ def test_segments_are_named_as_slices() -> None:
     assert str(found.tensor_pairs(target="trunk.1.attention.key.bias")[0].parts[0]).endswith("in_proj_bias[0:3]")
     # Axes that are stored in another order are found by their roles.
     assert found.tensor_pairs(target="trunk.0.up.weight")[0].order == (1, 0)
+
+
+def test_a_prefix_says_nothing_of_segments_and_their_spaces_follow() -> None:
+    found = Correspondence.by_name(attention(2, fused=True), attention(3, fused=True), {"h.1.": "h.2."})
+    assert found.tensor_pairs(source="h.1.qkv.weight") == [TensorPair("h.1.qkv.weight", "h.2.qkv.weight")]
+    assert [found.space_pairs(source=f"h.1.{name}")[0].target for name in "qv"] == ["h.2.q", "h.2.v"]
 
 
 def test_tied_names_are_known() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from interbasin.correspondence.outline import Outline
-from interbasin.correspondence.pairs import Order, Part, Reasons, split, tensor_of
+from interbasin.correspondence.pairs import Order, Part, Reasons, TensorPair, expand, split, tensor_of
 from interbasin.correspondence.roles import pair_factors
 from interbasin.errors import UnknownNameError, WiringError
 from interbasin.networks.wiring import Role, Wiring
@@ -49,6 +49,8 @@ class _Rule:
 
     def rewrite(self, name: str) -> list[str] | None:
         """The names that it sends ``name`` to, or None if it says nothing of it."""
+        if name.endswith("]") and not self.key.endswith("]"):
+            return None  # a segment is named as one: in the target it may lie elsewhere
         pattern, seen = "", set()
         for place, piece in enumerate(_NUMBER.split(self.key)):
             number = f"(?P={piece})" if piece in seen else rf"(?P<{piece}>\d+)"
@@ -156,9 +158,14 @@ class NameMatch:
     def _votes(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
         """How many axes that write, and how many that read, speak for a pair of spaces."""
         votes: tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]] = ({}, {})
-        for (part, other), order in self.terms.items():
-            ours, theirs = _axes(self.outlines[0].wiring, part), _axes(self.outlines[1].wiring, other)
-            for axis, origin in enumerate(order or range(len(theirs))):
+        source, target = (outline.wiring for outline in self.outlines)
+        pairs = (
+            TensorPair(part.name, other.name, 1.0, part.segment, other.segment, order)
+            for (part, other), order in self.terms.items()
+        )
+        for pair in expand(pairs, source, target):
+            ours, theirs = _axes(source, pair.parts[0]), _axes(target, pair.parts[1])
+            for axis, origin in enumerate(pair.order or range(len(theirs))):
                 assert origin is not None
                 for reads, name, partner in self._spaces_of(ours[origin], theirs[axis]):
                     counts = votes[reads].setdefault(name, {})
