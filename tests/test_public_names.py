@@ -78,7 +78,7 @@ def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
     import_everything()
     assert inspect.isclass(ib.PairedMoments) and inspect.isclass(ib.LayerwiseMoments)
     assert issubclass(ib.InterbasinError, Exception)
-    assert inspect.isclass(ib.Wiring) and inspect.isclass(ib.Alignment)
+    assert inspect.isclass(ib.Wiring) and inspect.isclass(ib.Alignment) and inspect.isclass(ib.Correspondence)
     assert all(
         inspect.isfunction(verb) for verb in (ib.wire, ib.carry, ib.fold_norms, ib.interpolate, ib.merge, ib.record)
     )
@@ -133,6 +133,7 @@ def test_every_promised_name_works_after_every_module_was_imported(tmp_path):
     assert isinstance(wiring, ib.Wiring) and wiring.coverage == 1.0 and wiring.check(model, x, seed=1) < 1e-12
     alignment = wiring.sample(seed=1)
     assert isinstance(alignment, ib.Alignment) and torch.allclose(ib.carry(model, alignment)(x), model(x))
+    assert ib.Correspondence.by_role(wiring, wiring) == ib.Correspondence.identity(wiring)
     carried = ib.carry(model.state_dict(), alignment)
     assert torch.equal(carried["0.bias"], alignment.maps["0"](model.state_dict()["0.bias"]))
     labelled = [(x, torch.arange(20) % 2)]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         wiring,
     )
     from interbasin.activations import record
+    from interbasin.correspondence import Correspondence
     from interbasin.errors import InterbasinError
     from interbasin.jobs.comparison import compare_networks
     from interbasin.jobs.merge import merge
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Alignment",
+    "Correspondence",
     "InterbasinError",
     "LayerwiseMoments",
     "PairedMoments",
@@ -92,6 +94,7 @@ _FOLDERS = (
     "wiring",
 )
 _HOMES = {
+    "Correspondence": "interbasin.correspondence",
     "Alignment": "interbasin.wiring",
     "InterbasinError": "interbasin.errors",
     "LayerwiseMoments": "interbasin.statistics",

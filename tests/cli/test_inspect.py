@@ -12,7 +12,7 @@ from tests.cli.test_frame import failed, run, run_apart
 from tests.test_storage import left_in
 
 from interbasin.cli.inspected import LARGEST_CHANGE
-from interbasin.cli.wirings import Line, braces, fixed, fold, share_moved
+from interbasin.cli.wirings import Line, fixed, fold, share_moved
 from interbasin.extras import import_extra
 from interbasin.models import load_model
 from interbasin.wiring import Group, Reason, Space, Wiring, wire
@@ -428,21 +428,6 @@ def test_wrong_usage_ends_with_two(flags, words):
 
 
 # The parts
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [
-        ("0 1", "{0,1}"),
-        ("2 0 1", "{0..2}"),
-        ("0 2 4 6", "{0..6..2}"),
-        ("0 1 2 3 5 7 8 9", "{0..3,5,7..9}"),
-        ("9 10 11", "{9..11}"),
-        ("7", "7"),
-    ],
-)
-def test_numbers_of_layers_are_written_as_a_shell_does(numbers, text):
-    assert braces(numbers.split()) == text
 
 
 def space(name: str, size: int = 4) -> Space:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,8 @@ def fold(spaces: Sequence[Space], modules: Collection[str]) -> list[Line]:
         modules: Names of the network's modules: a number in a name counts layers if the name up to it is one of these.
             The parts of a fused projection, which are numbered too, stay apart.
     """
+    from interbasin.wiring.axes.notation import braces
+
     groups: dict[Any, tuple[list[tuple[str, ...]], list[Space]]] = {}
     for space in spaces:
         groups[space.name] = [(part,) for part in space.name.split(".")], [space]
@@ -63,29 +64,6 @@ def _alike(space: Space) -> tuple[Any, ...]:
 def _counts_layers(name: str, place: int, modules: Collection[str]) -> bool:
     parts = name.split(".")[: place + 1]
     return parts[-1].isdigit() and ".".join(parts) in modules
-
-
-def braces(parts: Sequence[str]) -> str:
-    """Numbers of layers as a shell would write them.
-
-    Example:
-        >>> braces(["0", "1", "2", "3"]), braces(["1", "3", "5"]), braces(["0", "1", "2", "7"]), braces(["fc1"])
-        ('{0..3}', '{1..5..2}', '{0..2,7}', 'fc1')
-    """
-    if len(parts) == 1:
-        return parts[0]
-    numbers = sorted(map(int, parts))
-    steps = {after - before for before, after in itertools.pairwise(numbers)}
-    if len(numbers) > 2 and len(steps) == 1:
-        (step,) = steps
-        return f"{{{numbers[0]}..{numbers[-1]}{f'..{step}' if step > 1 else ''}}}"
-    runs: list[list[int]] = []
-    for one in numbers:
-        if runs and one == runs[-1][-1] + 1:
-            runs[-1].append(one)
-        else:
-            runs.append([one])
-    return "{" + ",".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs) + "}"
 
 
 def tensors_at(places: Sequence[str]) -> set[str]:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from interbasin.errors import FileError
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
+from interbasin.wiring.axes.notation import (
+    axis_from_json,
+    axis_to_json,
+    braces,
+    line,
+    space_from_json,
+    space_to_json,
+)
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Reason, Role, Row, Space, Still, leaves
 
 WHY = Reason("kernel", "a kernel lies along it")
@@ -89,3 +96,18 @@ def test_a_space_says_its_group_in_words(blocks: int, text: str) -> None:
     space = Space("name", 4, ("heads",) * (blocks > 1), blocks, Group.PERMUTATION, (), (), ())
     assert space.describe() == text
     assert space.width == 4 * blocks
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ("0 1", "{0,1}"),
+        ("2 0 1", "{0..2}"),
+        ("0 2 4 6", "{0..6..2}"),
+        ("0 1 2 3 5 7 8 9", "{0..3,5,7..9}"),
+        ("9 10 11", "{9..11}"),
+        ("7", "7"),
+    ],
+)
+def test_numbers_of_layers_are_written_as_a_shell_does(numbers, text):
+    assert braces(numbers.split()) == text

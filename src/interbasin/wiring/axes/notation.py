@@ -7,6 +7,7 @@ not move as its size. A space that follows the dual in the middle of a written a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from interbasin.errors import FileError
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Reason, Role, Row, Space, Still, leaves
 
-__all__ = ["axis_from_json", "axis_to_json", "line", "space_from_json", "space_to_json"]
+__all__ = ["axis_from_json", "axis_to_json", "braces", "line", "space_from_json", "space_to_json"]
 
 
 def line(axes: Sequence[Axis]) -> str:
@@ -44,6 +45,29 @@ def _text(axis: Axis, dual: str) -> str:
         return f"|{axis.space}|" if axis.role is Role.SCALE else f"{dual if axis.role is Role.READ else ''}{axis.space}"
     joint = {Row: " + ", Grid: " ", Each: " | "}[type(axis)]
     return "(" + joint.join(_text(part, dual) for part in axis.parts) + ")"
+
+
+def braces(parts: Sequence[str]) -> str:
+    """Numbers of layers as a shell would write them.
+
+    Example:
+        >>> braces(["0", "1", "2", "3"]), braces(["1", "3", "5"]), braces(["0", "1", "2", "7"]), braces(["fc1"])
+        ('{0..3}', '{1..5..2}', '{0..2,7}', 'fc1')
+    """
+    if len(parts) == 1:
+        return parts[0]
+    numbers = sorted(map(int, parts))
+    steps = {after - before for before, after in itertools.pairwise(numbers)}
+    if len(numbers) > 2 and len(steps) == 1:
+        (step,) = steps
+        return f"{{{numbers[0]}..{numbers[-1]}{f'..{step}' if step > 1 else ''}}}"
+    runs: list[list[int]] = []
+    for one in numbers:
+        if runs and one == runs[-1][-1] + 1:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return "{" + ",".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs) + "}"
 
 
 # ---------------------------------------------------------------------- JSON
