@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from interbasin.correspondence import Correspondence
+from interbasin.extras import import_extra
 from interbasin.wiring import Wiring, wire
 
 pytestmark = pytest.mark.slow
@@ -21,9 +22,8 @@ def build(
     name: str, width: int = 32, heads: int = 4, depth: int = 3, **options: Any
 ) -> tuple[nn.Module, dict[str, Any]]:
     """A network and its inputs."""
-    import timm
-    import transformers
-
+    timm = import_extra("timm", "This test", "timm")
+    transformers = import_extra("transformers", "This test", "hf")
     torch.manual_seed(0)
     sizes = {"hidden_size": width, "num_attention_heads": heads, "num_hidden_layers": depth}
     if name == "timm":
