@@ -98,6 +98,8 @@ def fused_attention(layout: str) -> Written:
             q, k, v = fused.unflatten(-1, (3, HEADS, CHANNELS)).permute(2, 0, 3, 1, 4).unbind(0)
         elif layout == "heads 3 channels":
             q, k, v = fused.unflatten(-1, (HEADS, 3, CHANNELS)).permute(3, 0, 2, 1, 4).unbind(0)
+        elif layout == "heads channels 3":
+            q, k, v = fused.unflatten(-1, (HEADS, CHANNELS, 3)).permute(4, 0, 2, 1, 3).unbind(0)
         else:
             q, k, v = (part.unflatten(-1, (HEADS, CHANNELS)).transpose(1, 2) for part in fused.chunk(3, -1))
         return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))

@@ -112,11 +112,14 @@ NETWORKS = {
     "rotary halves": (attention(turn=rotary_halves), X),
     "rotary pairs, grouped": (attention(shared=2, turn=rotary_pairs), X),
     "norms of channels": (attention(norm=True), X),
+    "norms of channels, rotary": (attention(norm=True, turn=rotary_halves), X),
+    "norms of channels, rotary, grouped": (attention(norm=True, shared=2, turn=rotary_pairs), X),
     "norms of all": (long_norms(), X),
     "one head for all": (shared_by_all(), X),
     "thirds": (fused_attention("thirds"), X),
     "3 heads channels": (fused_attention("3 heads channels"), X),
     "heads 3 channels": (fused_attention("heads 3 channels"), X),
+    "heads channels 3": (fused_attention("heads channels 3"), X),
     "stacked": (stacked(), X),
     "bias of heads": (biased(), X),
     "groups of a convolution": (convolved(groups=2), rows(3, 5)),
@@ -175,8 +178,9 @@ def test_the_segments_of_a_fused_projection_have_a_space_each(name: str) -> None
     assert lines["o.weight"] == "output <- qkv.2"
 
 
-def test_segments_inside_each_head_are_one_space_together() -> None:
-    lines = flat_lines("heads 3 channels")
+@pytest.mark.parametrize("name", ["heads 3 channels", "heads channels 3"])
+def test_segments_inside_each_head_are_one_space_together(name: str) -> None:
+    lines = flat_lines(name)
     assert (lines["qkv.weight"], lines["o.weight"]) == ("qkv <- input", "output <- o.input")
 
 
@@ -199,6 +203,14 @@ def test_what_has_an_entry_for_each_channel_or_head_keeps_a_space_for_it() -> No
     assert flat_lines("norms of channels")["k_norm.weight"] == "|q_norm|"
     assert flat_lines("bias of heads")["table"] == "input q.heads"
     assert "q_norm:input:0" in wired("norms of channels").flattened().activations
+
+
+@pytest.mark.parametrize("name", ["norms of channels, rotary", "norms of channels, rotary, grouped"])
+def test_channels_that_cannot_move_in_a_head_are_merged_all_the_same(name: str) -> None:
+    lines = flat_lines(name)
+    assert "fixed" in {space.describe() for space in wired(name).spaces.values() if space.name.startswith("q")}
+    assert [lines[f"{one}.weight"] for one in "qkv"] == ["q <- input", "k <- input", "v <- input"]
+    assert (lines["q_norm.weight"], lines["k_norm.weight"]) == ("|q_norm|", "|q_norm|")
 
 
 def test_gains_of_all_heads_follow_the_space_that_their_norm_is_given() -> None:

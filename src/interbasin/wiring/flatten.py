@@ -7,8 +7,9 @@ one by one: the space is fixed, with that as its reason, and its maps are approx
 
 Blocks become one space where they stand inside one axis, in this order and with these roles. So what writes values and
 what reads them share a space; queries and keys, which move by a map and its dual in a wiring, have one each; and where
-several queries share a value, what the output projection reads is a space of its own. Groups that a weight reads block
-by block (grouped convolutions), or heads that have an axis of their own, stay as they are.
+several queries share a value, what the output projection reads is a space of its own. Positions that a weight reads
+beside channels stay beside the flat space. Groups that a weight reads block by block (grouped convolutions), and heads
+that have an axis or modules of their own, stay as they are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.naming import module_of
 from interbasin.wiring.axes.spaces import (
+    BOUNDARY,
     FLATTENED,
     Axis,
     Each,
@@ -55,39 +57,85 @@ def flatten(wiring: Wiring) -> Wiring:
 # ---------------------------------------------------------------------- what an axis is cut into
 
 
-def _rewrite(axis: Axis, blocks: set[str], visit: Visit, segment: str = "") -> Axis:
-    """The axis with every run of ``blocks``, and every leaf outside of one, replaced by what ``visit`` makes of it."""
-    if isinstance(axis, Still):
-        return axis
-    if isinstance(axis, In):
-        return visit((axis,), segment)
-    if isinstance(axis, Row | Each):
-        parts = tuple(
-            _rewrite(part, blocks, visit, f"{segment}.{position}") for position, part in enumerate(axis.parts)
+class _Cutter:
+    """Cuts axes into runs of factors that blocks are made of, and leaves that stand alone."""
+
+    def __init__(self, wiring: Wiring, blocks: set[str]) -> None:
+        self._spaces = wiring.spaces
+        self._blocks = blocks
+        # What a tensor writes is channels throughout; what it reads may have positions before and behind them.
+        self._written = {
+            _key_of(tuple(_factors(grid)))
+            for tensor in wiring.tensors.values()
+            for axis in tensor.axes
+            for part in parts_of(axis)
+            if isinstance(part, Grid) and not _only_reads(part)
+            for grid in (part, *_narrow(part))
+        }
+
+    def rewrite(self, axis: Axis, visit: Visit, segment: str = "") -> Axis:
+        """The axis with every run, and every leaf outside of one, replaced by what ``visit`` makes of it."""
+        if isinstance(axis, Still):
+            return axis
+        if isinstance(axis, In):
+            return visit((axis,), segment)
+        if isinstance(axis, Row | Each):
+            parts = tuple(self.rewrite(part, visit, f"{segment}.{place}") for place, part in enumerate(axis.parts))
+            return Row(parts, axis.key) if isinstance(axis, Row) else Each(axis.key, parts)
+        grids = _narrow(axis)
+        if grids and not self._blocks.isdisjoint(spaces_in(grids)):
+            return self.rewrite(Each(_beside(axis)[0].key, grids), visit, segment)
+        factors = tuple(_factors(axis))
+        start, stop = self._find_run(factors)
+        merged = [visit(factors[start:stop], segment)] if stop > start else []
+        before, behind = (
+            [self.rewrite(factor, visit, segment) for factor in side] for side in (factors[:start], factors[stop:])
         )
-        return Row(parts, axis.key) if isinstance(axis, Row) else Each(axis.key, parts)
-    factors = tuple(_factors(axis))
-    places = [place for place, factor in enumerate(factors) if not blocks.isdisjoint(spaces_in([factor]))]
-    if len(places) < 2:
-        return Grid(tuple(_rewrite(factor, blocks, visit, segment) for factor in factors))
-    start, stop = places[0], places[-1] + 1
-    run = factors[start:stop]
-    beside = next((one for one in run if isinstance(one, Each) and one.key not in _keys(run)), None)
-    if beside is not None:
-        # The row stands on another axis: beside each of its segments, this axis is another grid.
-        grids = tuple(narrowed(axis, beside.key, position) for position in range(len(beside.parts)))
-        return _rewrite(Each(beside.key, grids), blocks, visit, segment)
-    outer = [tuple(_rewrite(one, blocks, visit, segment) for one in side) for side in (factors[:start], factors[stop:])]
-    parts = (*outer[0], visit(run, segment), *outer[1])
-    return parts[0] if len(parts) == 1 else Grid(parts)
+        parts = (*before, *merged, *behind)
+        return parts[0] if len(parts) == 1 else Grid(parts)
+
+    def _find_run(self, factors: Unit) -> tuple[int, int]:
+        """Where a run begins and ends; both 0 if there is none."""
+        if self._blocks.isdisjoint(spaces_in(factors)):
+            return 0, 0
+        inside = [place for place, factor in enumerate(factors) if not self._is_boundary(factor)]
+        start, stop = (0, len(factors)) if _key_of(factors) in self._written else (inside[0], inside[-1] + 1)
+        return (start, stop) if stop - start > 1 else (0, 0)
+
+    def _is_boundary(self, factor: Axis) -> bool:
+        """Whether positions, or the network's inputs or outputs, lie along all of a factor."""
+        for leaf, _ in leaves(factor):
+            space = None if isinstance(leaf, Still) else self._spaces[leaf.space]
+            if space is not None and (space.name in self._blocks or not space.is_fixed):
+                return False
+            why = leaf.why if isinstance(leaf, Still) else self._spaces[leaf.space].because
+            if why is None or why.kind not in BOUNDARY:
+                return False
+        return True
 
 
-def _factors(grid: Grid) -> Iterator[Axis]:
-    for part in grid.parts:
-        if isinstance(part, Grid):
+def _only_reads(grid: Grid) -> bool:
+    return all(leaf.role is Role.READ for leaf, _ in leaves(grid) if isinstance(leaf, In))
+
+
+def _beside(grid: Grid) -> list[Each]:
+    """What stands in a grid beside the segments of a row on another axis."""
+    factors = tuple(_factors(grid))
+    return [factor for factor in factors if isinstance(factor, Each) and factor.key not in _keys(factors)]
+
+
+def _narrow(grid: Grid) -> tuple[Axis, ...]:
+    """The grid beside each of those segments; nothing if it is the same beside all of them."""
+    each = _beside(grid)[:1]
+    return tuple(narrowed(grid, one.key, place) for one in each for place in range(len(one.parts)))
+
+
+def _factors(axis: Axis) -> Iterator[Axis]:
+    if isinstance(axis, Grid):
+        for part in axis.parts:
             yield from _factors(part)
-        else:
-            yield part
+    else:
+        yield axis
 
 
 def _keys(run: Unit) -> set[int]:
@@ -102,6 +150,7 @@ def _find_blocks(wiring: Wiring) -> set[str]:
     """The spaces that stand inside axes together, and can be merged wherever they do."""
     related = {name for space in wiring.spaces.values() if space.within for name in (space.name, *space.within)}
     movable = related | {name for name, space in wiring.spaces.items() if not space.is_fixed}
+    cutter = _Cutter(wiring, movable)
     runs: list[set[str]] = []
     alone: set[str] = set()
     stuck: set[str] = set()
@@ -123,11 +172,11 @@ def _find_blocks(wiring: Wiring) -> set[str]:
             return unit[0]
 
         for axis in tensor.axes:
-            _rewrite(axis, movable, visit)
+            cutter.rewrite(axis, visit)
     blocks: set[str] = set()
     for component in _components([*runs, *({name, *wiring.spaces[name].within} for name in related)]):
         # Two spaces that also stand alone, as tokens and channels of a flattened image do, are no blocks.
-        own = [run for run in runs if run <= component and (run & related or run - alone)]
+        own = [run for run in runs if run <= component and (run & related or (run & movable) - alone)]
         if own and component.isdisjoint(stuck):
             blocks.update(component)
     return blocks
@@ -166,15 +215,16 @@ class _Flattening:
     def __init__(self, wiring: Wiring, blocks: set[str]) -> None:
         self.wiring = wiring
         self.blocks = blocks
+        self.cutter = _Cutter(wiring, blocks)
         self.flats: dict[Key, _Flat] = {}
         # Gains last: they follow the space that others show.
         for gains in (False, True):
             for name, tensor in wiring.tensors.items():
                 for place, axis in enumerate(tensor.axes):
-                    _rewrite(axis, blocks, self._gather(name, place, gains))
+                    self.cutter.rewrite(axis, self._gather(name, place, gains))
         for axes in wiring.activations.values():
             for axis in axes:
-                _rewrite(axis, blocks, self._look)
+                self.cutter.rewrite(axis, self._look)
         self._name()
 
     def result(self) -> Wiring:
@@ -233,7 +283,7 @@ class _Flattening:
         for place, axes in self.wiring.activations.items():
             if place.rpartition(":")[0].rpartition(":")[0] == module:
                 for axis in axes:
-                    _rewrite(axis, self.blocks, visit)
+                    self.cutter.rewrite(axis, visit)
         return next((key for key in shown if key in alike), alike[0] if alike else _key_of(unit))
 
     def _name(self) -> None:
@@ -295,7 +345,7 @@ class _Flattening:
             flat = self.flats[key]
             return In(flat.name, Role.READ.of(role) if self._is_turned(flat) else role, Grid(unit).size)
 
-        rewritten = [_rewrite(axis, self.blocks, visit) for axis in axes]
+        rewritten = [self.cutter.rewrite(axis, visit) for axis in axes]
         return tuple(_without_rows(axis, swallowed) for axis in rewritten)
 
 
