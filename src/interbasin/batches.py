@@ -271,9 +271,9 @@ def device_of(model: nn.Module) -> torch.device | None:
     return None if held is None or held.device.type == "meta" else held.device
 
 
-def whole_number(given: object) -> int:
-    """``given`` if it is a whole number, else -1, which no count is."""
+def whole_number(value: object) -> int:
+    """``value`` if it is a whole number, else -1, which no count is."""
     try:
-        return -1 if isinstance(given, bool) else operator.index(given)  # type: ignore[arg-type]
+        return -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return -1

@@ -87,7 +87,7 @@ def _at_place(wiring: Wiring, space: Space, place: Place) -> SpaceReading:
         raise UnknownNameError.of("place that the wiring follows", str(place), wiring.activations)
     reading = readings_at(place, wiring.activations[str(place)], space, wiring.spaces)
     if reading is None:
-        shown = _listed(str(reading.place) for reading in readings_of(wiring, space, alone=False))
+        shown = _join_names(str(reading.place) for reading in readings_of(wiring, space, alone=False))
         raise WiringError(
             f"Space {space.name!r} does not stand whole at {place}; it does at: {shown or 'no place'}. "
             f"Record {str(place)!r} itself to have all that stands there."
@@ -149,7 +149,7 @@ def _beside_its_tensors(space: Space) -> str:
     places = [f"{owner}:input" for owner in read if owner] + [f"{owner}:output" for owner in written if owner]
     if not places:
         return "record a place near what reads it instead."
-    return f"record a place where it is read or written instead: {_listed(map(repr, places))}."
+    return f"record a place where it is read or written instead: {_join_names(map(repr, places))}."
 
 
 def _nearest(wiring: Wiring, space: Space) -> str:
@@ -157,17 +157,17 @@ def _nearest(wiring: Wiring, space: Space) -> str:
         f"{reading.place} (beside {', '.join(reading.beside)})" for reading in readings_of(wiring, space, alone=False)
     ]
     if shared:
-        return f"name a place to have the others as rows: {_listed(shared)}."
+        return f"name a place to have the others as rows: {_join_names(shared)}."
     touched = [
         place
         for place, axes in wiring.activations.items()
         if any(isinstance(leaf, In) and leaf.space == space.name for axis in axes for leaf, _ in leaves(axis))
     ]
     if touched:
-        return f"record one of these places itself, where parts of it stand: {_listed(touched)}."
+        return f"record one of these places itself, where parts of it stand: {_join_names(touched)}."
     return "no activation at the boundary of a module holds it; record a place near the modules that read it."
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     names = list(names)
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

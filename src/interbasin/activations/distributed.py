@@ -122,14 +122,14 @@ def _sums(state: Accumulator) -> Iterator[Tensor]:
 def _to_device(state: Accumulator, device: torch.device) -> Accumulator:
     """A copy on another device, whose tensors can be added to in place."""
 
-    def copied(side: Side) -> Side:
+    def copy_side(side: Side) -> Side:
         return Side(
             side.origin.to(device), *(tensor.to(device, copy=True).contiguous() for tensor in (side.total, side.square))
         )
 
     return replace(
         state,
-        sources={name: copied(side) for name, side in state.sources.items()},
-        targets={name: copied(side) for name, side in state.targets.items()},
+        sources={name: copy_side(side) for name, side in state.sources.items()},
+        targets={name: copy_side(side) for name, side in state.targets.items()},
         crosses={pair: cross.to(device, copy=True).contiguous() for pair, cross in state.crosses.items()},
     )

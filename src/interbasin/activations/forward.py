@@ -95,8 +95,8 @@ class Caller:
 
 def _two_parts(batch: Any, index: int, what: str, option: str) -> list[Any]:
     if not isinstance(batch, Sequence) or isinstance(batch, str) or len(batch) != 2:
-        found = f"{len(batch)} parts" if isinstance(batch, Sequence) else f"a {type(batch).__name__}"
-        raise DataError(f"Batch {index} should be a pair of {what}, found {found}; leave {option}=True out.")
+        size = f"{len(batch)} parts" if isinstance(batch, Sequence) else f"a {type(batch).__name__}"
+        raise DataError(f"Batch {index} should be a pair of {what}, found {size}; leave {option}=True out.")
     return list(batch)
 
 
@@ -271,7 +271,7 @@ class _AbandonedError(BaseException):
 
 @dataclass
 class SteppedForward:
-    """A forward pass in a thread of its own, which moves from one `rest` to the next and only when it is told to.
+    """A forward pass in a thread of its own, which moves from one `rest` to the next and only when it is asked to.
 
     Two networks are recorded side by side: the target's hook needs the source's activation at the place that belongs to
     it. If the source ran first, all its activations would have to wait for the target in memory. So it runs as a

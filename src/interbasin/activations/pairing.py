@@ -74,42 +74,42 @@ class Masks:
         return None
 
 
-def masks_of(inputs: Any, given: MaskOf, device: torch.device | None) -> Masks | None:
+def masks_of(inputs: Any, mask: MaskOf, device: torch.device | None) -> Masks | None:
     """The masks that go with one network's inputs; None if there is none.
 
     Raises:
-        DataError: if ``given`` is nothing that a mask can come from.
+        DataError: if ``mask`` is nothing that a mask can come from.
     """
-    if given is None or isinstance(given, bool):
-        named = inputs if isinstance(inputs, Mapping) and given is not False else {}
-        masks = {name: named[name] for name in AUTOMATIC if isinstance(named.get(name), Tensor)}
+    if mask is None or isinstance(mask, bool):
+        named = inputs if isinstance(inputs, Mapping) and mask is not False else {}
+        tensors = {name: named[name] for name in AUTOMATIC if isinstance(named.get(name), Tensor)}
         # Masks of other ranks are the network's own affair: they say who sees whom.
-        masks = {name: _true_or_false(mask, name, device) for name, mask in masks.items() if mask.ndim == 2}
-        return Masks(masks) if masks else None
-    if isinstance(given, str):
+        whole = {name: _true_or_false(tensor, name, device) for name, tensor in tensors.items() if tensor.ndim == 2}
+        return Masks(whole) if whole else None
+    if isinstance(mask, str):
         if not isinstance(inputs, Mapping):
             raise DataError(
-                f"The mask is called {given!r}, which needs batches that are mappings, found {type(inputs).__name__}; "
+                f"The mask is called {mask!r}, which needs batches that are mappings, found {type(inputs).__name__}; "
                 "give a function of the batch instead."
             )
-        if given not in inputs:
-            raise UnknownNameError.of("mask in the batch", given, map(str, inputs))
-        return Masks({given: _true_or_false(inputs[given], given, device)})
-    if not callable(given) or isinstance(given, type):
+        if mask not in inputs:
+            raise UnknownNameError.of("mask in the batch", mask, map(str, inputs))
+        return Masks({mask: _true_or_false(inputs[mask], mask, device)})
+    if not callable(mask) or isinstance(mask, type):
         raise DataError(
             f"The mask is the name of one in the batch, a function of a network's inputs, None or False, found a "
-            f"{type(given).__name__}; masks differ from batch to batch, so give a function that has the right one."
+            f"{type(mask).__name__}; masks differ from batch to batch, so give a function that has the right one."
         )
-    answer = given(inputs)
+    answer = mask(inputs)
     if isinstance(answer, Mapping):
-        return Masks(scopes={name: _true_or_false(mask, f"of {name!r}", device) for name, mask in answer.items()})
+        return Masks(scopes={name: _true_or_false(part, f"of {name!r}", device) for name, part in answer.items()})
     return Masks({"mask": _true_or_false(answer, "mask", device)})
 
 
 def _true_or_false(mask: object, name: str, device: torch.device | None) -> Tensor:
     if not isinstance(mask, Tensor) or mask.ndim != 2:
-        found = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise ShapeError(f"A mask is a tensor of shape (batch, tokens), found {found} for {name}; give it like that.")
+        kind = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise ShapeError(f"A mask is a tensor of shape (batch, tokens), found {kind} for {name}; give it like that.")
     if bool(((mask != 0) & (mask != 1)).any()):
         raise DataError(
             f"A mask holds ones (or true) for what counts and zeros for padding, {name} holds other values as well; "
@@ -122,8 +122,8 @@ def _true_or_false(mask: object, name: str, device: torch.device | None) -> Tens
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What was seen of a reading: ``(batch, positions..., width)``, and which rows count (None: all)."""
+class Activation:
+    """What a reading gave: ``(batch, positions..., width)``, and which rows count (None: all)."""
 
     values: Tensor
     mask: Tensor | None = None
@@ -155,7 +155,7 @@ class Pairing:
     options: PairingOptions
     caller: Caller
     source: SteppedForward | None = None
-    present: dict[Key, Seen] = field(default_factory=dict)
+    present: dict[Key, Activation] = field(default_factory=dict)
 
     def start(self, calls: Sequence[Call]) -> None:
         """A new batch is about to be seen."""
@@ -165,8 +165,8 @@ class Pairing:
             masks_of(call.inputs, self.caller.mask, device)
             for call, device in zip(calls, self.caller.devices, strict=True)
         ]
-        given = [call.inputs.get(OFFSETS) if isinstance(call.inputs, Mapping) else None for call in calls]
-        self._offsets = [None if offsets is None else char_offsets(offsets) for offsets in given]
+        offsets_of_calls = [call.inputs.get(OFFSETS) if isinstance(call.inputs, Mapping) else None for call in calls]
+        self._offsets = [None if offsets is None else char_offsets(offsets) for offsets in offsets_of_calls]
         self._pieces: tuple[Tensor, Tensor, int] | None = None
         self._waiting: dict[Key, list[int]] = {}
         self._pairs = list(self.plan.pairs)
@@ -177,7 +177,7 @@ class Pairing:
     def take(self, network: int, reading: Reading, rows: Tensor) -> None:
         """Something has arrived: add it to the sums with every partner that is there, or can be fetched."""
         key, masks = (network, reading), self._masks[network]
-        seen = Seen(rows, None if masks is None else masks.fitting(reading.place.module, rows.shape[:-1]))
+        activation = Activation(rows, None if masks is None else masks.fitting(reading.place.module, rows.shape[:-1]))
         if self.options.pool is not None:
             size = count_inputs(self._calls[network].args, self._calls[network].kwargs)
             if rows.shape[0] != size:
@@ -185,15 +185,15 @@ class Pairing:
                     f"Asked to pool what is seen at {reading.place}, where rows have shape {tuple(rows.shape[:-1])} "
                     f"for {size} inputs; record a place where the inputs stand on the first axis."
                 )
-            seen = _pool(seen, self.options.pool)
-        self.present[key] = seen
+            activation = _pool(activation, self.options.pool)
+        self.present[key] = activation
         if self.source is not None and network == 0:
             self.source.rest()
         else:
             self._pair(key)
         if key in self.present:
             # The network goes on, and may write over what it gave.
-            self.present[key] = Seen(seen.values.clone(), seen.mask)
+            self.present[key] = Activation(activation.values.clone(), activation.mask)
 
     def _pair(self, key: Key) -> None:
         for position in list(self._waiting.get(key, ())):
@@ -208,10 +208,10 @@ class Pairing:
                     if not self._waiting[done]:
                         del self.present[done]
 
-    def _add(self, position: int, x: Seen, y: Seen) -> None:
+    def _add(self, position: int, x: Activation, y: Activation) -> None:
         pair, moments = self._pairs[position], self.sums[position]
         assert isinstance(moments, PairedMoments)
-        names = next(names for names, (a, b) in self.plan.asked.items() if (a.key, b.key) == pair)
+        names = next(names for names, (a, b) in self.plan.requested.items() if (a.key, b.key) == pair)
         with _summing(f"recording {names[0]!r} (source) with {names[1]!r} (target)"):
             source, target = self._rows(x, y)
             if len(source):
@@ -230,7 +230,7 @@ class Pairing:
 
     # ------------------------------------------------------------------ rows
 
-    def _rows(self, x: Seen, y: Seen) -> tuple[Tensor, Tensor]:
+    def _rows(self, x: Activation, y: Activation) -> tuple[Tensor, Tensor]:
         """Paired rows of two sides. Where only one side has a mask, it is for both."""
         if x is y:
             rows = _counting_rows(x.values, x.mask)
@@ -249,23 +249,23 @@ class Pairing:
         )
 
     def _rows_of_layers(
-        self, sources: Mapping[str, Seen], targets: Mapping[str, Seen]
+        self, sources: Mapping[str, Activation], targets: Mapping[str, Activation]
     ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Rows of all layers of both sides, which all have to agree."""
-        seen = [*sources.values(), *targets.values()]
+        layers = [*sources.values(), *targets.values()]
         tokens = self.options.tokens
         if tokens is not None and tokens.mode == "offsets":
             source, target, count = self._match_texts()
             pieces = [source] * len(sources) + [target] * len(targets)
-            rows = [pool_pieces(layer.values, piece, count) for layer, piece in zip(seen, pieces, strict=True)]
+            rows = [pool_pieces(layer.values, piece, count) for layer, piece in zip(layers, pieces, strict=True)]
         else:
-            if not all(_same_rows(seen[0], layer) for layer in seen):
-                seen = _match(seen, [0] * len(sources) + [1] * len(targets), tokens)
+            if not all(_same_rows(layers[0], layer) for layer in layers):
+                layers = _match(layers, [0] * len(sources) + [1] * len(targets), tokens)
             rows = []
-            for layer in seen:
-                if seen[0].mask is not None and layer.mask is not None:
-                    _check_counts(seen[0].mask, layer.mask)
-                rows.append(_counting_rows(layer.values, layer.mask if layer.mask is not None else seen[0].mask))
+            for layer in layers:
+                if layers[0].mask is not None and layer.mask is not None:
+                    _check_counts(layers[0].mask, layer.mask)
+                rows.append(_counting_rows(layer.values, layer.mask if layer.mask is not None else layers[0].mask))
         return dict(zip(sources, rows, strict=False)), dict(zip(targets, rows[len(sources) :], strict=True))
 
     def _match_texts(self) -> tuple[Tensor, Tensor, int]:
@@ -301,13 +301,13 @@ def _summing(where: str) -> Iterator[None]:
             raise type(error)(f"{where}: {error}") from error
 
 
-def _pool(seen: Seen, how: str) -> Seen:
+def _pool(activation: Activation, how: str) -> Activation:
     """One row per input; inputs that are nothing but padding do not count."""
-    counts = None if seen.mask is None else seen.mask.flatten(1).any(dim=1)
-    return Seen(pool_tokens(seen.values, how, seen.mask), counts)
+    counts = None if activation.mask is None else activation.mask.flatten(1).any(dim=1)
+    return Activation(pool_tokens(activation.values, how, activation.mask), counts)
 
 
-def _same_rows(x: Seen, y: Seen) -> bool:
+def _same_rows(x: Activation, y: Activation) -> bool:
     """Whether rows pair as they are: equal shapes, or one of them flattened."""
     first, second = tuple(x.values.shape[:-1]), tuple(y.values.shape[:-1])
     if math.prod(first) != math.prod(second):
@@ -316,9 +316,9 @@ def _same_rows(x: Seen, y: Seen) -> bool:
     return first == second or axes == 1 or (first[0] == second[0] and axes == 2)
 
 
-def _match(seen: Sequence[Seen], sides: Sequence[int], tokens: Tokens | None) -> list[Seen]:
+def _match(layers: Sequence[Activation], sides: Sequence[int], tokens: Tokens | None) -> list[Activation]:
     """The same with equal numbers of tokens, in the way that was asked for."""
-    shapes = [tuple(layer.values.shape[:-1]) for layer in seen]
+    shapes = [tuple(layer.values.shape[:-1]) for layer in layers]
     listed = " and ".join(str(shape) for shape in dict.fromkeys(shapes))
     if tokens is None or tokens.mode == "offsets":
         raise ShapeError(
@@ -329,13 +329,13 @@ def _match(seen: Sequence[Seen], sides: Sequence[int], tokens: Tokens | None) ->
     if len({shape[0] for shape in shapes}) > 1:
         raise ShapeError(f"rows of shapes {listed} are not of the same number of inputs; give both networks the same.")
     if tokens.mode == "mean":
-        return [_pool(layer, "mean") for layer in seen]
-    if any(layer.mask is not None and not bool(layer.mask.all()) for layer in seen):
+        return [_pool(layer, "mean") for layer in layers]
+    if any(layer.mask is not None and not bool(layer.mask.all()) for layer in layers):
         raise DataError(
             f"Interpolating {listed} tokens would mix padding into what counts; use tokens='mean' or 'offsets', or "
             "pool='mean'."
         )
-    return [Seen(values) for values in match_tokens([layer.values for layer in seen], sides, tokens)]
+    return [Activation(values) for values in match_tokens([layer.values for layer in layers], sides, tokens)]
 
 
 def _check_counts(source: Tensor, target: Tensor) -> None:

@@ -6,7 +6,7 @@ A place is what goes into a module or comes out of it. ``"blocks.0.mlp.fc1"`` is
 forward pass (``"act:output:1"`` is the second), and ``[1]`` at the end says which axis is the width where the module's
 class does not tell.
 
-At a place a space may fill an axis, one segment of an axis (fused projections), one factor of it (heads by channels,
+There a space may fill an axis, one segment of an axis (fused projections), one factor of it (heads by channels,
 channels by positions), or have its blocks on several axes. All other axes become rows.
 """
 
@@ -279,7 +279,7 @@ def axis_factors(axis: Axis) -> tuple[Axis, ...]:
 def _reading(
     place: Place, choice: tuple[_Choice, ...], space: Space, wanted: Mapping[str, int], spaces: Mapping[str, Space]
 ) -> SpaceReading | None:
-    seen: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     beside: dict[str, None] = {}
     parts = []
     for segment, terms in choice:
@@ -289,9 +289,9 @@ def _reading(
         size_is_open = False
         for term in terms:
             if isinstance(term, In) and term.space in wanted:
-                if term.role is not Role.WRITE or term.space in seen:
+                if term.role is not Role.WRITE or term.space in sizes:
                     return None
-                seen[term.space] = term.size
+                sizes[term.space] = term.size
                 factors.append(_Factor(term.size, wanted[term.space]))
                 continue
             if isinstance(term, Row | Each) and any(
@@ -305,7 +305,7 @@ def _reading(
             factors.append(_Factor(term.size if size_is_open else None, None))
             size_is_open = True
         parts.append(_AxisPart(segment, tuple(factors), without))
-    if set(seen) != set(wanted) or math.prod(seen.values()) != space.width:
+    if set(sizes) != set(wanted) or math.prod(sizes.values()) != space.width:
         return None
     return SpaceReading(place, space.name, space.width, tuple(parts), tuple(beside))
 

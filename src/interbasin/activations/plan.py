@@ -20,7 +20,7 @@ from interbasin.wiring.trace.preflight import named_tensors
 from interbasin.wiring.wire import wire
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Item", "Key", "Plan", "Spaces", "Wirings", "make_plan", "no_batch"]
+__all__ = ["Item", "Key", "Plan", "Spaces", "Wirings", "make_plan", "no_batch_error"]
 
 # Names; pairs of names; names or pairs -> place or pair of places; for all pairs of layers also two lists of names.
 Spaces: TypeAlias = "Sequence[Any] | Mapping[Any, Any]"
@@ -53,21 +53,21 @@ class Plan:
     """What was asked for, and what has to be recorded for it.
 
     Attributes:
-        asked: ``(source, target)`` -> the two.
+        requested: ``(source, target)`` -> the two.
         keys: All that is recorded, each once.
         pairs: What is recorded together, each pair once, and whether anything is derived from it, which needs Gram
             matrices. Nothing for statistics of all pairs of layers.
         layers: For such statistics, what is recorded of the source and of the target: layer -> key.
     """
 
-    asked: Mapping[tuple[str, str], tuple[Item, Item]]
+    requested: Mapping[tuple[str, str], tuple[Item, Item]]
     keys: Collection[Key]
     pairs: Mapping[tuple[Key, Key], bool] = field(default_factory=dict)
     layers: tuple[Mapping[str, Key], Mapping[str, Key]] | None = None
 
     def describe(self) -> list[list[str]]:
         """The plan as text, to tell whether a saved state belongs to it."""
-        return [[*names, *(f"{item.place} {item.key!r}" for item in items)] for names, items in self.asked.items()]
+        return [[*names, *(f"{item.place} {item.key!r}" for item in items)] for names, items in self.requested.items()]
 
 
 def layer_name(name: str, item: Item) -> str:
@@ -102,18 +102,18 @@ def make_plan(caller: Caller, spaces: Spaces, wirings: Any, first: Any, *, at: A
     keys = dict.fromkeys(item.key for item in items.values())
     if all_pairs:
         layers = [{wish[0]: items[0, wish] for wish in sources}, {wish[0]: items[last, wish] for wish in targets}]
-        asked = {(x, y): (layers[0][x], layers[1][y]) for x, y in itertools.product(*layers)}
+        requested = {(x, y): (layers[0][x], layers[1][y]) for x, y in itertools.product(*layers)}
         source, target = ({layer_name(name, item): item.key for name, item in side.items()} for side in layers)
-        return Plan(asked, keys, layers=(source, target))
-    asked = {
+        return Plan(requested, keys, layers=(source, target))
+    requested = {
         (source[0], target[0]): (items[0, source], items[last, target])
         for source, target in zip(sources, targets, strict=True)
     }
     pairs: dict[tuple[Key, Key], bool] = {}
-    for x, y in asked.values():
+    for x, y in requested.values():
         derives = x.weight is not None or y.weight is not None
         pairs[x.key, y.key] = pairs.get((x.key, y.key), False) or derives
-    return Plan(asked, keys, pairs)
+    return Plan(requested, keys, pairs)
 
 
 def _resolve(model: nn.Module, wiring: Wiring | None, name: str, place: str | None, at: At) -> Reading | Projection:
@@ -161,7 +161,7 @@ def _derive(
 ) -> dict[tuple[int, _Wish], Item]:
     """The projections as images of what is recorded for them."""
     if first is None:
-        raise no_batch()
+        raise no_batch_error()
     items = {}
     for network, (model, call) in enumerate(zip(caller.networks, caller.calls(first, 0), strict=True)):
         mine = {key: projection for key, projection in projections.items() if key[0] == network}
@@ -175,38 +175,39 @@ def _derive(
 # ---------------------------------------------------------------------- wirings
 
 
-def no_batch() -> DataError:
+def no_batch_error() -> DataError:
     return DataError("The data hold no batch at all, so there is nothing to record; give some.")
 
 
-def _find_wirings(given: Any, caller: Caller, first: Any, needed: Collection[int]) -> dict[int, Wiring]:
+def _find_wirings(wirings: Any, caller: Caller, first: Any, needed: Collection[int]) -> dict[int, Wiring]:
     """The wirings of the networks whose numbers are needed, as they were given or by tracing the first batch.
 
     Raises:
-        WiringError: if what was given are no wirings, or not those of the networks.
+        WiringError: if ``wirings`` are none, or not those of the networks.
     """
-    if given is not None:
-        return _check_wirings(given, caller.networks)
+    if wirings is not None:
+        return _check_wirings(wirings, caller.networks)
     if needed and first is None:
-        raise no_batch()
-    wirings = {}
+        raise no_batch_error()
+    traced = {}
     for network in sorted(needed):
         call = caller.calls(first, 0)[network]
         try:
-            wirings[network] = wire(caller.networks[network], call.args or call.kwargs)
+            traced[network] = wire(caller.networks[network], call.args or call.kwargs)
         except WiringError as error:
             if not call.hint:
                 raise
             raise WiringError(f"{error}{call.hint}") from error
-    return wirings
+    return traced
 
 
-def _check_wirings(given: Any, networks: Sequence[nn.Module]) -> dict[int, Wiring]:
-    wirings = [given] if isinstance(given, Wiring) else given
+def _check_wirings(wirings: Any, networks: Sequence[nn.Module]) -> dict[int, Wiring]:
+    kind = type(wirings).__name__
+    wirings = [wirings] if isinstance(wirings, Wiring) else wirings
     if not isinstance(wirings, Sequence) or not all(isinstance(wiring, Wiring) for wiring in wirings):
         raise WiringError(
-            f"Wirings are those that interbasin.wire finds, found {type(given).__name__}; give one for each network, "
-            "None to have them found, or False to name modules instead of spaces."
+            f"Wirings are those that interbasin.wire finds, found {kind}; give one for each network, None to have them "
+            "found, or False to name modules instead of spaces."
         )
     if len(wirings) != len(networks):
         raise WiringError(
@@ -281,15 +282,15 @@ def _entries(spaces: Any) -> Sequence[tuple[Any, Any]]:
     return list(spaces.items()) if isinstance(spaces, Mapping) else [(name, None) for name in spaces]
 
 
-def _two_names(given: Any, what: str) -> tuple[str, str]:
-    if isinstance(given, str):
-        return given, given
-    if isinstance(given, Sequence) and len(given) == 2:
-        return _require_text(given[0], what), _require_text(given[1], what)
-    raise WiringError(f"A {what} is a name or a pair of names (source, target), found {given!r}; give it like that.")
+def _two_names(names: Any, what: str) -> tuple[str, str]:
+    if isinstance(names, str):
+        return names, names
+    if isinstance(names, Sequence) and len(names) == 2:
+        return _require_text(names[0], what), _require_text(names[1], what)
+    raise WiringError(f"A {what} is a name or a pair of names (source, target), found {names!r}; give it like that.")
 
 
-def _require_text(given: Any, what: str) -> str:
-    if not isinstance(given, str):
-        raise WiringError(f"The name of a {what} is text, found {given!r}; give the name.")
-    return given
+def _require_text(name: Any, what: str) -> str:
+    if not isinstance(name, str):
+        raise WiringError(f"The name of a {what} is text, found {name!r}; give the name.")
+    return name

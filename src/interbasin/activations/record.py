@@ -25,7 +25,7 @@ from interbasin.activations.forward import (
     require_determinism,
 )
 from interbasin.activations.pairing import MaskOf, Pairing, PairingOptions
-from interbasin.activations.plan import Spaces, Wirings, make_plan, no_batch
+from interbasin.activations.plan import Spaces, Wirings, make_plan, no_batch_error
 from interbasin.activations.recording import Recording, SavedSums, State, digest_of
 from interbasin.activations.tokens import POOLS, Tokens
 from interbasin.batches import Progress, as_batches, device_of, is_read_once, progress_bar
@@ -169,7 +169,7 @@ def record(
         fail_together(failure)
         done = sum_over_processes(sums, done)
     if not done:
-        raise no_batch()
+        raise no_batch_error()
     if not all(moments._state.count for moments in sums):
         raise DataError(
             "No row was left to record: all batches are empty, or their masks leave nothing; check what they hold and "
@@ -191,15 +191,15 @@ def _check_networks(models: nn.Module | Sequence[nn.Module], own_inputs: bool) -
     return [networks[0]] if same else list(networks)
 
 
-def _check_device(given: torch.device | str) -> torch.device:
+def _check_device(name: torch.device | str) -> torch.device:
     try:
-        device = torch.device(given)
+        device = torch.device(name)
         torch.empty(0, device=device)
     # torch has many ways to say that it does not know a device, or was built without it.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(
-            f"Batches were to be moved to device {given!r}, which torch cannot use here ({reason}); try 'cpu', or "
+            f"Batches were to be moved to device {name!r}, which torch cannot use here ({reason}); try 'cpu', or "
             "leave device= out to have them where each network is."
         ) from error
     if device.type == "meta":
@@ -213,6 +213,11 @@ def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell:
     start = written = 0 if saved is None else saved.batches
     digest, done = "", 0
     caller, plan = pairing.caller, pairing.plan
+    # Two networks run step by step, so that activations need not wait in memory for their partners. Not where
+    # statistics need all layers at once, and not where a module serves both networks: what it may keep from call to
+    # call must not be disturbed in the middle of one.
+    modules = [{id(module) for module in model.modules()} for model in caller.networks]
+    in_step = len(modules) == 2 and plan.layers is None and not modules[0] & modules[1]
     with contextlib.ExitStack() as stack:
         listeners = []
         for network, model in enumerate(caller.networks):
@@ -225,7 +230,7 @@ def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell:
             if index >= start:
                 calls = caller.calls(batch, index)
                 try:
-                    _run(listeners, calls, pairing)
+                    _run(listeners, calls, pairing, in_step)
                 except InterbasinError as error:
                     raise type(error)(f"In batch {index}: {error}") from error
             done = index + 1
@@ -242,16 +247,10 @@ def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell:
     return done
 
 
-def _run(listeners: Sequence[Listener], calls: Sequence[Call], pairing: Pairing) -> None:
-    """Lead one batch through the networks.
-
-    Two networks run step by step, so that activations need not wait in memory for their partners. Not where statistics
-    need all layers at once, and not where a module serves both networks: what it may keep from call to call must not be
-    disturbed in the middle of one.
-    """
+def _run(listeners: Sequence[Listener], calls: Sequence[Call], pairing: Pairing, in_step: bool) -> None:
+    """Lead one batch through the networks, ``in_step`` or one after the other."""
     pairing.start(calls)
-    modules = [{id(module) for module in listener.model.modules()} for listener in listeners]
-    if len(listeners) == 2 and pairing.plan.layers is None and not modules[0] & modules[1]:
+    if in_step:
         source, target = calls
         with SteppedForward(lambda: listeners[0].forward(source.args, source.kwargs, source.hint)) as pairing.source:
             listeners[1].forward(target.args, target.kwargs, target.hint)

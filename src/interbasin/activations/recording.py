@@ -74,19 +74,19 @@ class Recording:
     @classmethod
     def of(cls, plan: Plan, sums: Sequence[Moments], batches: int, grams: bool) -> Recording:
         """The finished sums under the names they were asked for, with what is derived from them."""
-        places = _ByPair({names: (x.place, y.place) for names, (x, y) in plan.asked.items()})
+        places = _ByPair({names: (x.place, y.place) for names, (x, y) in plan.requested.items()})
         if plan.layers is not None:
             layers = _derive_layers(plan, sums[0])
-            return cls(_ByPair({names: layers.pair(*names) for names in plan.asked}), places, batches, layers)
+            return cls(_ByPair({names: layers.pair(*names) for names in plan.requested}), places, batches, layers)
         recorded = dict(zip(plan.pairs, sums, strict=True))
         moments: dict[tuple[Item, Item], Any] = {}
-        for x, y in dict.fromkeys(plan.asked.values()):
+        for x, y in dict.fromkeys(plan.requested.values()):
             moments[x, y] = recorded[x.key, y.key]
             state = moments[x, y]._state
             if state.grams != grams or x.weight is not None or y.weight is not None:
                 sources, targets = {SOURCE: (SOURCE, x.weight, x.bias)}, {TARGET: (TARGET, y.weight, y.bias)}
                 moments[x, y] = PairedMoments._of_state(state.through(sources, targets, grams))
-        return cls(_ByPair({names: moments[items] for names, items in plan.asked.items()}), places, batches)
+        return cls(_ByPair({names: moments[items] for names, items in plan.requested.items()}), places, batches)
 
     @property
     def count(self) -> int:
@@ -139,7 +139,7 @@ def _derive_layers(plan: Plan, recorded: Moments) -> LayerwiseMoments:
     sources, targets = (
         {
             names[side]: (layer_name(names[side], items[side]), items[side].weight, items[side].bias)
-            for names, items in plan.asked.items()
+            for names, items in plan.requested.items()
         }
         for side in (0, 1)
     )
@@ -187,7 +187,7 @@ def load_sums(folder: str | os.PathLike[str]) -> tuple[list[Accumulator], dict[s
         states = []
         for position, sums in enumerate(document["sums"]):
             prefix = f"{position}."
-            own = {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
+            own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             states.append(restored(sums, own))
         return states, dict(document["notes"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -264,9 +264,9 @@ class State:
             refuse_what_is_in_the_way(self.folder, HOLDS, force=True)
             return None
         sums, notes = load_sums(self.folder)
-        asked = notes.get("request")
-        if asked != self.request:
-            parts = asked if isinstance(asked, dict) else {}
+        request = notes.get("request")
+        if request != self.request:
+            parts = request if isinstance(request, dict) else {}
             differing = [name for name, value in self.request.items() if parts.get(name) != value]
             raise DataError(
                 f"The state in {self.folder} belongs to another recording: it differs in {', '.join(differing)}; "

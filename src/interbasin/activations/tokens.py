@@ -66,50 +66,50 @@ class Tokens:
             )
 
 
-def _two_counts(given: object) -> bool:
-    return isinstance(given, tuple | list) and len(given) == 2 and all(whole_number(count) >= 0 for count in given)
+def _two_counts(counts: object) -> bool:
+    return isinstance(counts, tuple | list) and len(counts) == 2 and all(whole_number(count) >= 0 for count in counts)
 
 
-def pool_tokens(seen: Tensor, how: str | None, mask: Tensor | None) -> Tensor:
+def pool_tokens(activation: Tensor, how: str | None, mask: Tensor | None) -> Tensor:
     """One row per input instead of one per token: ``"mean"``, the ``"first"`` token or the ``"last"``, padding apart.
 
     Args:
-        seen: ``(batch, positions..., width)``.
+        activation: ``(batch, positions..., width)``.
         how: None for no pooling.
         mask: ``(batch, tokens)``, true for what counts.
     """
-    if how is None or seen.ndim == 2:
-        return seen
+    if how is None or activation.ndim == 2:
+        return activation
     if how not in POOLS:
         raise UnknownNameError.of("way to pool", how, POOLS)
     if how == "mean":
-        return _mean(seen, mask)
-    if seen.ndim != 3:
+        return _mean(activation, mask)
+    if activation.ndim != 3:
         raise ShapeError(
-            f"Asked for the {how} token, found positions of shape {tuple(seen.shape[1:-1])}, which have no order; use "
-            "pool='mean'."
+            f"Asked for the {how} token, found positions of shape {tuple(activation.shape[1:-1])}, which have no "
+            "order; use pool='mean'."
         )
     if mask is None:
-        return seen[:, 0 if how == "first" else -1]
+        return activation[:, 0 if how == "first" else -1]
     position = mask.int().argmax(dim=1)
     if how == "last":
         position = mask.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)
-    return seen.take_along_dim(position[:, None, None], dim=1)[:, 0]
+    return activation.take_along_dim(position[:, None, None], dim=1)[:, 0]
 
 
-def _mean(seen: Tensor, mask: Tensor | None) -> Tensor:
-    flat = seen.flatten(1, -2).to(working_dtype(seen.dtype))
+def _mean(activation: Tensor, mask: Tensor | None) -> Tensor:
+    flat = activation.flatten(1, -2).to(working_dtype(activation.dtype))
     if mask is None:
         return flat.mean(dim=1)
     weights = mask.to(flat).flatten(1)
     return (flat * weights[..., None]).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def match_tokens(seen: Sequence[Tensor], sides: Sequence[int], tokens: Tokens) -> list[Tensor]:
+def match_tokens(activations: Sequence[Tensor], sides: Sequence[int], tokens: Tokens) -> list[Tensor]:
     """The same activations with equal numbers of tokens.
 
     Args:
-        seen: Each ``(batch, positions..., width)``.
+        activations: Each ``(batch, positions..., width)``.
         sides: For each, 0 if it is the source's and 1 if it is the target's.
         tokens: How; not ``"offsets"``.
 
@@ -117,8 +117,8 @@ def match_tokens(seen: Sequence[Tensor], sides: Sequence[int], tokens: Tokens) -
         Each ``(batch, tokens, width)``, or ``(batch, width)`` for ``"mean"``.
     """
     if tokens.mode == "mean":
-        return [pool_tokens(layer, "mean", None) for layer in seen]
-    laid = [_lay_out(layer, side, tokens) for layer, side in zip(seen, sides, strict=True)]
+        return [pool_tokens(layer, "mean", None) for layer in activations]
+    laid = [_lay_out(layer, side, tokens) for layer, side in zip(activations, sides, strict=True)]
     kept = min(prefix.shape[1] for prefix, _ in laid)
     # The finest grid wins; of several, the last, which is the target's.
     height, width = max((tuple(grid.shape[2:]) for _, grid in reversed(laid)), key=math.prod)
@@ -129,12 +129,12 @@ def match_tokens(seen: Sequence[Tensor], sides: Sequence[int], tokens: Tokens) -
     return matched
 
 
-def _lay_out(seen: Tensor, side: int, tokens: Tokens) -> tuple[Tensor, Tensor]:
+def _lay_out(activation: Tensor, side: int, tokens: Tokens) -> tuple[Tensor, Tensor]:
     """Tokens that stand before the patches, ``(batch, tokens, width)``, and the patches, ``(batch, width, h, w)``."""
-    if seen.ndim == 2:
-        seen = seen[:, None]
-    shape = tuple(seen.shape[1:-1])
-    flat = seen.flatten(1, -2)
+    if activation.ndim == 2:
+        activation = activation[:, None]
+    shape = tuple(activation.shape[1:-1])
+    flat = activation.flatten(1, -2)
     if tokens.mode == "interpolate":
         prefix = tokens.prefix[side] if tokens.prefix and len(shape) == 1 else 0
         height, width = 1, flat.shape[1] - prefix
@@ -177,17 +177,17 @@ def _resample(grid: Tensor, size: tuple[int, int]) -> Tensor:
 # ---------------------------------------------------------------------- texts
 
 
-def char_offsets(given: object) -> Tensor:
+def char_offsets(offsets: object) -> Tensor:
     """Where each token starts and ends in its text, as a batch holds it.
 
     Raises:
         DataError: if it is no tensor and cannot be made one.
     """
     try:
-        return torch.as_tensor(given)
+        return torch.as_tensor(offsets)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
-            f"{OFFSETS} should be numbers of shape (batch, tokens, 2), found a {type(given).__name__} that is no "
+            f"{OFFSETS} should be numbers of shape (batch, tokens, 2), found a {type(offsets).__name__} that is no "
             f"tensor ({error}); have the tokenizer pad it, with return_tensors='pt'."
         ) from error
 
@@ -233,16 +233,16 @@ def match_texts(
     return pieces[0], pieces[1], count
 
 
-def pool_pieces(seen: Tensor, belongs: Tensor, count: int) -> Tensor:
+def pool_pieces(activation: Tensor, belongs: Tensor, count: int) -> Tensor:
     """The mean of the tokens of each piece, ``(pieces, width)``."""
-    if seen.ndim != 3 or seen.shape[:2] != belongs.shape:
+    if activation.ndim != 3 or activation.shape[:2] != belongs.shape:
         raise ShapeError(
             f"Offsets were given for tokens of shape {tuple(belongs.shape)}, the activation has rows of shape "
-            f"{tuple(seen.shape[:-1])}; record spaces that have one row per token."
+            f"{tuple(activation.shape[:-1])}; record spaces that have one row per token."
         )
     if not count:
         raise DataError("The two tokenisations end no token at the same character; are they of the same texts?")
-    flat = seen.flatten(0, 1).to(working_dtype(seen.dtype))
+    flat = activation.flatten(0, 1).to(working_dtype(activation.dtype))
     belongs = belongs.flatten().to(flat.device)
     kept = belongs >= 0
     sums = flat.new_zeros(count, flat.shape[1]).index_add_(0, belongs[kept], flat[kept])
