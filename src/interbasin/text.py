@@ -1,10 +1,11 @@
-"""Words for people: counts with their nouns, and text without the passwords that an address may hold."""
+"""Words for people: counts with their nouns, lists of names, reasons on one line, and text without passwords."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-__all__ = ["plural", "redact"]
+__all__ = ["list_names", "one_line", "plural", "redact"]
 
 # What begins an address with a user's name and a colon. Paths lose one of two slashes, people all of them.
 _SCHEME = r"(?:\b[a-z][a-z0-9+.-]*:/{1,3}|\bpostgres(?:ql)?:)"
@@ -46,3 +47,21 @@ def plural(count: int, one: str, many: str | None = None) -> str:
         ('1 file', '1,234 files', '0 batches')
     """
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def list_names(names: Iterable[str], most: int = 4) -> str:
+    """Some of the names, and how many more there are.
+
+    Example:
+        >>> list_names("abcdef")
+        'a, b, c, d and 2 more'
+    """
+    names = list(names)
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def one_line(cause: object) -> str:
+    """A library's reason on one line, without the advice that often follows."""
+    text = " ".join(str(cause).split()) or type(cause).__name__
+    return (text if len(text) <= 200 else text[:200] + "...").rstrip(".")

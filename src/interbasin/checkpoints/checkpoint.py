@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from interbasin.checkpoints.dtypes import ARITHMETIC, torch_dtype
-from interbasin.checkpoints.faults import damaged, listed
+from interbasin.checkpoints.faults import damage_error
 from interbasin.errors import CheckpointError, DataError, ShapeError, UnknownNameError, WiringError
-from interbasin.text import plural
+from interbasin.text import list_names, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -315,7 +315,7 @@ def head_of(path: Path) -> bytes:
         with path.open("rb") as file:
             head = file.read(32)
     except OSError as error:
-        raise damaged(path, error.strerror or error) from error
+        raise damage_error(path, error.strerror or error) from error
     if not head:
         raise CheckpointError(f"{path} is empty (0 bytes); write it again, or copy or download it again.")
     return head
@@ -349,13 +349,13 @@ def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: s
     """
     (first, expected), *others = networks
     compared = [
-        {*tensors.entries, *(name for name in tensors.ties if all(name in other for _, other in networks))}
-        for _, tensors in networks
+        {*network.entries, *(name for name in network.ties if all(name in other for _, other in networks))}
+        for _, network in networks
     ]
-    for (other, found), names in zip(others, compared[1:], strict=True):
+    for (other, tensors), names in zip(others, compared[1:], strict=True):
         _require_same_names(first, compared[0], other, names, purpose)
-        for name in (name for name in expected if name in found):
-            entry, another = expected.entry(name), found.entry(name)
+        for name in (name for name in expected if name in tensors):
+            entry, another = expected.entry(name), tensors.entry(name)
             if another.shape != entry.shape:
                 raise ShapeError(
                     f"{name} has shape {_shape(entry)} in {first} and {_shape(another)} in {other}; only networks of "
@@ -375,22 +375,22 @@ def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: s
                 )
 
 
-def _require_same_names(first: str, expected: set[str], other: str, found: set[str], purpose: str) -> None:
-    missing, surplus = expected - found, found - expected
+def _require_same_names(first: str, expected: set[str], other: str, names: set[str], purpose: str) -> None:
+    missing, surplus = expected - names, names - expected
     if not missing and not surplus:
         return
-    if _without_numbers(expected) == _without_numbers(found) and not (
-        _layers(missing) & _layers(found) or _layers(surplus) & _layers(expected)
+    if _without_numbers(expected) == _without_numbers(names) and not (
+        _layers(missing) & _layers(names) or _layers(surplus) & _layers(expected)
     ):
-        deeper, shallower, names = (first, other, missing) if len(expected) > len(found) else (other, first, surplus)
+        deeper, shallower, alone = (first, other, missing) if len(expected) > len(names) else (other, first, surplus)
         raise WiringError(
-            f"{deeper} is deeper than {shallower}: it alone holds {listed(sorted(names, key=_by_number), 1)}; "
+            f"{deeper} is deeper than {shallower}: it alone holds {list_names(sorted(alone, key=_by_number), 1)}; "
             f"only networks of equal depth can be {purpose}."
         )
     parts = [
-        f"{where} holds {listed(sorted(names, key=_by_number), 2)}, which {elsewhere} lacks"
-        for names, where, elsewhere in ((missing, first, other), (surplus, other, first))
-        if names
+        f"{where} holds {list_names(sorted(alone, key=_by_number), 2)}, which {elsewhere} lacks"
+        for alone, where, elsewhere in ((missing, first, other), (surplus, other, first))
+        if alone
     ]
     raise WiringError(
         f"Only networks of one architecture can be {purpose}, but {'; '.join(parts)}; give networks with the same "

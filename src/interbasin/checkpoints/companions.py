@@ -39,11 +39,11 @@ LARGEST = 1 << 30  # bytes; no vocabulary is as large
 
 def companions(folder: Path) -> list[str]:
     """The names, relative to ``folder``, of the files to copy along with its weights."""
-    found = [one for one in folder.iterdir() if _belongs(one)]
+    paths = [path for path in folder.iterdir() if _belongs(path)]
     for below in _subfolders(folder):
         if below.is_dir() and not below.is_symlink():
-            found += [one for one in below.iterdir() if _belongs(one) or one.suffix == ".jinja"]
-    return sorted(one.relative_to(folder).as_posix() for one in found)
+            paths += [path for path in below.iterdir() if _belongs(path) or path.suffix == ".jinja"]
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
 def copy_companions(names: list[str], source: Path, target: Path) -> None:
@@ -73,8 +73,8 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _modules(path: Path) -> list[str]:
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
+        modules = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return []
-    entries = listed if isinstance(listed, list) else []
-    return [str(one.get("path", "")) for one in entries if isinstance(one, dict)]
+    modules = modules if isinstance(modules, list) else []
+    return [str(module.get("path", "")) for module in modules if isinstance(module, dict)]

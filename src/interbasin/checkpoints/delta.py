@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors, require_same_tensors
 from interbasin.checkpoints.dtypes import ARITHMETIC, kind_of_dtype, wide_dtype
-from interbasin.checkpoints.faults import listed
 from interbasin.checkpoints.in_memory import tensors_of
 from interbasin.checkpoints.lora import Adapter, Ranks, factor_of, plain_name, product, refuse_another_rank
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.text import list_names
 
 __all__ = ["Difference", "LoraUpdate", "Sum", "add", "difference"]
 
@@ -217,8 +217,8 @@ class LoraUpdate(LazyTensors):
             shapes.add(self._product_shape(name)[:: -1 if self._is_transposed(name) else 1])
         if shapes != {shape}:
             raise ShapeError(
-                f"{listed(parts.values())} make an update of shape {listed(map(str, shapes - {shape}))}, and {name} of "
-                f"{self._base.label} has shape {shape}; is it the adapter of this network?"
+                f"{list_names(parts.values())} make an update of shape {list_names(map(str, shapes - {shape}))}, and "
+                f"{name} of {self._base.label} has shape {shape}; is it the adapter of this network?"
             )
         wide = wide_dtype(*map(self._tensors.dtype, parts.values()))
         return Entry(kind_of_dtype(wide), shape, wide.itemsize)
@@ -263,7 +263,7 @@ def difference(
             f"A difference is computed in torch.float32 or torch.float64, found {dtype!r}; give one of them."
         )
     networks = [
-        (label, tensors_of(given, label)) for label, given in (("the tuned network", tuned), ("the base", base))
+        (label, tensors_of(network, label)) for label, network in (("the tuned network", tuned), ("the base", base))
     ]
     require_same_tensors(networks, "subtracted")
     return Difference(networks[0][1], networks[1][1], dtype)

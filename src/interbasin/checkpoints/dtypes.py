@@ -48,9 +48,9 @@ def torch_dtype(kind: str) -> torch.dtype:
     """
     import torch
 
-    found = getattr(torch, kind)
-    assert isinstance(found, torch.dtype)
-    return found
+    dtype = getattr(torch, kind)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
 
 
 def kind_of_dtype(dtype: torch.dtype) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from interbasin.errors import CheckpointError
+from interbasin.text import one_line
 
-__all__ = ["cut_short", "damaged", "kind_of", "listed", "one_line", "read_json"]
+__all__ = ["cut_short_error", "damage_error", "kind_of", "read_json"]
 
 # First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
 SIGNATURES = {
@@ -33,27 +33,14 @@ def kind_of(head: bytes) -> str:
     return known or f"something that begins with {head[:12]!r}"
 
 
-def cut_short(path: Path, what: str) -> CheckpointError:
+def cut_short_error(path: Path, what: str) -> CheckpointError:
     """The error for a file that ends too early; ``what`` says what shows it."""
     return CheckpointError(f"{path} is cut short: {what}; copy or download it again.")
 
 
-def damaged(path: Path, cause: object) -> CheckpointError:
+def damage_error(path: Path, cause: object) -> CheckpointError:
     """The error for a file that could be found but not read."""
     return CheckpointError(f"{path} could not be read ({one_line(cause)}); copy or download it again.")
-
-
-def one_line(cause: object) -> str:
-    """A library's reason on one line, without the advice that often follows."""
-    text = " ".join(str(cause).split()) or type(cause).__name__
-    return (text if len(text) <= 200 else text[:200] + "...").rstrip(".")
-
-
-def listed(names: Iterable[str], most: int = 4) -> str:
-    """Some of the names, and how many more there are."""
-    names = list(names)
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -65,9 +52,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise damaged(path, error.strerror or error) from error
+        raise damage_error(path, error.strerror or error) from error
     except (ValueError, RecursionError) as error:
-        raise damaged(path, f"it is not JSON: {error}") from error
+        raise damage_error(path, f"it is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise damaged(path, f"it holds a JSON {type(document).__name__}, expected an object")
+        raise damage_error(path, f"it holds a JSON {type(document).__name__}, expected an object")
     return document

@@ -27,7 +27,7 @@ class HeldTensors(LazyTensors):
     What a network keeps beside its tensors (``get_extra_state``) is left out.
 
     Args:
-        given: A network, or a mapping of names to tensors.
+        source: A network, or a mapping of names to tensors.
         label: How messages call it.
 
     Raises:
@@ -35,15 +35,15 @@ class HeldTensors(LazyTensors):
         WiringError: If parameters of the network are whole numbers, the codes of a quantised one.
     """
 
-    def __init__(self, given: nn.Module | Mapping[str, Any], label: str) -> None:
+    def __init__(self, source: nn.Module | Mapping[str, Any], label: str) -> None:
         self._label = label
-        if isinstance(given, nn.Module):
-            _refuse_codes(given, label)
-            given = {name: value for name, value in given.state_dict().items() if isinstance(value, Tensor)}
+        if isinstance(source, nn.Module):
+            _refuse_codes(source, label)
+            source = {name: value for name, value in source.state_dict().items() if isinstance(value, Tensor)}
         self.tensors: dict[str, Tensor] = {}
         self.entries, self.ties = {}, {}
         first: dict[object, str] = {}
-        for name, tensor in given.items():
+        for name, tensor in source.items():
             _require_numbers(name, tensor, label)
             stored = first.setdefault(identity(tensor), name)
             if stored == name:
@@ -62,20 +62,20 @@ class HeldTensors(LazyTensors):
         return self.tensors[self.stored_name(name)].clone()
 
 
-def tensors_of(given: nn.Module | Mapping[str, Tensor], label: str) -> LazyTensors:
-    """What was given as tensors that are read when they are asked for; ``label`` is how messages call it.
+def tensors_of(source: nn.Module | Mapping[str, Tensor], label: str) -> LazyTensors:
+    """A network, mapping or checkpoint as `LazyTensors`; ``label`` is how messages call it.
 
     Raises:
         DataError: If it is neither a network, a mapping nor an open checkpoint; or see `HeldTensors`.
     """
-    if isinstance(given, LazyTensors):
-        return given
-    if not isinstance(given, nn.Module | Mapping):
+    if isinstance(source, LazyTensors):
+        return source
+    if not isinstance(source, nn.Module | Mapping):
         raise DataError(
             f"{label.capitalize()} is a network, a mapping of names to tensors or an open checkpoint, found a "
-            f"{type(given).__name__}; open what lies on disk with open_checkpoint."
+            f"{type(source).__name__}; open what lies on disk with open_checkpoint."
         )
-    return HeldTensors(given, label)
+    return HeldTensors(source, label)
 
 
 def entry_of(tensor: Tensor) -> Entry:
@@ -164,13 +164,14 @@ def collect_shards(tensors: Tensors, stored: frozenset[str], limit: int | None) 
 
 
 def _shard(tensors: Mapping[str, Tensor], ties: Mapping[str, str]) -> Shard:
-    return Shard({name: entry_of(one) for name, one in tensors.items()}, lambda name: [bytes_in(tensors[name])], ties)
+    entries = {name: entry_of(tensor) for name, tensor in tensors.items()}
+    return Shard(entries, lambda name: [bytes_in(tensors[name])], ties)
 
 
 def _tensors_and_ties(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tensor | str]]:
     """Every name with its tensor or, if that came before under another name, with the other name."""
     names: set[str] = set()
-    seen: dict[object, str] = {}
+    names_by_memory: dict[object, str] = {}
     # While something refers to a storage, even weakly, no other can be made where it was and be taken for it.
     alive: list[StorageWeakRef] = []
     for name, value in _pairs(tensors, stored):
@@ -178,10 +179,10 @@ def _tensors_and_ties(tensors: Tensors, stored: frozenset[str]) -> Iterator[tupl
         names.add(name)
         _check_tensor(name, value)
         key = identity(value)
-        if key in seen and name not in stored:
-            yield name, seen[key]
+        if key in names_by_memory and name not in stored:
+            yield name, names_by_memory[key]
             continue
-        seen.setdefault(key, name)
+        names_by_memory.setdefault(key, name)
         alive.append(StorageWeakRef(value.untyped_storage()))  # type: ignore[no-untyped-call]
         yield name, value
 

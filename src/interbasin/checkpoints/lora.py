@@ -272,7 +272,11 @@ def parse_adapter(settings: Mapping[str, Any], where: object) -> Adapter:
             all(isinstance(name, str) for name in (targets if isinstance(targets, tuple) else [targets])),
         ),
         *(
-            (key, pattern, isinstance(pattern, dict) and all(type(one) in (int, float) for one in pattern.values()))
+            (
+                key,
+                pattern,
+                isinstance(pattern, dict) and {*map(type, pattern.values())} <= {int, float},
+            )
             for key, pattern in zip(("rank_pattern", "alpha_pattern"), patterns, strict=True)
         ),
     ):
@@ -448,7 +452,7 @@ def _targets(layers: list[str], modules: Iterable[str] | None) -> list[str] | st
     names = set(modules or ())
     for targets in (sorted({layer.rpartition(".")[2] for layer in layers}), sorted(layers)):
         # A name stands for all modules whose last parts are that name.
-        meant = {name for name in names if any(name == one or name.endswith(f".{one}") for one in targets)}
+        meant = {name for name in names if any(name == target or name.endswith(f".{target}") for target in targets)}
         if names and meant == set(layers) and not any(target.isdigit() for target in targets):
             return targets
     return "|".join(re.escape(layer) for layer in sorted(layers))

@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from interbasin.checkpoints.checkpoint import Checkpoint, Source, head_of
-from interbasin.checkpoints.faults import kind_of, listed, read_json
+from interbasin.checkpoints.faults import kind_of, read_json
 from interbasin.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError
-from interbasin.text import plural
+from interbasin.text import list_names, plural
 
 __all__ = ["INDEX", "open_checkpoint", "path_of", "weights_in"]
 
@@ -36,13 +36,10 @@ FOREIGN = {
     ".mlmodel": "Core ML",
     ".npz": "NumPy",
 }
-
-
+# What quantisation methods call themselves in config.json -> their names for people.
 PRETTY = {"gptq": "GPTQ", "awq": "AWQ", "bitsandbytes": "bitsandbytes", "hqq": "HQQ", "fp8": "FP8", "quanto": "quanto"}
-
 # GGUF, and the three formats that came before it (their magic numbers are stored with the low byte first).
 GGUF = (b"GGUF", b"lmgg", b"tjgg", b"algg")
-
 # Ends of names -> the method whose tensors are called so; the first that fits is named.
 NAMES = {
     "GPTQ": r"\.g_idx$",
@@ -52,7 +49,6 @@ NAMES = {
     "compressed-tensors": r"\.weight_packed$",
     "FP8": r"\.weight_scale_inv$",
 }
-
 ADVICE = (
     "give the network that it was made from, or dequantise it: load it with transformers, call model.dequantize() and "
     "save_pretrained"
@@ -116,16 +112,16 @@ def _no_parts(path: Path, part: str, what: str) -> CheckpointError:
     )
 
 
-def path_of(given: object, what: str) -> Path:
-    """``given`` as a path; ``what`` is how the message calls what it should name.
+def path_of(name: object, what: str) -> Path:
+    """``name`` as a path; ``what`` is how the message calls what it should name.
 
     Raises:
         CheckpointError: If it is none, or empty.
     """
-    path = os.fspath(given) if isinstance(given, str | os.PathLike) else given
+    path = os.fspath(name) if isinstance(name, str | os.PathLike) else name
     if not isinstance(path, str):
         raise CheckpointError(
-            f"{what} is named by text or a pathlib.Path, found a {type(given).__name__}; give the name of a file or a "
+            f"{what} is named by text or a pathlib.Path, found a {type(name).__name__}; give the name of a file or a "
             "folder."
         )
     if not path:
@@ -146,11 +142,11 @@ def weights_in(folder: Path) -> Path | None:
     if adapter:
         return None
     for ending in (".safetensors" + INDEX, ".safetensors"):
-        others = sorted(one for one in folder.iterdir() if one.name.endswith(ending) and one.is_file())
+        others = sorted(path for path in folder.iterdir() if path.name.endswith(ending) and path.is_file())
         if len(others) > 1:
             raise CheckpointError(
-                f"{folder} holds {listed(one.name for one in others)} and no {WEIGHTS[1]} that says how they belong "
-                "together; copy the index as well, or name one of the files."
+                f"{folder} holds {list_names(path.name for path in others)} and no {WEIGHTS[1]} that says how they "
+                "belong together; copy the index as well, or name one of the files."
             )
         if others:
             return others[0]
@@ -193,7 +189,7 @@ def gather(path: Path, sources: list[Source]) -> tuple[dict[str, Source], dict[s
         twice = [name for name in source.entries if name in places]
         if twice:
             raise CheckpointError(
-                f"{path} has {listed(twice)} twice, in {places[twice[0]].path.name} and in {source.path.name}; "
+                f"{path} has {list_names(twice)} twice, in {places[twice[0]].path.name} and in {source.path.name}; "
                 "remove the files that do not belong to it, or save it again."
             )
         places |= dict.fromkeys(source.entries, source)
@@ -201,7 +197,7 @@ def gather(path: Path, sources: list[Source]) -> tuple[dict[str, Source], dict[s
     lost = [name for name, stored in ties.items() if stored not in places or name in places]
     if lost:
         raise CheckpointError(
-            f"{path} says that {listed(lost)} is tied to {ties[lost[0]]}, which does not fit the tensors it holds; "
+            f"{path} says that {list_names(lost)} is tied to {ties[lost[0]]}, which does not fit the tensors it holds; "
             "save it again with the program that wrote it."
         )
     return places, ties, {key: value for source in sources for key, value in source.metadata.items()}
@@ -235,13 +231,13 @@ def _shards(index: Path) -> list[Source]:
     outside = [name for name in files if _leaves(name)]
     if outside:
         raise CheckpointError(
-            f"{index} names {listed(map(json.dumps, outside))}, which is not inside its folder; such an index is not "
-            "followed: put the shards beside it and name them alone."
+            f"{index} names {list_names(map(json.dumps, outside))}, which is not inside its folder; such an index is "
+            "not followed: put the shards beside it and name them alone."
         )
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{index} names {plural(len(files), 'file')} and not all are there: {listed(missing)} missing; copy or "
+            f"{index} names {plural(len(files), 'file')} and not all are there: {list_names(missing)} missing; copy or "
             "download what is missing."
         )
     sources = [_source(index.parent / name, None)[0] for name in files]
@@ -249,16 +245,16 @@ def _shards(index: Path) -> list[Source]:
     for name, source in zip(files, sources, strict=True):
         held, promised = {*source.entries, *source.ties}, {key for key, file in weight_map.items() if file == name}
         if promised - held:
-            elsewhere = [one.path.name for one in sources if {*one.entries, *one.ties} & (promised - held)]
-            hint = f" (some are in {listed(elsewhere)})" if elsewhere else ""
+            elsewhere = [other.path.name for other in sources if {*other.entries, *other.ties} & (promised - held)]
+            hint = f" (some are in {list_names(elsewhere)})" if elsewhere else ""
             raise CheckpointError(
-                f"{index} says that {name} holds {listed(sorted(promised - held))}, but it does not{hint}; copy or "
+                f"{index} says that {name} holds {list_names(sorted(promised - held))}, but it does not{hint}; copy or "
                 "download index and shards again, together."
             )
         unlisted = {*source.entries} - promised
         if unlisted:
             raise CheckpointError(
-                f"{name} holds {listed(sorted(unlisted))}, which {index} does not list; index and shards are of "
+                f"{name} holds {list_names(sorted(unlisted))}, which {index} does not list; index and shards are of "
                 "different checkpoints: copy or download them again, together."
             )
     return sources
@@ -271,22 +267,22 @@ def _leaves(name: str) -> bool:
 
 
 def _no_weights(folder: Path, adapter: Adapter | None) -> CheckpointError:
-    files = sorted(one for one in folder.iterdir() if one.is_file())
-    for one in files:
-        if one.suffix == ".gguf":
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    for path in files:
+        if path.suffix == ".gguf":
             try:
-                _refuse_quantised_file(one, b"GGUF")
+                _refuse_quantised_file(path, b"GGUF")
             except CheckpointError as error:
                 return error
-        if one.suffix in FOREIGN:
+        if path.suffix in FOREIGN:
             return CheckpointError(
-                f"{folder} holds weights of {FOREIGN[one.suffix]} only ({one.name}), which are not read here; convert "
-                "them to safetensors first."
+                f"{folder} holds weights of {FOREIGN[path.suffix]} only ({path.name}), which are not read here; "
+                "convert them to safetensors first."
             )
-    expected = listed(ADAPTER_WEIGHTS if adapter else WEIGHTS)
-    found = listed(one.name for one in files) or "no files"
+    expected = list_names(ADAPTER_WEIGHTS if adapter else WEIGHTS)
+    present = list_names(path.name for path in files) or "no files"
     return CheckpointError(
-        f"{folder} holds no weights: expected one of {expected}, found {found}; give the folder they were saved to."
+        f"{folder} holds no weights: expected one of {expected}, found {present}; give the folder they were saved to."
     )
 
 
@@ -294,7 +290,7 @@ def _no_weights(folder: Path, adapter: Adapter | None) -> CheckpointError:
 
 
 def _refuse_quantised_configuration(path: Path, configuration: Mapping[str, Any]) -> None:
-    """Refuse a ``config.json`` that tells of quantised weights.
+    """Refuse a ``config.json`` that says that weights are quantised.
 
     Raises:
         CheckpointError: If it does; names the method.
@@ -306,10 +302,8 @@ def _refuse_quantised_configuration(path: Path, configuration: Mapping[str, Any]
     method = str(settings.get("quant_method") or "")
     if not method and any(key.startswith(("load_in_", "_load_in_", "bnb_")) for key in settings):
         method = "bitsandbytes"
-    named = PRETTY.get(method.lower(), method) or "a method it does not name"
-    raise CheckpointError(
-        f"{path} says that the weights are quantised with {named}, which cannot be carried; {ADVICE}."
-    )
+    name = PRETTY.get(method.lower(), method) or "a method it does not name"
+    raise CheckpointError(f"{path} says that the weights are quantised with {name}, which cannot be carried; {ADVICE}.")
 
 
 def _refuse_quantised_names(path: Path, names: Iterable[str]) -> None:
@@ -320,11 +314,11 @@ def _refuse_quantised_names(path: Path, names: Iterable[str]) -> None:
     """
     names = list(names)
     for method, pattern in NAMES.items():
-        found = next((name for name in names if re.search(pattern, name)), None)
+        tensor = next((name for name in names if re.search(pattern, name)), None)
         # GPTQ and AWQ call the codes themselves qweight; without them the other names could be anyone's.
-        if found and (method not in ("GPTQ", "AWQ") or any(name.endswith(".qweight") for name in names)):
+        if tensor and (method not in ("GPTQ", "AWQ") or any(name.endswith(".qweight") for name in names)):
             raise CheckpointError(
-                f"{path} is quantised with {method} (it holds {found}), which cannot be carried; {ADVICE}."
+                f"{path} is quantised with {method} (it holds {tensor}), which cannot be carried; {ADVICE}."
             )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from interbasin.checkpoints.checkpoint import Entry, head_of, stamp_of
 from interbasin.checkpoints.dtypes import KINDS
-from interbasin.checkpoints.faults import cut_short, damaged, kind_of
+from interbasin.checkpoints.faults import cut_short_error, damage_error, kind_of
 from interbasin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SafetensorsFile:
         try:
             return self.path.open("rb", buffering=0)
         except OSError as error:
-            raise damaged(self.path, error.strerror or error) from error
+            raise damage_error(self.path, error.strerror or error) from error
 
     def _read(self, file: BinaryIO, start: int, view: Bytes, name: str) -> Bytes:
         """Fill ``view`` with what is in the file from byte ``start`` on."""
@@ -86,12 +86,12 @@ class SafetensorsFile:
             while filled < len(view):
                 count = file.readinto(view[filled:])  # type: ignore[attr-defined]
                 if not count:
-                    raise cut_short(self.path, f"it ends inside {name}")
+                    raise cut_short_error(self.path, f"it ends inside {name}")
                 filled += count
         except OSError as error:
             if isinstance(error, CheckpointError):
                 raise
-            raise damaged(self.path, error.strerror or error) from error
+            raise damage_error(self.path, error.strerror or error) from error
         return view
 
 
@@ -111,7 +111,7 @@ def open_safetensors(path: Path) -> SafetensorsFile:
     for name, described in header.items():
         entries[name], spans[name] = _entry(path, name, described)
     _check_spans(path, entries, spans, size - begin)
-    mark = _parsed(notes.get(MARK))
+    mark = _parse(notes.get(MARK))
     ties = mark.get("ties", {})
     if not isinstance(ties, dict) or not all(isinstance(stored, str) for stored in ties.values()):
         raise _wrong(path, "its list of tied names is not one")
@@ -131,7 +131,7 @@ def mark_of(path: Path) -> dict[str, Any]:
         notes = _header(path)[0].get("__metadata__")
     except CheckpointError:
         return {}
-    return _parsed(notes.get(MARK)) if isinstance(notes, dict) else {}
+    return _parse(notes.get(MARK)) if isinstance(notes, dict) else {}
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int, int]:
@@ -146,7 +146,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
     try:
         size = path.stat().st_size
         if size < 8 + length or len(head) < 9:
-            raise cut_short(path, f"its header should be {length:,} bytes long and the whole file has {size:,}")
+            raise cut_short_error(path, f"its header should be {length:,} bytes long and the whole file has {size:,}")
         if length > LONGEST_HEADER:
             raise _wrong(path, f"it would be {length:,} bytes long")
         with path.open("rb") as file:
@@ -157,7 +157,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
     except OSError as error:
         if isinstance(error, CheckpointError):
             raise
-        raise damaged(path, error.strerror or error) from error
+        raise damage_error(path, error.strerror or error) from error
     try:
         header = json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(path, pairs))
         json.dumps(header, ensure_ascii=False).encode("utf-8")  # half a character can be written in JSON, but not shown
@@ -169,11 +169,11 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
 
 
 def _without_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         keys = [key for key, _ in pairs]
         raise _wrong(path, f"it names {next(key for key in keys if keys.count(key) > 1)!r} twice")
-    return found
+    return fields
 
 
 def _entry(path: Path, name: str, described: Any) -> tuple[Entry, tuple[int, int]]:
@@ -202,7 +202,7 @@ def _counts(values: Any) -> TypeGuard[list[int]]:
     )
 
 
-def _check_spans(path: Path, entries: Mapping[str, Entry], spans: Mapping[str, tuple[int, int]], found: int) -> None:
+def _check_spans(path: Path, entries: Mapping[str, Entry], spans: Mapping[str, tuple[int, int]], size: int) -> None:
     """Every tensor as long as its shape says, one behind the other, from the first byte to the last."""
     reached = 0
     for name in sorted(spans, key=lambda name: spans[name]):
@@ -212,23 +212,23 @@ def _check_spans(path: Path, entries: Mapping[str, Entry], spans: Mapping[str, t
         if start != reached:
             raise _wrong(path, f"{name} begins at byte {start:,} of the numbers, expected {reached:,}")
         reached = end
-    if found < reached:
-        missing = [name for name in spans if spans[name][1] > found]
-        raise cut_short(
+    if size < reached:
+        missing = [name for name in spans if spans[name][1] > size]
+        raise cut_short_error(
             path,
-            f"its header promises {reached:,} bytes of numbers and there are {found:,} ({missing[0]} is not whole)",
+            f"its header promises {reached:,} bytes of numbers and there are {size:,} ({missing[0]} is not whole)",
         )
-    if found > reached:
-        raise _wrong(path, f"it promises {reached:,} bytes of numbers and there are {found:,}")
+    if size > reached:
+        raise _wrong(path, f"it promises {reached:,} bytes of numbers and there are {size:,}")
 
 
 def _wrong(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(f"The header of {path} is damaged: {reason}; copy or download the file again.")
 
 
-def _parsed(text: Any) -> dict[str, Any]:
+def _parse(text: Any) -> dict[str, Any]:
     try:
-        found = json.loads(text) if isinstance(text, str) else {}
+        document = json.loads(text) if isinstance(text, str) else {}
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

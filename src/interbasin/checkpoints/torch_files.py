@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from interbasin.checkpoints.checkpoint import Entry, head_of, reader_of, stamp_of
-from interbasin.checkpoints.faults import damaged, kind_of, listed
+from interbasin.checkpoints.faults import damage_error, kind_of
 from interbasin.checkpoints.in_memory import bytes_in, entry_of, identity
 from interbasin.errors import CheckpointError, UnknownNameError
+from interbasin.text import list_names
 
 if TYPE_CHECKING:
     from interbasin.checkpoints.checkpoint import Bytes, Read
@@ -95,10 +96,10 @@ def open_torch(path: Path, part: str | None = None) -> TorchFile:
         UnknownNameError: If it has no such part; lists those it has.
     """
     stamp = stamp_of(path)
-    part, found = _weights_in(path, load_harmless(path), part)
-    prefix = _prefix_of([name for name, value in found.items() if isinstance(value, Tensor)])
-    tensors = {name.removeprefix(prefix): value for name, value in found.items() if isinstance(value, Tensor)}
-    left_out = tuple(name for name, value in found.items() if not isinstance(value, Tensor))
+    part, weights = _weights_in(path, load_harmless(path), part)
+    prefix = _prefix_of([name for name, value in weights.items() if isinstance(value, Tensor)])
+    tensors = {name.removeprefix(prefix): value for name, value in weights.items() if isinstance(value, Tensor)}
+    left_out = tuple(name for name, value in weights.items() if not isinstance(value, Tensor))
     ties: dict[str, str] = {}
     first: dict[object, str] = {}
     for name, tensor in tensors.items():
@@ -106,7 +107,7 @@ def open_torch(path: Path, part: str | None = None) -> TorchFile:
         stored = first.setdefault(identity(tensor), name)
         if stored != name:
             ties[name] = stored
-    entries = {name: entry_of(one) for name, one in tensors.items() if name not in ties}
+    entries = {name: entry_of(tensor) for name, tensor in tensors.items() if name not in ties}
     return TorchFile(path, entries, ties, part, prefix, left_out, tensors, stamp)
 
 
@@ -128,7 +129,7 @@ def load_harmless(path: Path) -> Any:
             warnings.simplefilter("ignore")  # about TorchScript, which is refused, and about storages of quantised ones
             return torch.load(path, map_location="cpu", weights_only=True, mmap=head.startswith(ZIP))
     except pickle.UnpicklingError as error:
-        raise _refused(path, str(error)) from error
+        raise _pickle_error(path, str(error)) from error
     # Damaged bytes can make the unpickler raise nearly anything.
     except Exception as error:
         if "TorchScript" in str(error):
@@ -136,13 +137,13 @@ def load_harmless(path: Path) -> Any:
                 f"{path} is a TorchScript program, which is not loaded because that could run code; where you trust it "
                 f"convert it: torch.save(torch.jit.load({path.name!r}).state_dict(), 'weights.pt')."
             ) from error
-        raise damaged(path, error) from error
+        raise damage_error(path, error) from error
 
 
-def _refused(path: Path, reason: str) -> CheckpointError:
+def _pickle_error(path: Path, reason: str) -> CheckpointError:
     culprit = re.search(r"GLOBAL ([\w.]+)", reason)
     if culprit is None:
-        return damaged(path, reason.rpartition("WeightsUnpickler error:")[2] or reason)
+        return damage_error(path, reason.rpartition("WeightsUnpickler error:")[2] or reason)
     loaded = f"torch.load({path.name!r}, weights_only=False)"
     whole = _mentions_a_module(path)
     what = "a whole network, pickled as Python objects" if whole else "pickled Python objects beside the weights"
@@ -160,13 +161,13 @@ def _mentions_a_module(path: Path) -> bool:
     return b"_parameters" in beginning and b"_modules" in beginning
 
 
-def _weights_in(path: Path, found: Any, part: str | None) -> tuple[str | None, Mapping[str, Any]]:
+def _weights_in(path: Path, content: Any, part: str | None) -> tuple[str | None, Mapping[str, Any]]:
     """The weights, and under which name they were."""
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         raise CheckpointError(
-            f"{path} holds a {type(found).__name__}, expected a state dict; save model.state_dict() there."
+            f"{path} holds a {type(content).__name__}, expected a state dict; save model.state_dict() there."
         )
-    inside = {str(name): value for name, value in found.items() if _is_state(value)}
+    inside = {str(name): value for name, value in content.items() if _is_state(value)}
     if part is not None:
         if part not in inside:
             raise UnknownNameError.of(f"state dict in {path}", part, inside)
@@ -174,15 +175,15 @@ def _weights_in(path: Path, found: Any, part: str | None) -> tuple[str | None, M
     for name in PARTS:
         if name in inside:
             return name, inside[name]
-    if _is_state(found):
-        return None, found
+    if _is_state(content):
+        return None, content
     if len(inside) == 1:
         return next(iter(inside.items()))
     if inside:
         raise CheckpointError(
-            f"{path} holds several state dicts ({listed(inside)}) and none was chosen; say which with part=."
+            f"{path} holds several state dicts ({list_names(inside)}) and none was chosen; say which with part=."
         )
-    what = listed(map(str, found)) or "nothing at all"
+    what = list_names(map(str, content)) or "nothing at all"
     raise CheckpointError(f"{path} holds no tensors by name, but {what}; save model.state_dict() there.")
 
 
@@ -190,7 +191,7 @@ def _is_state(value: Any) -> bool:
     """Whether this is a mapping of names, with tensors among what it holds."""
     return (
         isinstance(value, Mapping)
-        and any(isinstance(one, Tensor) for one in value.values())
+        and any(isinstance(tensor, Tensor) for tensor in value.values())
         and all(isinstance(name, str) for name in value)
     )
 
@@ -199,7 +200,7 @@ def _prefix_of(names: list[str]) -> str:
     """What a wrapper put before every name; nothing, if one name lacks it."""
     prefix = ""
     while True:
-        more = next((one for one in PREFIXES if all(name.startswith(prefix + one) for name in names)), None)
+        more = next((part for part in PREFIXES if all(name.startswith(prefix + part) for name in names)), None)
         if more is None or any(name == prefix + more for name in names):
             return prefix
         prefix += more

@@ -37,8 +37,8 @@ def merge(
     weights: Annotated[
         str | None,
         typer.Option(
-            help="average, task-arithmetic, ties: a weight a model, with commas between them; those of average are "
-            "divided by their sum. Equal by default."
+            help="average, task-arithmetic, ties: comma-separated weights, one per model (normalised for average). "
+            "Equal by default."
         ),
     ] = None,
     base: Annotated[
@@ -88,7 +88,7 @@ def merge(
 ) -> None:
     """Merge MODELs that share their coordinates, as fine-tunes of one base do, into one.
 
-    They are read and written a stretch at a time, whatever their size. OUTPUT receives the weights, the configuration
+    Tensors are streamed; memory does not grow with model size. OUTPUT receives the weights, the configuration
     and tokenizer of the first MODEL, a model card (README.md) that says what was merged and how, and outcome.json.
     Networks that were trained apart share no coordinates: --align, or rebasin before, brings them together.
 
@@ -113,7 +113,7 @@ def merge(
     if not 1e-9 <= shard < math.inf:
         raise typer.BadParameter(f"takes a size in GB above zero, as 5, and got {shard:g}.", param_hint="--shard")
     means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
-    from interbasin.jobs.merge import merge as merged_on_disk
+    from interbasin.jobs.merge import merge as merge_models
     from interbasin.jobs.merge.on_disk import open_model
 
     first = open_model(models[0])
@@ -127,7 +127,7 @@ def merge(
         reading = Reading(data, like, batch_size, column, tokens, None, means, deviations, True, seed)
         batches = reading.part("train" if "train" in reading.splits else None, reset * batch_size)
     with words.progress("Merging", len(first.sources)) as done:
-        made = merged_on_disk(
+        result = merge_models(
             [first, *models[1:]] if align is None and reset is None else models,
             method,
             output=output,
@@ -145,36 +145,30 @@ def merge(
             progress=done,
         )
     usable = None if output.suffix == ".safetensors" else model_in(models[0], str(output))
-    summary = {**made.summary(), **({"use": {"model": usable}} if usable else {})}
-    words.result(summary, lambda console: _show(console, made, usable))
-    for note in made.notes:
+    summary = {**result.summary(), **({"use": {"model": usable}} if usable else {})}
+    words.result(summary, lambda console: _show(console, result, usable))
+    for note in result.notes:
         words.remark(note)
 
 
-def _show(console: Console, made: MergeResult, usable: str | None) -> None:
-    asked = made.request
+def _show(console: Console, result: MergeResult, usable: str | None) -> None:
+    request, metrics = result.request, result.metrics
     options = [
-        (name, _told(asked.get(name))) for name in ("weights", "t", "density", "scale", "base", "align", "reset")
+        (name, ", ".join(f"{weight:.4g}" for weight in value) if name == "weights" else str(value))
+        for name in ("weights", "t", "density", "scale", "base", "align", "reset")
+        if (value := request.get(name)) is not None
     ]
-    options = [(name, told) for name, told in options if told]
-    metrics = made.metrics
     facts = [
-        ("method", made.method),
-        ("models", ", ".join(asked["models"])),
+        ("method", result.method),
+        ("models", ", ".join(request["models"])),
         *options,
         ("tensors", f"{metrics['tensors']:,}, of which {metrics['tensors_unchanged']:,} are the same in all"),
         (
             "numbers",
             f"{metrics['parameters']:,} ({metrics['bytes'] / 1e6:,.1f} MB in {plural(int(metrics['files']), 'file')})",
         ),
-        ("seconds", f"{made.seconds:.2f}"),
-        ("written to", str(made.path)),
+        ("seconds", f"{result.seconds:.2f}"),
+        ("written to", str(result.path)),
         *([("as a MODEL", usable)] if usable else []),
     ]
     print_table(console, ("", ""), facts, words=(0, 1))  # paths are shown whole, to be copied
-
-
-def _told(value: object) -> str:
-    if isinstance(value, list):
-        return ", ".join(f"{one:.4g}" for one in value)
-    return "" if value is None else str(value)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.checkpoints import Checkpoint
-from interbasin.checkpoints.faults import listed, one_line
 from interbasin.errors import CheckpointError, DataError
 from interbasin.models.folded import rebuild_as_folded
-from interbasin.text import plural
+from interbasin.text import list_names, one_line, plural
 
 __all__ = ["Inputs", "LoadedModel", "load_weights", "refuse_mismatch", "working_dtype_of"]
 
@@ -131,14 +130,14 @@ def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexp
     """
     if missing:
         raise CheckpointError(
-            f"{checkpoint.path} lacks {plural(len(missing), 'tensor')} of {what}: {listed(missing)}"
-            + (f" (and has {listed(unexpected)}, which it does not know)" if unexpected else "")
+            f"{checkpoint.path} lacks {plural(len(missing), 'tensor')} of {what}: {list_names(missing)}"
+            + (f" (and has {list_names(unexpected)}, which it does not know)" if unexpected else "")
             + "; give the weights that were saved from this network."
         )
     if unexpected:
         raise CheckpointError(
             f"{checkpoint.path} has {plural(len(unexpected), 'tensor')} that {what} has no use for: "
-            f"{listed(unexpected)}; give the weights that were saved from this network, or leave these aside with "
+            f"{list_names(unexpected)}; give the weights that were saved from this network, or leave these aside with "
             "strict=False."
         )
 

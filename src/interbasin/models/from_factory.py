@@ -14,10 +14,10 @@ from typing import Any
 from torch import nn
 
 from interbasin.checkpoints import open_checkpoint
-from interbasin.checkpoints.faults import one_line
 from interbasin.errors import DataError, InterbasinError, UnknownNameError
 from interbasin.extras import retry_with_torchvision
 from interbasin.models.base import LoadedModel, load_weights
+from interbasin.text import one_line
 
 __all__ = ["load_factory"]
 

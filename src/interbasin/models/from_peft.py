@@ -6,11 +6,11 @@ import warnings
 from pathlib import Path
 
 from interbasin.checkpoints import Checkpoint, open_checkpoint
-from interbasin.checkpoints.faults import one_line
 from interbasin.checkpoints.lora import DEFAULT, name_in_file, read_adapter
 from interbasin.errors import CheckpointError
 from interbasin.extras import import_extra
 from interbasin.models.base import LoadedModel, refuse_mismatch
+from interbasin.text import one_line
 
 __all__ = ["base_of", "load_adapter"]
 

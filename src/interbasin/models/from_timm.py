@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from interbasin.checkpoints import Checkpoint, open_checkpoint
-from interbasin.checkpoints.faults import one_line
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.extras import import_extra
 from interbasin.models.base import LoadedModel, load_weights, working_dtype_of
 from interbasin.randomness import generator_of
+from interbasin.text import one_line
 
 __all__ = ["load_timm"]
 

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.checkpoints import Checkpoint, open_checkpoint
-from interbasin.checkpoints.faults import one_line, read_json
+from interbasin.checkpoints.faults import read_json
 from interbasin.errors import CheckpointError
 from interbasin.extras import import_extra, is_transformers_model
 from interbasin.models.base import LoadedModel, load_weights, refuse_mismatch
 from interbasin.models.example_inputs import example_inputs
 from interbasin.models.folded import is_folded, version_folded_with
 from interbasin.randomness import generator_of
+from interbasin.text import one_line
 
 __all__ = ["DOWNLOADS", "load_folder", "snapshot", "stored_tensors"]
 

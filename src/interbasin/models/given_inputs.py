@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.arrays import as_tensor
-from interbasin.checkpoints.faults import one_line
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.checkpoints.torch_files import load_harmless
 from interbasin.errors import DataError, FileError
 from interbasin.models.base import Inputs, working_dtype_of
 from interbasin.storage import as_path
+from interbasin.text import one_line
 
 __all__ = ["given_inputs"]
 

@@ -42,13 +42,13 @@ def model_card(
         folder: Where it is.
     """
     method, count = recipe.method, len(request["models"])
-    names = [_hub_name(one) or Path(one.path or one.given).name or one.given for one in inputs]
+    names = [_hub_name(files) or Path(files.path or files.given).name or files.given for files in inputs]
     t = recipe.options.get("t", 0.0)
     shares = [*(f"{weight:.6g}" for weight in recipe.options.get("weights", (1 - t, t))), ""]
     shown = [name.replace("|", "\\|") for name in (*names[:count], *(f"{name} (the base)" for name in names[count:]))]
     lines = "\n".join(
-        f"| {name} | {share} | `{one.sha256 or 'unknown'}` |"
-        for name, share, one in zip(shown, shares, inputs, strict=False)
+        f"| {name} | {share} | `{files.sha256 or 'unknown'}` |"
+        for name, share, files in zip(shown, shares, inputs, strict=False)
     )
     options = "".join(f"- {name}: {value:.6g}\n" for name, value in recipe.options.items() if name != "weights")
     paragraphs = "".join(f"\n{note}\n" for note in notes)
@@ -87,7 +87,7 @@ Made with {versions}.
 
 def _front_matter(inputs: Sequence[InputFiles], folder: Path) -> str:
     # A name is a hub's only if the files came from there: a folder's own name may be that of someone else's model.
-    known = dict.fromkeys(name for one in inputs if (name := _hub_name(one)))
+    known = dict.fromkeys(name for files in inputs if (name := _hub_name(files)))
     lines = ["---"]
     if known:
         lines += ["base_model:", *(f"- {json.dumps(name)}" for name in known), "base_model_relation: merge"]

@@ -15,9 +15,9 @@ import numpy as np
 
 from interbasin.checkpoints.checkpoint import Entry, LazyTensors, require_same_tensors
 from interbasin.checkpoints.dtypes import CODES, KINDS
-from interbasin.checkpoints.faults import listed
 from interbasin.checkpoints.lora import refuse_factors
 from interbasin.errors import DataError, WiringError
+from interbasin.text import list_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,7 +104,7 @@ class MergedTensors(LazyTensors):
     @property
     def notes(self) -> list[str]:
         """Sentences that a user of the network should know, about the tensors that are done."""
-        return [f"{listed(names)} {what}." for what, names in self._notes.items()]
+        return [f"{list_names(names)} {what}." for what, names in self._notes.items()]
 
     def chunks(self, name: str) -> Iterator[Array]:
         """The merged tensor in pieces; a piece is good until the next is asked for.

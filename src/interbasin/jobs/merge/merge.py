@@ -202,7 +202,7 @@ def _require_alignment_by_weights(method: str, base: object) -> None:
         )
     alignment, _ = chosen(method, None, has_data=True, has_labels=True)
     if alignment.needs:
-        without = ", ".join(name for name, one in METHODS.items() if not one.needs)
+        without = ", ".join(name for name, other in METHODS.items() if not other.needs)
         raise DataError(
             f"{method} looks at data, and a merge aligns by weights alone; align by {without}, or put the networks "
             "into common coordinates with rebasin first and merge what that gives."

@@ -228,10 +228,10 @@ def resolve(name: object, count: int, *, base: bool, **given: Any) -> Recipe:
     method = find_method(name)
     foreign = [option for option, value in given.items() if value is not None and option not in method.options]
     if foreign:
-        taken = ", ".join(sorted(method.options))
+        own = ", ".join(sorted(method.options))
         fits = ", ".join(other.name for other in METHODS.values() if foreign[0] in other.options)
         raise DataError(
-            f"{method.name} was given {foreign[0]}, which it has no use for (it takes {taken}); leave it out, or use a "
+            f"{method.name} was given {foreign[0]}, which it has no use for (it takes {own}); leave it out, or use a "
             f"method that takes it: {fits}."
         )
     if method.takes_two and count != 2:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors
-from interbasin.checkpoints.faults import listed, read_json
+from interbasin.checkpoints.faults import read_json
 from interbasin.checkpoints.open import open_checkpoint
 from interbasin.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
 from interbasin.errors import CheckpointError, DataError, FileError, WiringError
@@ -22,6 +22,7 @@ from interbasin.jobs.merge.methods import Recipe
 from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import Following, files_of
 from interbasin.storage import as_path, refuse_file_in_the_way, write_document
+from interbasin.text import list_names
 
 __all__ = ["MergeResult", "merge_on_disk", "open_model"]
 
@@ -119,7 +120,7 @@ def merge_on_disk(
     target, checkpoints = as_path(output), [open_model(model) for model in models]
     # All that can be refused is, before anything is read or written.
     _refuse_in_the_way(target, checkpoints, force)
-    notes = _compare_configurations([one.folder for one in checkpoints if one.folder is not None])
+    notes = _compare_configurations([checkpoint.folder for checkpoint in checkpoints if checkpoint.folder is not None])
     request = _request(recipe, checkpoints, kind)
     tensors: list[LazyTensors] = [*checkpoints]
     if align is not None:
@@ -141,8 +142,8 @@ def merge_on_disk(
             "merged network."
         )
     if target.suffix == ".safetensors":
-        note = json.dumps({**request, "sha256": {one.label: files_of(one.label).sha256 for one in checkpoints}})
-        write_checkpoint(target, merged, metadata={"merge": note}, force=force)
+        hashes = {label: files_of(label).sha256 for label, _ in networks}
+        write_checkpoint(target, merged, metadata={"merge": json.dumps({**request, "sha256": hashes})}, force=force)
         metrics = _metrics(merged, 1)
     else:
         metrics = _write_folder(target, merged, checkpoints, notes, request, recipe, max_shard_bytes, force, started)
@@ -185,7 +186,7 @@ def _write_folder(
             count = write_into(
                 folder,
                 merged,
-                like=next((one for one in checkpoints if one.folder is not None), None),
+                like=next((checkpoint for checkpoint in checkpoints if checkpoint.folder is not None), None),
                 max_shard_bytes=max_shard_bytes,
                 destination=target,
                 listener=following.reached,
@@ -194,7 +195,7 @@ def _write_folder(
                 _note_dtype(folder, request["dtype"])
         draft.metrics |= _metrics(merged, count)
         draft.notes += [*notes, *merged.notes]
-        files = [one.result() for one in hashes]
+        files = [future.result() for future in hashes]
         draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.notes, folder))
         return draft.metrics
 
@@ -210,7 +211,7 @@ def _metrics(merged: MergedTensors, files: int) -> dict[str, float]:
 
 
 def _request(recipe: Recipe, checkpoints: Sequence[Checkpoint], kind: str | None) -> dict[str, Any]:
-    labels = [one.label for one in checkpoints]
+    labels = [checkpoint.label for checkpoint in checkpoints]
     options = {name: list(value) if name == "weights" else value for name, value in recipe.options.items()}
     base = labels.pop() if recipe.method.needs_base else None
     return {"models": labels, "method": recipe.method.name, **options, "base": base, "dtype": kind}
@@ -258,8 +259,8 @@ def _compare_configurations(folders: Sequence[Path]) -> list[str]:
         differing = [key for key in shared if json.dumps(expected[key]) != json.dumps(settings[key])]
         if differing:
             notes.append(
-                f"The configurations of {first} and {folder} differ in {listed(differing)}; the merged network has the "
-                "first one's."
+                f"The configurations of {first} and {folder} differ in {list_names(differing)}; the merged network has "
+                "the first one's."
             )
     for folder in folders[1:]:
         if any(_bytes(folder / name) != _bytes(folders[0] / name) for name in VOCABULARIES):

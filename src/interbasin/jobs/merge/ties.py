@@ -138,11 +138,11 @@ class Trim:
 
     Attributes:
         border: The size of the smallest entry that is kept.
-        left: How many of exactly that size may still be kept.
+        spare: How many of exactly that size may still be kept.
     """
 
     border: float
-    left: int
+    spare: int
 
     @classmethod
     def of(cls, model: Operand, base: Operand, density: float, precision: Precision) -> Trim:
@@ -150,14 +150,13 @@ class Trim:
         length = model.length
         if density >= 1 or not length:
             return cls(*KEEP_ALL)
-        border, left = nth_largest(lambda part: _sizes(model, base, part, precision), length, int(density * length))
-        return cls(border, left)
+        return cls(*nth_largest(lambda part: _sizes(model, base, part, precision), length, int(density * length)))
 
     def __call__(self, update: Array) -> Array:
         """The next chunk of the update, with zeros for what is trimmed; written over what is given."""
         sizes = np.abs(update)
         update *= sizes >= self.border
         at_border = np.flatnonzero(sizes == self.border)
-        update[at_border[self.left :]] = 0
-        self.left -= min(self.left, len(at_border))
+        update[at_border[self.spare :]] = 0
+        self.spare -= min(self.spare, len(at_border))
         return update

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from interbasin.activations import record, standing
-from interbasin.checkpoints.faults import listed
 from interbasin.jobs.rebasin.descent import start
 from interbasin.jobs.rebasin.pieces import Dim, Piece
 from interbasin.jobs.rebasin.problem import Unknown
@@ -21,7 +20,7 @@ from interbasin.jobs.rebasin.reach import isometric, unknowns
 from interbasin.jobs.rebasin.task import Matched, Task
 from interbasin.jobs.rebasin.weights import procrustes_weights
 from interbasin.statistics import PairedMoments
-from interbasin.text import plural
+from interbasin.text import list_names, plural
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.axes.spaces import Role
 from interbasin.wiring.carry import carry
@@ -110,8 +109,8 @@ def _about_few_rows(rows: Mapping[str, int], widths: Mapping[str, int]) -> tuple
         return ()
     least = min(rows[name] for name in few)
     return (
-        f"Only {plural(least, 'row')} of activations {'was' if least == 1 else 'were'} seen in {listed(few)}, no more "
-        "than there are units: maps from so few are partly arbitrary; give more data.",
+        f"Only {plural(least, 'row')} of activations {'was' if least == 1 else 'were'} seen in {list_names(few)}, no "
+        "more than there are units: maps from so few are partly arbitrary; give more data.",
     )
 
 

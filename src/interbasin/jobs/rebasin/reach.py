@@ -14,10 +14,9 @@ Spaces that are divided into blocks (heads) move by permutations in any case.
 
 from __future__ import annotations
 
-from interbasin.checkpoints.faults import listed
 from interbasin.errors import UnknownNameError
 from interbasin.jobs.rebasin.problem import Unknown
-from interbasin.text import plural
+from interbasin.text import list_names, plural
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.wiring import Wiring
 
@@ -63,7 +62,7 @@ def kept_exact(wiring: Wiring, reach: str) -> tuple[str, ...]:
     gains = all(wiring.spaces[name].scales for name in kept)
     why = "gains stand there, which no rotation can carry" if gains else "the network has exact rotations elsewhere"
     return (
-        f"In {plural(len(kept), 'space')} ({listed(kept)}) only exact maps, such as permutations, were sought, "
+        f"In {plural(len(kept), 'space')} ({list_names(kept)}) only exact maps, such as permutations, were sought, "
         f"because {why}; reach='orthogonal' turns all spaces, and changes the function.",
     )
 
