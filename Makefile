@@ -14,7 +14,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 
 	--durations=15
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check static bench docs format clean
+.PHONY: help demo test slow check search static bench docs format clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -35,6 +35,14 @@ static: $(VENV)/.dev ## Check formatting, lint and types.
 	$(BIN)/mypy
 
 check: test static slow ## Everything that must pass before a change goes in: test, static and slow.
+
+# New examples each time: SEED repeats a search, EXAMPLES says how many each test draws, TESTS where they are looked for.
+search: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+search: EXAMPLES := 200
+search: TESTS := tests
+search: $(VENV)/.dev ## Try every law on many new random examples; takes hours.
+	@echo "To repeat this search: make search SEED=$(SEED) EXAMPLES=$(EXAMPLES) TESTS='$(TESTS)'"
+	INTERBASIN_PROFILE=search INTERBASIN_EXAMPLES=$(EXAMPLES) $(PYTEST) -m hypothesis --hypothesis-seed=$(SEED) $(TESTS)
 
 bench: $(VENV)/.dev ## Run the quick benchmarks; peers get environments of their own in .peers.
 	$(BIN)/python benchmarks/polar.py --quick

@@ -8,14 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tests.profiles  # noqa: F401  (before any test is made)
 import torch
-from hypothesis import HealthCheck, settings
-
-# The first torch call takes most of a second, which breaks hypothesis's deadline; drawing tensors counts as slow.
-SLOW_TO_DRAW = (HealthCheck.too_slow, HealthCheck.data_too_large)
-settings.register_profile("dev", deadline=None, max_examples=50, suppress_health_check=SLOW_TO_DRAW)
-settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, suppress_health_check=SLOW_TO_DRAW)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 # Two workers, each with a pool as wide as the machine, would spend their time waiting for one another.
 torch.set_num_threads(1)

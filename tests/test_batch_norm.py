@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.strategies import SEEDS, gaussian
+from tests.profiles import at_most
 from torch import Tensor, nn
 
 import interbasin as ib
@@ -60,7 +61,7 @@ def test_spreads_merge_to_those_of_all_rows(seed, sizes):
 
 
 @given(SEEDS, st.lists(st.integers(2, 9), min_size=1, max_size=4), st.sampled_from([None, 0.1, 1.0]))
-@settings(max_examples=20)
+@at_most(20)
 def test_the_first_batch_norm_has_the_statistics_of_all_rows_whatever_the_momentum(seed, sizes, momentum):
     model = nn.Sequential(nn.BatchNorm1d(3, momentum=momentum)).double()
     data = [gaussian(seed + n, size, 3) + n for n, size in enumerate(sizes)]
@@ -144,7 +145,7 @@ def test_data_that_are_not_finite_are_taken_where_that_is_asked_for():
 
 
 @given(SEEDS, st.floats(0, 1))
-@settings(max_examples=15)
+@at_most(15)
 def test_repaired_layers_have_the_statistics_between_those_of_the_ends(seed, t):
     a, b, x = plain(seed % 1000), plain(seed % 1000 + 1), images(seed)
     model = ib.interpolate(a, b, t)

@@ -7,9 +7,10 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.activations.examples import TOLERANCE, assert_moments, no_hooks, numbers
+from tests.profiles import at_most
 from torch import nn
 
 from interbasin.activations import Recording, record
@@ -110,7 +111,7 @@ def attentions(draw):
     }
 
 
-@settings(max_examples=20)
+@at_most(20)
 @given(attentions(), attentions(), st.booleans())
 def test_derived_moments_are_those_of_explicit_projections(source, target, grams):
     models, data = (attending(0, **source), attending(1, **target)), batches()

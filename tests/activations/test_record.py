@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.activations.examples import (
     assert_moments,
@@ -20,6 +20,7 @@ from tests.activations.examples import (
     texts,
     vit,
 )
+from tests.profiles import at_most
 from torch import nn
 
 from interbasin.activations import Tokens, record, standing
@@ -34,7 +35,7 @@ def reader(wiring, axis):
 # ---------------------------------------------------------------------- networks of every kind
 
 
-@settings(max_examples=10)
+@at_most(10)
 @given(st.integers(1, 5), st.integers(2, 9), st.integers(3, 9), st.booleans())
 def test_two_perceptrons(batches, size, hidden, grams):
     one, other = mlp(0, 8), mlp(1, hidden)

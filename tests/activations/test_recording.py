@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tests.activations.examples import mlp, numbers, vit
+from tests.profiles import at_most
 from tests.test_storage import retensored
 from torch import nn
 
@@ -154,7 +155,7 @@ def stop_after(batches):
     return told
 
 
-@settings(max_examples=15)
+@at_most(15)
 @given(st.integers(1, 8), st.integers(1, 4), st.sampled_from(["moments", "layerwise"]), st.booleans())
 def test_a_run_that_was_stopped_anywhere_goes_on_to_the_same_numbers(tmp_path_factory, stop, every, statistics, grams):
     folder = tmp_path_factory.mktemp("state") / "s"

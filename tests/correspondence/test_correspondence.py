@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.correspondence.networks import attention, flat_attention, mlp, residual
-from tests.networks.wiring.random_networks import network
+from tests.profiles import at_most
+from tests.wiring.random_networks import network
 
 from interbasin.correspondence import Correspondence, Segment, SpacePair, TensorPair, Unmatched
 from interbasin.correspondence.pairs import Part, split
@@ -44,7 +45,7 @@ def test_a_network_corresponds_to_itself_as_the_identity(one: list[Wiring]) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@at_most(15)
 @given(st.data())
 def test_whatever_a_network_computes_it_corresponds_to_itself(data: st.DataObject) -> None:
     program = network(lambda count: data.draw(st.integers(0, count - 1)), data.draw(st.integers(1, 8)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from tests.activations.examples import by_hand, llama, rows_of, texts
 from tests.evaluate.examples import assert_unchanged, labelled, mlp, state, whole, wiring
 from tests.laws.strategies import SEEDS, orthonormal, well_conditioned
+from tests.profiles import at_most
 from torch import nn
 
 import interbasin as ib
@@ -32,7 +33,7 @@ def assert_error(found, name, alignment, x, y):
 
 
 @given(SEEDS)
-@settings(max_examples=15)
+@at_most(15)
 def test_it_is_that_of_all_rows_at_once(seed):
     target, data = mlp(1), labelled(seed=seed)
     x, _ = whole(data)
@@ -49,7 +50,7 @@ def test_it_is_that_of_all_rows_at_once(seed):
 
 
 @given(SEEDS)
-@settings(max_examples=15)
+@at_most(15)
 def test_a_network_carried_through_exact_maps_has_none(seed):
     model, data = mlp(0), labelled()
     alignment = wiring().sample(seed)

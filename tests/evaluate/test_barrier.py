@@ -8,10 +8,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.evaluate.examples import assert_unchanged, cnn, labelled, mlp, plainly, state, whole
 from tests.laws.strategies import SEEDS
+from tests.profiles import at_most
 
 import interbasin as ib
 from interbasin.errors import UnknownNameError
@@ -22,7 +23,7 @@ PATHS = st.sampled_from(["lerp", "slerp"])
 
 
 @given(SEEDS, GRIDS, PATHS)
-@settings(max_examples=20)
+@at_most(20)
 def test_it_is_the_largest_rise_above_the_chord(seed, points, path):
     a, b, data = mlp(seed % 1000), mlp(seed % 1000 + 1), labelled(seed=seed)
     found = barrier(a, b, data, points=points, path=path)
@@ -41,7 +42,7 @@ def test_it_is_the_largest_rise_above_the_chord(seed, points, path):
 
 
 @given(SEEDS)
-@settings(max_examples=20)
+@at_most(20)
 def test_against_its_own_ends_it_is_never_below_zero_and_the_same_from_the_other_side(seed):
     a, b, data = mlp(seed % 1000), mlp(seed % 1000 + 1), labelled(seed=seed)
     there, back = barrier(a, b, data, points=5), barrier(b, a, data, points=5)
@@ -51,7 +52,7 @@ def test_against_its_own_ends_it_is_never_below_zero_and_the_same_from_the_other
 
 
 @given(SEEDS)
-@settings(max_examples=20)
+@at_most(20)
 def test_against_other_ends_both_figures_are_told(seed):
     a, b, data = mlp(seed % 1000), mlp(seed % 1000 + 1), labelled(seed=seed)
     ruined = mlp(seed % 1000 + 2)

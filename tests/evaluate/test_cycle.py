@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from tests.activations.examples import llama, texts
 from tests.evaluate.examples import labelled, mlp, plainly, wiring
 from tests.laws.strategies import SEEDS, orthonormal
+from tests.profiles import at_most
 
 import interbasin as ib
 from interbasin.evaluate import cycle, cycle_errors, distance
@@ -38,7 +39,7 @@ def there_and_back(seed, home):
 
 
 @given(SEEDS)
-@settings(max_examples=15)
+@at_most(15)
 def test_what_comes_back_as_it_went_has_no_error(seed):
     a, b = mlp(0), mlp(1)
     found = cycle(a, b, there_and_back(seed, a), labelled())
@@ -70,7 +71,7 @@ def test_what_comes_back_changed_is_measured():
 
 
 @given(SEEDS)
-@settings(max_examples=15)
+@at_most(15)
 def test_errors_of_spaces_are_those_of_the_matrices(seed):
     one, other = wiring().sample(seed), wiring().sample(seed + 1)
     found = cycle_errors(one, other)

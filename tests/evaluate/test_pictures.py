@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from sklearn.decomposition import PCA
 from tests.activations.examples import llama, texts
 from tests.evaluate.examples import assert_unchanged, cnn, labelled, mlp, state, whole, wiring
 from tests.laws.strategies import SEEDS
+from tests.profiles import at_most
 from torch import Tensor
 
 from interbasin.errors import ShapeError
@@ -23,7 +24,7 @@ def up_to_signs(found: Tensor, wanted: np.ndarray) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=15)
+@at_most(15)
 def test_coordinates_are_those_of_all_rows_of_all_networks(seed):
     networks = {"source": mlp(seed % 1000), "aligned": mlp(seed % 1000 + 1), "target": mlp(seed % 1000 + 2)}
     before = {name: state(one) for name, one in networks.items()}
@@ -90,7 +91,7 @@ def plain_cka(x: np.ndarray, y: np.ndarray) -> float:
 
 
 @given(SEEDS)
-@settings(max_examples=15)
+@at_most(15)
 def test_cka_is_that_of_all_rows(seed):
     a, b, data = mlp(seed % 1000), mlp(seed % 1000 + 1), labelled(seed=seed)
     x, _ = whole(data)

@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from tests.activations.examples import llama, texts
 from tests.evaluate.examples import assert_unchanged, labelled, mlp, plainly, state, wiring
 from tests.laws.strategies import SEEDS, orthonormal
+from tests.profiles import at_most
 
 import interbasin as ib
 from interbasin.errors import WiringError
@@ -18,7 +19,7 @@ from interbasin.evaluate.self_change import round_off
 
 
 @given(SEEDS)
-@settings(max_examples=20)
+@at_most(20)
 def test_exact_maps_change_nothing_in_any_precision(seed):
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         model, data = mlp(dtype=dtype), [(x.to(dtype), y) for x, y in labelled()]

@@ -8,11 +8,12 @@ import pytest
 import scipy.linalg
 import scipy.optimize
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.cross_decomposition import CCA
 from sklearn.linear_model import LinearRegression, Ridge
 from tests.laws.strategies import SEEDS, gaussian, well_conditioned
+from tests.profiles import at_most
 from torch import Tensor
 
 from interbasin import fit, maps
@@ -92,7 +93,7 @@ def test_without_enough_rows_least_squares_is_the_pseudo_inverse(seed: int, sour
     np.testing.assert_allclose(fit.least_squares(x, y, centered=False).map.matrix.numpy(), reference.T, atol=1e-8)
 
 
-@settings(max_examples=20)
+@at_most(20)
 @given(seed=SEEDS, source=st.integers(1, 6), target=st.integers(1, 6))
 def test_canonical_correlations_agree_with_scikit_learn(seed: int, source: int, target: int) -> None:
     x, y = pair(seed, source, target, rows=200)
@@ -113,7 +114,7 @@ def test_a_cca_map_gives_the_source_the_second_moments_of_the_target(seed: int, 
     np.testing.assert_allclose(carried.T @ carried, centred(y).T @ centred(y), rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=20)
+@at_most(20)
 @given(seed=SEEDS, source=st.integers(1, 12), target=st.integers(1, 12), temperature=st.sampled_from([0.05, 0.3]))
 def test_sinkhorn_agrees_with_the_plain_iteration_of_pot(
     seed: int, source: int, target: int, temperature: float

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tests.laws.cases import FITS, FitCase
 from tests.laws.strategies import SEEDS, gaussian, well_conditioned
+from tests.profiles import at_most
 from tests.test_storage import layout_of
 from torch import Tensor
 
@@ -48,7 +49,7 @@ def same_map(found: maps.Map, planted: maps.Map, tolerance: float) -> bool:
 
 
 @every_fit
-@settings(max_examples=25)
+@at_most(25)
 @given(source=planted_widths, target=planted_widths, square=st.booleans(), seed=SEEDS)
 @example(source=2, target=2, square=True, seed=12216839)  # two source units of nearly equal worth to one target unit
 def test_a_planted_map_is_recovered(name: str, source: int, target: int, square: bool, seed: int) -> None:
@@ -63,7 +64,7 @@ def test_a_planted_map_is_recovered(name: str, source: int, target: int, square:
 
 
 @every_fit
-@settings(max_examples=25)
+@at_most(25)
 @given(source=few_widths, target=few_widths, seed=SEEDS)
 def test_a_planted_map_is_recovered_from_streamed_float32_moments(
     name: str, source: int, target: int, seed: int
@@ -79,7 +80,7 @@ def test_a_planted_map_is_recovered_from_streamed_float32_moments(
 
 
 @pytest.mark.parametrize("name", [name for name, case in FITS.items() if case.minimises])
-@settings(max_examples=25)
+@at_most(25)
 @given(
     source=planted_widths,
     target=planted_widths,
@@ -211,7 +212,7 @@ def test_onto_a_narrower_space_descent_improves_on_procrustes(target: int, extra
 
 
 @every_fit
-@settings(max_examples=10)
+@at_most(10)
 @given(source=few_widths, target=few_widths, seed=SEEDS)
 def test_a_saved_fit_holds_the_map_exactly_and_says_what_it_is(name: str, source: int, target: int, seed: int) -> None:
     case = FITS[name]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.profiles import at_most
 from tests.wiring.known_networks import (
     CHANNELS,
     HEADS,
@@ -347,7 +348,7 @@ def test_heads_that_change_places_with_maps_of_their_own_can_be_said_flat(
     assert flat.wiring.check(network, inputs, alignment=flat) < 1e-8
 
 
-@settings(max_examples=DRAWN // 4)
+@at_most(DRAWN // 4)
 @given(networks(), st.integers(0, 1000))
 def test_any_network_can_be_flattened(program: Program, seed: int) -> None:
     wiring = wire(program, program.example)

@@ -1,21 +1,21 @@
 """The law of wiring, on random networks: whatever the network, the maps that are found leave its function unchanged.
 
-`random_networks` draws the networks. How many are drawn is set so that the file takes about a minute; a longer hunt is
-``pytest tests/wiring/test_random_networks.py --hypothesis-seed=random`` with INTERBASIN_RANDOM_NETWORKS=2000.
+`random_networks` draws the networks. How many are drawn is set so that the file takes about a minute; for a longer
+hunt run it with INTERBASIN_PROFILE=search and INTERBASIN_EXAMPLES=2000.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.profiles import at_most
 from tests.wiring.programs import Program
 from tests.wiring.random_networks import network
 
@@ -25,7 +25,6 @@ from interbasin.wiring import Wiring, carry, wire
 EXACT = 1e-9
 # Wiring takes about a tenth of a second. Structures that double with every step would not end at all.
 SECONDS = 20
-DRAWN = int(os.environ.get("INTERBASIN_RANDOM_NETWORKS", "40"))
 
 
 @st.composite
@@ -59,7 +58,7 @@ def depends_on_its_weights(program: Program) -> bool:
     return bool(torch.isfinite(before).all()) and not torch.allclose(before, after, rtol=1e-6)
 
 
-@settings(max_examples=DRAWN)
+@at_most(40)
 @given(networks())
 def test_every_map_that_is_found_leaves_the_function_unchanged(program: Program) -> None:
     assume(depends_on_its_weights(program))
@@ -68,7 +67,7 @@ def test_every_map_that_is_found_leaves_the_function_unchanged(program: Program)
         assert wiring.check(program, program.example, seed=seed) < EXACT
 
 
-@settings(max_examples=DRAWN // 2)
+@at_most(20)
 @given(networks(), st.integers(0, 1000))
 def test_the_way_back_gives_the_weights_back(program: Program, seed: int) -> None:
     alignment = wired(program).sample(seed)
@@ -78,7 +77,7 @@ def test_the_way_back_gives_the_weights_back(program: Program, seed: int) -> Non
         torch.testing.assert_close(there_and_back[name], tensor, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=DRAWN // 2)
+@at_most(20)
 @given(networks())
 def test_a_wiring_is_told_in_json_and_read_again(program: Program) -> None:
     wiring = wired(program)
@@ -87,7 +86,7 @@ def test_a_wiring_is_told_in_json_and_read_again(program: Program) -> None:
     assert str(again) == str(wiring)
 
 
-@settings(max_examples=DRAWN // 3)
+@at_most(13)
 @given(networks())
 def test_the_values_of_the_weights_say_nothing(program: Program) -> None:
     assert wired(program) == wired(program.again(seed=5))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
+from tests.profiles import at_most
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.evaluate.retrieval import METRICS, Nearest, nearest, reranked, reranking, search, similarity
@@ -36,7 +37,7 @@ def test_the_nearest_by_dot_product_are_the_largest_products():
     assert np.allclose(found.scores, -np.sort(-products, axis=1)[:, :6])
 
 
-@settings(max_examples=30)
+@at_most(30)
 @given(
     seed=st.integers(0, 2**16),
     metric=st.sampled_from(METRICS),

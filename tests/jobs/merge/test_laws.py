@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.merge.networks import tensors
 from tests.laws.strategies import SEEDS
+from tests.profiles import at_most
 from torch import Tensor
 
 from interbasin import merge
@@ -52,7 +53,7 @@ def test_the_ends_of_a_path_are_the_networks(seed, method, dtype):
 
 
 @given(seed=SEEDS, dtype=st.sampled_from(DTYPES), weights=st.lists(st.floats(0.1, 2), min_size=3, max_size=3))
-@settings(max_examples=20)
+@at_most(20)
 def test_the_order_of_an_average_does_not_matter(seed, dtype, weights):
     models = drawn(seed, 3, dtype)
     expected = merge(models, weights=weights)
@@ -90,7 +91,7 @@ def test_slerp_scales_with_its_ends(seed, scale):
     shard=st.sampled_from((200, 3000, 10**9)),
     result=st.sampled_from((None, "float32", "bfloat16")),
 )
-@settings(max_examples=40)
+@at_most(40)
 def test_disk_and_memory_give_the_same(seed, method, dtype, shard, result):
     base, a, b = drawn(seed, 3, dtype)
     with tempfile.TemporaryDirectory() as place:

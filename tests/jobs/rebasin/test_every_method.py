@@ -6,9 +6,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.rebasin.networks_to_match import GENERIC, Attention, generic, mlp
+from tests.profiles import at_most
 from torch import nn
 
 import interbasin as ib
@@ -119,7 +120,7 @@ def test_repair_brings_back_the_spread_between_aligned_networks():
     assert (repaired(rows).std(0) - wanted).norm() < 1e-3 * (middle(rows).std(0) - wanted).norm()
 
 
-@settings(max_examples=15)
+@at_most(15)
 @given(SEEDS, st.lists(st.integers(3, 14), min_size=1, max_size=3))
 def test_a_planted_symmetry_is_recovered(seed, widths):
     source = generic(mlp(6, *widths, 4), seed)
@@ -129,7 +130,7 @@ def test_a_planted_symmetry_is_recovered(seed, widths):
     assert found.metrics["distance_after"] <= 1e-5 * float(flat(target).norm())
 
 
-@settings(max_examples=15)
+@at_most(15)
 @given(SEEDS, st.sampled_from(["mlp", "odd mlp", "linear in the middle", "residual", "attention"]))
 def test_exact_alignments_leave_the_function(seed, name):
     build, inputs = GENERIC[name]
@@ -141,7 +142,7 @@ def test_exact_alignments_leave_the_function(seed, name):
     assert (after - before).norm() <= 1e-4 * before.norm()
 
 
-@settings(max_examples=15)
+@at_most(15)
 @given(
     SEEDS,
     st.sampled_from(["permutation-weights", "procrustes-weights", "stiefel"]),
