@@ -365,6 +365,12 @@ def back(lengths: float = 1.0, method: str = "ridge") -> Translator:
         StoreError,
         "IndexScalarQuantizer",
     ),
+    (
+        "a FAISS index with a row of NaN",
+        lambda: translate(f"faiss://{the.broken_index}", "faiss://new.index"),
+        DataError,
+        "row 3",
+    ),
     ("a FAISS index into a file", lambda: translate(f"faiss://{the.faiss_index}"), FileError, ".npy"),
     ("a file into a FAISS index", lambda: translate(output="faiss://new.index"), FileError, "FAISS"),
     (

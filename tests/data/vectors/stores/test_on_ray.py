@@ -15,7 +15,7 @@ from tests.data.vectors.stores.translators import Plain, vectors
 
 from interbasin.data.vectors.stores import translate_vectors
 from interbasin.data.vectors.stores.on_ray import PROGRESS, worth_telling
-from interbasin.errors import DataError, FileError, MissingExtraError
+from interbasin.errors import DataError, FileError
 
 TRANSLATOR = Plain(6, 9)
 
@@ -67,10 +67,3 @@ def test_stores_whose_rows_have_no_numbers_are_refused(server):
     server.fill(vectors(10, 6))
     with pytest.raises(FileError, match="Ray reads files and Lance tables, whose rows are reached by their number"):
         translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=new", engine="ray")
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    np.save("old.npy", vectors(10, 6))
-    monkeypatch.setitem(sys.modules, "ray.data", None)
-    with pytest.raises(MissingExtraError, match="The engine 'ray' needs the 'ray' extra"):
-        translate_vectors(TRANSLATOR, "old.npy", "new.npy", engine="ray")
