@@ -157,6 +157,12 @@ def pipe() -> Path:
     ("batches of no rows", lambda: public.open_vectors(the.old_npy).batches(0), ShapeError, "0 rows"),
     ("a start behind the end", lambda: public.open_vectors(the.old_npy).batches(1, 31), ShapeError, "31"),
     (
+        "pairs in batches of no rows",
+        lambda: public.paired_batches(*[public.open_vectors(the.old_npy)] * 2, 0),
+        ShapeError,
+        "0",
+    ),
+    (
         "pairs of other numbers of rows",
         lambda: public.paired_batches(public.open_vectors(the.old_npy), opened("few.npy", np.ones((4, 2))), 2),
         ShapeError,
