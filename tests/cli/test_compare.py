@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 from tests.cli.test_frame import failed, run, two_files  # noqa: F401  (two_files is the fixture `files`)
-from tests.test_storage import left_in
 
 from interbasin import PairedMoments, statistics
 from interbasin.cli.compare import MEANINGS
@@ -42,13 +41,6 @@ def test_between_unequal_widths_the_cosine_is_left_out(files):
     found = json.loads(run("compare", *files, "--json", "--quiet").stdout)
     assert "mean_cosine" not in found["similarities"] and found["target_width"] == 2
     assert run("compare", *files, "--quiet").exit_code == 0
-
-
-@pytest.mark.parametrize("side", [0, 1], ids=["source", "target"])
-def test_vectors_that_do_not_vary_are_one_sentence(side, files, tmp_path):
-    np.save(files[side], np.full((200, 4), 0.1, dtype=np.float32))
-    assert "vary" in failed(run("compare", *files))
-    assert left_in(tmp_path) == ["a.npy", "b.npy"]
 
 
 def test_too_few_rows_are_remarked_on(files):

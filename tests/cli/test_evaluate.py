@@ -137,43 +137,6 @@ def test_nothing_is_overwritten_without_force():
     assert Outcome.load("out").request["points"] == 4
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((A, B, "--data", "nowhere.npz"), ("'nowhere.npz'", "no such file")),
-        ((A, B, "--data", "five.npz"), ("(8, 8)", "(5,)")),
-        ((A, B, "--data", "digits", "--split", "valid"), ("'valid'", "train")),
-        ((A, B, "--data", "digits", "--path", "arc"), ("'arc'", "lerp", "slerp")),
-        ((A, B, "--data", "digits", "--cycle", "magic"), ("'magic'", "permutation-weights")),
-        ((A, B, "--data", "digits", "--original", A, "--alignment", "nowhere"), ("nowhere",)),
-        ((A, "networks_for_evaluate:normed", "--data", "digits"), ("0.bias", "one of them")),
-        ((A, f"{SMALL}@five.npz", "--data", "digits"), ("five.npz",)),
-        (("nowhere:small", B, "--data", "digits"), ("nowhere",)),
-        ((A, B, "--data", "digits", "--mean", "0.1,0.2"), ("2 means",)),
-    ],
-    ids=["data", "shape", "split", "path", "method", "alignment", "architecture", "weights", "module", "means"],
-)
-def test_what_is_wrong_is_one_sentence_and_nothing_is_written(arguments, words, folder):
-    before = [name for name in left_in(folder) if "__pycache__" not in name]
-    message = failed(run("evaluate", *arguments, "-o", "out", *QUICK))
-    assert [word for word in words if word not in message] == [], message
-    assert [name for name in left_in(folder) if "__pycache__" not in name] == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--alignment", "x"), "give both"),
-        (("--mean", "x"), "takes numbers with commas"),
-        (("--input-shape", "1x5"), "takes numbers with commas"),
-        (("--points", "1"), "--points"),
-    ],
-)
-def test_options_that_make_no_sense_are_usage_errors(arguments, words):
-    done = run("evaluate", A, B, "--data", "digits", "-o", "out", *arguments)
-    assert done.exit_code == 2 and words in done.stderr and not Path("out").exists()
-
-
 def test_a_language_model_is_measured_on_text(tmp_path):
     transformers = import_extra("transformers", "A language model", "hf")
     tokenizers = pytest.importorskip("tokenizers")

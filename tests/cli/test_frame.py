@@ -202,28 +202,6 @@ def test_a_traceback_is_shown_when_asked_for(files):
     assert isinstance(run("--debug", "compare", files[0], "missing.npy").exception, FileError)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (("nonsense",), "nonsense"),
-        (("fit",), "SOURCE"),
-        (("fit", "a.npy"), "TARGET"),
-        (("fit", "a.npy", "b.npy"), "--output"),
-        (("compare", "a.npy", "b.npy", "c.npy"), "c.npy"),
-        (("compare", "a.npy", "b.npy", "--nonsense"), "--nonsense"),
-        (("compare", "a.npy", "b.npy", "--rows-per-batch", "0"), "--rows-per-batch"),
-        (("compare", "a.npy", "b.npy", "--rows-per-batch", "many"), "--rows-per-batch"),
-        (("fit", "a.npy", "b.npy", "-o", "out", "--ridge", "high"), "--ridge"),
-        (("fit", "a.npy", "b.npy", "-o", "out", "--steps", "1.5"), "--steps"),
-        (("demo", "--seed", "lucky"), "--seed"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_wrong_usage_ends_with_two_and_names_the_word(arguments, word):
-    done = run(*arguments)
-    assert done.exit_code == 2 and word in done.stderr and done.stdout == "" and "Traceback" not in done.stderr
-
-
 def test_no_command_shows_the_help():
     done = run()
     assert done.exit_code == 2 and "Examples:" in done.stdout + done.stderr
@@ -350,10 +328,3 @@ def test_a_refusal_of_the_system_is_one_sentence(files, monkeypatch):
 
     monkeypatch.setattr("interbasin.statistics.similarities", full)
     assert "the system refused (No space left on device)" in failed(run("compare", *files))
-
-
-def test_the_result_and_the_statistics_need_folders_of_their_own(files, tmp_path):
-    seen = tmp_path / "seen"
-    for output in (seen, seen / "map"):
-        done = run("fit", *files, "-o", output, "--statistics", seen)
-        assert "need folders of their own" in failed(done)

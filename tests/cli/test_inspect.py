@@ -75,30 +75,18 @@ def idle(): return made(Idle)
 def deep(): return made(Deep)
 def half(): return made(dtype=torch.bfloat16)
 def double(): return made(dtype=torch.float64)
-def needs_two_columns(): return made()[0], torch.randn(6, 4)
 
 class Chatty(Network):
     def forward(self, x):
         print("forward!")
         return super().forward(x)
 
-class Leaving(Network):
-    def forward(self, x):
-        raise SystemExit("enough")
-
 def chatty():
     print("made!")
     return made(Chatty)
 
-def leaving(): return made(Leaving)
-def exits(): raise SystemExit(3)
 def evaluated(): return made()[0].eval(), made()[1]
 def still(): return nn.Linear(5, 3), torch.randn(6, 5)
-
-def sick():
-    model, inputs = made()
-    model.blocks[1].up.weight.data[3, 4] = float("nan")
-    return model, inputs
 """
 
 
@@ -367,64 +355,8 @@ def test_what_is_in_the_way_is_said_before_anything_is_loaded(tmp_path):
 # What cannot be shown
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("no_such_function", ["no factory in", "network"]),
-        ("without_inputs", ["Example inputs", "--inputs FILE", "--input-shape 1,3,224,224"]),
-        ("branching", ["Branching cannot be traced", "depends on the values", "torch.where"]),
-        ("needs_two_columns", ["The example inputs do not fit Network"]),
-        ("sick", ["blocks.1.up.weight of Network holds 1 entry that is NaN"]),
-        ("exits", [":exits was called without arguments and failed", "sys.exit(3)"]),
-        ("leaving", ["the network's own code left the program, as sys.exit('enough') does"]),
-    ],
-)
-def test_what_cannot_be_shown_is_said_in_one_sentence(name, words, nets):
-    sentence = failed(run("inspect", f"{nets}:{name}"))
-    assert all(word in sentence for word in words), sentence
-
-
 def test_torch_adds_nothing_to_the_sentence(nets, tmp_path):
     assert "cannot be traced" in failed(run_apart("inspect", f"{nets}:branching", cwd=tmp_path))
-
-
-def test_a_model_that_is_nowhere_is_said_in_one_sentence(tmp_path):
-    assert "neither a folder" in failed(run("inspect", tmp_path / "nowhere"))
-    (tmp_path / "empty").mkdir()
-    assert "no config.json" in failed(run("inspect", tmp_path / "empty"))
-
-
-def test_inputs_that_no_machine_holds_are_refused(nets):
-    done = run("inspect", f"{nets}:without_inputs", "--input-shape", "99999999999,6")
-    assert "of shape (99999999999, 6) do not fit into memory" in failed(done)
-
-
-def test_a_base_without_an_adapter_is_refused(nets):
-    assert "is no folder with an adapter; leave it out" in failed(run("inspect", f"{nets}:network", "--base", "gpt2"))
-
-
-def test_a_module_that_is_not_python_is_told_with_file_and_line(nets, tmp_path):
-    (tmp_path / f"{nets}_bad.py").write_text("x = 1\ny = (\n", "utf-8")
-    assert f"{nets}_bad.py, line 2 is not Python" in failed(run("inspect", f"{nets}_bad:f"))
-
-
-def test_inputs_are_given_once(nets):
-    done = run("inspect", f"{nets}:network", "--inputs", "a.npy", "--input-shape", "1,5")
-    assert "given twice" in failed(done)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--input-shape", "1,three"), ["--input-shape", "1,three", "1,3,224,224"]),
-        (("--each", "--no-check"), ["--each", "--no-check"]),
-        (("--seed", "lucky"), ["--seed"]),
-    ],
-    ids=lambda value: " ".join(value),
-)
-def test_wrong_usage_ends_with_two(flags, words):
-    done = run("inspect", "some.where:network", *flags)
-    assert done.exit_code == 2 and done.stdout == "" and all(word in done.stderr for word in words)
 
 
 # The parts

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 from tests.cli.test_frame import failed, run, run_apart
 from tests.jobs.merge.networks import saved, tensors
-from tests.test_storage import left_in
 
 from interbasin.checkpoints import open_checkpoint
 from interbasin.cli.merge import DTYPES, METHODS
@@ -70,31 +69,6 @@ def test_remarks_go_to_stderr(tmp_path):
     assert quiet.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--method", "tis"), "no method of merging named 'tis'"),
-        (("--method", "ties"), "no base was given"),
-        (("--weights", "1"), "was given 3 models and 1 weight (1)"),
-        (("--weights", "1,nan,1"), "A weight of a merge is a number"),
-        (("--method", "lerp"), "was given 3;"),
-        (("--density", "0.5"), "average was given density"),
-        (("--dtype", "int4"), "no dtype to merge in named 'int4'"),
-    ],
-    ids=str,
-)
-def test_what_does_not_fit_is_one_sentence_and_writes_nothing(folders, tmp_path, options, words):
-    before = left_in(tmp_path)
-    assert words in failed(run("merge", *folders, "-o", tmp_path / "out", *options))
-    assert left_in(tmp_path) == before
-
-
-def test_weights_that_are_no_numbers_are_a_usage_error(folders, tmp_path):
-    done = run("merge", *folders, "-o", tmp_path / "out", "--weights", "1;2")
-    assert done.exit_code == 2 and "takes numbers with commas between them" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_nothing_is_overwritten_unasked(folders, tmp_path):
     run("merge", *folders, "-o", tmp_path / "out")
     assert "--force" in failed(run("merge", *folders, "-o", tmp_path / "out"))
@@ -136,13 +110,6 @@ def test_a_merge_on_disk_does_not_wait_for_torch(folders, tmp_path):
     assert str(tmp_path / "out") in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "interbasin.jobs.merge.on_disk" in imported and "torch" not in imported
-
-
-@pytest.mark.parametrize("size", ["nan", "inf", "0", "-1"])
-def test_a_size_of_files_that_is_none_is_refused(folders, tmp_path, size):
-    done = run("merge", *folders, "-o", tmp_path / "out", "--shard", size)
-    assert done.exit_code == 2 and "--shard" in done.stderr and "above zero" in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_base_is_asked_for_once(folders, tmp_path):

@@ -38,9 +38,6 @@ def files(tmp_path, monkeypatch):
     np.savez("pairs.npz", old=arrays["pairs-old"], new=arrays["pairs-new"])
     with open("qrels.tsv", "w") as file:
         file.writelines(f"{query}\t{document}\n" for query, document in enumerate(one.labels.tolist()))
-    Path("few.txt").write_text("0\n1\n")
-    Path("long.txt").write_text("1" * 40)
-    Path("nothing.txt").write_text("\n")
     return one
 
 
@@ -65,21 +62,6 @@ def test_a_fit_is_shown_and_left_with_its_card():
     assert Translator.load("map").card_.to_json() == {"source_model": "a", "target_model": "b"}
     outcome = Outcome.load("map")
     assert outcome.request["method"] == "auto" and set(outcome.inputs) == {"source", "target"}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--method", "ridge", "--whitening", "0.3"], "--whitening: is for procrustes, and the method is ridge"),
-        (["--strength", "0.3"], "--strength: is for relative-projection, ridge, cca, and the method is auto"),
-        (["--method", "relative-projection", "--delta", "0.6"], "--delta: is for --variant pruned"),
-        (["--method", "ridge", "--criterion", "error"], "--criterion: is for auto"),
-    ],
-)
-def test_an_option_that_the_method_does_not_look_at_is_refused(words, said, tmp_path):
-    found = run("translate", "fit", "pairs-old.npy", "pairs-new.npy", "-o", "map", *words)
-    assert found.exit_code == 2 and said in " ".join(found.stderr.split())
-    assert not (tmp_path / "map").exists()
 
 
 def test_a_choice_is_shown_with_what_it_was_chosen_from():
@@ -278,50 +260,6 @@ def test_a_doctor_sees_stores_and_quantised_vectors():
     assert "500 rows of 32 numbers" in done("doctor", "v.parquet", "--column", "v").stdout
     np.save("q.npy", (20 * rows).astype(np.int8))
     assert "The numbers are int8" in done("doctor", "q.npy").stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["fit", "old.npy", "pairs-new.npy", "-o", "o"], "there are 500 rows of the source and 200 of the target"),
-        (
-            ["fit", "pairs-old.npy", "pairs-new.npy", "--method", "rigde", "-o", "o"],
-            "There is no method of translation",
-        ),
-        (["fit", "pairs-old.npy", "pairs-new.npy", "--metric", "cos", "-o", "o"], "The metric of a card is one of"),
-        (["fit", "none.npy", "pairs-new.npy", "-o", "o"], "there is no such file; check the path"),
-        (["fit", "pairs.npz", "pairs.npz", "-o", "o"], "pairs.npz"),
-        ([*AUDIT, "--pair-rows", "long.txt"], "one a line, found '1111111111"),
-        ([*AUDIT, "--pair-rows", "nothing.txt"], "one a line, found nothing"),
-        (["evaluate", "none", "old.npy", "new.npy"], "none"),
-        ([*AUDIT, "--methods", "rigde"], "There is no method of translation for an audit named 'rigde'"),
-        ([*AUDIT, "--labels", "none.tsv"], "none.tsv cannot be read"),
-        ([*AUDIT, "--pool", "bad.txt", "old.npy"], "bad.txt should hold numbers of rows, one a line, found 'x'"),
-        ([*AUDIT, "--pool", "old.npy", "old.npy"], "old.npy should hold numbers of rows, found shape (500, 32)"),
-        ([*AUDIT, "--pool", "qrels.npy", "old.npy"], "qrels.npy cannot be read as numbers of rows"),
-        (["doctor", "none.npy"], "none.npy"),
-    ],
-)
-def test_errors_are_one_sentence(words, said):
-    with open("bad.txt", "w") as file:
-        file.write("1\nx\n")
-    message = failed(run("translate", *words))
-    assert said in message and "\n" not in message.strip()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([*AUDIT, "--curve", "a,b"], "takes whole numbers with commas between them"),
-        ([*AUDIT, "--labels", "qrels.tsv", "--document-ids", "few.txt"], "names 2 items, and old.npy has 500 rows"),
-        ([*AUDIT, "--query-ids", "qrels.tsv"], "says what --labels calls things; give --labels too"),
-        (["bridge", "map", "--threshold", "1", "-o", "o"], "give --old-queries, --new-queries, --documents too"),
-        (["bridge", "map", "--translates", "both", "-o", "o"], "is one of queries, documents, and got 'both'"),
-    ],
-)
-def test_options_that_make_no_sense_name_themselves(words, said):
-    found = run("translate", *words)
-    assert found.exit_code == 2 and said in " ".join(found.stderr.replace("│", " ").split())
 
 
 def test_nothing_is_overwritten_unasked():

@@ -51,37 +51,12 @@ def test_lost_lengths_are_remarked(fitted):
     assert "old.npy is compared by dot, for which the lengths of vectors count" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (["--model", "new-model"], "which this translation leads to, not from"),
-        (["--model", "other"], "say that their source_model is 'other'"),
-        (["--metric", "manhattan"], "The metric of a card is one of cosine, dot, l2"),
-        (["--scale", "2"], "A scale is for whole numbers"),
-        (["--bad-rows", "drop"], "found 'drop'"),
-        (["--engine", "spark"], "no engine named 'spark'"),
-        (["--wrap"], "Only a FAISS index can be wrapped"),
-    ],
-)
-def test_what_does_not_fit_is_one_sentence(options, words):
-    assert words in failed(run("translate", "apply", "map", "old.npy", "-o", "new.npy", *options))
-
-
 def test_options_are_named_as_they_are_written():
     np.save("old.npy", np.ones((5, 6), dtype=np.int8))
     said = failed(run("translate", "apply", "map", "old.npy", "-o", "new.npy"))
     assert "Give it with --scale, or store floats" in said and "scale=" not in said
     np.save("old.npy", np.zeros((5, 6), dtype=np.float32))
     assert "with --bad-rows keep." in failed(run("translate", "apply", "map", "old.npy", "-o", "new.npy"))
-
-
-def test_a_folder_without_a_translator():
-    assert "there is nothing there" in failed(run("translate", "apply", "nothing", "old.npy", "-o", "new.npy"))
-
-
-def test_a_password_is_not_repeated():
-    said = failed(run("translate", "apply", "map", "postgresql://me:hunter2@127.0.0.1:1/db?table=t", "-o", "new.npy"))
-    assert "hunter2" not in said and "could not be reached" in said
 
 
 @pytest.mark.parametrize(

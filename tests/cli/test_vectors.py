@@ -66,13 +66,6 @@ def test_statistics_of_other_files_are_refused(command, files, tmp_path):
     assert "changed since" in failed(run("compare", source, target, "--statistics", tmp_path / "seen"))
 
 
-def test_statistics_do_not_replace_what_is_not_theirs(files, tmp_path):
-    (tmp_path / "seen").mkdir()
-    (tmp_path / "seen" / "letter.txt").write_text("dear", "utf-8")
-    assert "holds other things" in failed(run("compare", *files, "--statistics", tmp_path / "seen"))
-    assert left_in(tmp_path / "seen") == ["letter.txt"]
-
-
 def test_statistics_on_the_way_to_a_bad_row_are_kept(files, tmp_path):
     array = np.load(files[0])
     array[100, 0] = np.inf

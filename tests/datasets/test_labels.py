@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from interbasin.datasets.labels import read_labels, read_lines
-from interbasin.errors import DataError, FileError
+from interbasin.datasets.labels import read_labels
+from interbasin.errors import DataError
 
 
 def written(tmp_path, text: str, name: str = "labels.tsv"):
@@ -41,19 +41,6 @@ def test_ids_are_looked_up(tmp_path):
     assert read_labels(path, query_ids=["q7", "q8"], document_ids=["d0", "d1"]) == {0: [1], 1: [0]}
 
 
-def test_lines_that_are_none_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"Line 2 of .* is '1 2 3 4 5'; a line is: query document \[relevance\]"):
-        read_labels(written(tmp_path, "0 1\n1 2 3 4 5\n"))
-    with pytest.raises(DataError, match=r"Line 2 of .* names 'd9', which is neither a number nor among the ids"):
-        read_labels(written(tmp_path, "0\t1\n1\td9\n"))
-    with pytest.raises(DataError, match=r"Line 1 of .* is not JSON with the keys query and document"):
-        read_labels(written(tmp_path, '{"query": 1}\n', "labels.jsonl"))
-    with pytest.raises(DataError, match="names no right document; a line is: query document"):
-        read_labels(written(tmp_path, "0\t1\t0\n"))
-    with pytest.raises(DataError, match="query_ids must tell items apart, and some of the 2 are given twice"):
-        read_labels(written(tmp_path, "0\t1\n"), query_ids=["a", "a"])
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -67,11 +54,3 @@ def test_lines_that_are_none_are_named(tmp_path):
 def test_a_first_line_with_a_mistake_is_not_taken_for_titles(tmp_path, text, said):
     with pytest.raises(DataError, match=said):
         read_labels(written(tmp_path, text), query_ids=["q0", "q1"], document_ids=["d0", "d1"])
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(FileError, match=r"none\.tsv cannot be read: No such file or directory; check the path"):
-        read_labels(tmp_path / "none.tsv")
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FileError, match="is not text in UTF-8"):
-        read_lines(tmp_path / "bytes")

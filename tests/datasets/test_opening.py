@@ -6,7 +6,6 @@ import gzip
 import json
 import struct
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,14 +16,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_storage import TOO_LONG, case, refused
+from tests.test_storage import refused
 
 from interbasin import data
 from interbasin.datasets import open_data, splits_of
 from interbasin.datasets.arrays import read_idx
 from interbasin.datasets.shaping import shaping_like
 from interbasin.datasets.texts import longest
-from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, UnknownNameError
+from interbasin.errors import DataError, FileError
 from interbasin.extras import import_extra
 
 
@@ -180,16 +179,6 @@ def test_samples_are_brought_into_the_shape_of_the_network_where_one_way_is_plai
         assert found.shape == (2, *stored)  # another size of the same kind
 
 
-@pytest.mark.parametrize(
-    ("stored", "wanted"),
-    [((8, 8), (65,)), ((4, 6), (6, 4)), ((3, 4, 5), (5, 4, 3)), ((3, 8, 8), (1, 8, 8)), ((12,), (13,)), ((2, 3), (3,))],
-)
-def test_samples_of_another_shape_are_refused(stored, wanted):
-    np.save("x.npy", np.zeros((2, *stored), dtype=np.float32))
-    found = open_data("x.npy", like=torch.zeros(1, *wanted))
-    refused(lambda: list(found), ShapeError, (f"{wanted}", f"{stored}", "x.npy"))
-
-
 def test_inputs_have_the_form_that_the_network_is_called_with():
     np.save("x.npy", X)
     (batch,) = open_data("x.npy", like=(torch.zeros(1, 2, 3),))
@@ -334,19 +323,6 @@ def test_a_folder_of_images_may_have_parts():
     assert [open_data("i", split=split).count for split in (None, "train", "test")] == [1, 1, 2]
 
 
-def test_pillow_is_named_where_it_is_missing(monkeypatch):
-    Path("i").mkdir()
-    Path("i/1.png").write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    refused(lambda: open_data("i"), MissingExtraError, ("Pillow", "pip install pillow"))
-
-
-def test_transformers_is_named_where_it_is_missing(monkeypatch):
-    Path("t.txt").write_text("a", "utf-8")
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    refused(lambda: open_data("t.txt", tokenizer="model"), MissingExtraError, ("Tokenizing", "interbasin[hf]"))
-
-
 # ---------------------------------------------------------------------- idx
 
 
@@ -397,246 +373,6 @@ def test_the_real_mnist_is_read(local_data):
 # ---------------------------------------------------------------------- what is wrong is named
 
 
-def reading(text: str, **options: object) -> Callable[[], object]:
-    return lambda: list(open_data(text, **options))  # type: ignore[arg-type]
-
-
-def after(prepare: Callable[[], object], text: str, **options: object) -> Callable[[], object]:
-    def act() -> object:
-        prepare()
-        return reading(text, **options)()
-
-    return act
-
-
-def put(name: str, content: bytes | str) -> Callable[[], object]:
-    return lambda: Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-class NoPadding:
-    pad_token = None
-    eos_token = None
-
-    def __call__(self, *arguments, **keywords):
-        raise AssertionError
-
-
-TAKES = torch.zeros(1, 2, 3)
-
-
-@pytest.mark.parametrize(
-    ("action", "error", "words"),
-    [
-        case("nothing there", reading("x.npy"), FileError, "'x.npy'", "no such file", "digits"),
-        case("an empty name", reading(""), FileError, "no such file"),
-        case("an impossible name", reading("a\0b"), FileError, "no such file"),
-        case("a name that is too long", reading(TOO_LONG), FileError, "cannot be looked up", "too long"),
-        case("another format", after(put("x.csv", "1"), "x.csv"), FileError, "x.csv", "none of these"),
-        case("an empty file", after(put("x.npy", ""), "x.npy"), FileError, "x.npy", "empty"),
-        case("a damaged array", after(put("x.npy", b"\x93NUMPYxx"), "x.npy"), FileError, "x.npy"),
-        case("no array", after(put("x.npy", "hello"), "x.npy"), FileError, "x.npy"),
-        case("a damaged archive", after(put("x.npz", b"PK\x03\x04xx"), "x.npz"), FileError, "x.npz"),
-        case("no archive", after(put("x.npz", "hello"), "x.npz"), FileError, "x.npz"),
-        case("a damaged table", after(put("x.parquet", b"PAR1xxxxxxPAR1"), "x.parquet"), FileError, "x.parquet"),
-        case("no table", after(put("x.parquet", "hello"), "x.parquet"), FileError, "x.parquet"),
-        case(
-            "a pickled array",
-            after(lambda: np.save("x.npy", np.array([[{}]])), "x.npy"),
-            DataError,
-            "pickled",
-            "run code",
-        ),
-        case(
-            "pickled labels",
-            after(lambda: np.savez("x.npz", x=X, y=np.array([{}] * 7)), "x.npz"),
-            DataError,
-            "'y'",
-            "pickled",
-        ),
-        case(
-            "pickled inputs",
-            after(lambda: np.savez("x.npz", x=np.array([[{}]] * 7), y=Y), "x.npz"),
-            DataError,
-            "'x'",
-            "pickled",
-        ),
-        case(
-            "other keys",
-            after(lambda: np.savez("x.npz", images=X, labels=Y), "x.npz"),
-            UnknownNameError,
-            "x.npz",
-            "images",
-            "labels",
-        ),
-        case("too few labels", after(lambda: np.savez("x.npz", x=X, y=Y[:5]), "x.npz"), ShapeError, "7", "5 labels"),
-        case(
-            "labels of dates",
-            after(lambda: np.savez("x.npz", x=X, y=Y.astype("M8[s]")), "x.npz"),
-            DataError,
-            "neither number nor text",
-        ),
-        case(
-            "labels of NaN",
-            after(lambda: np.savez("x.npz", x=X, y=np.full(7, np.nan)), "x.npz"),
-            DataError,
-            "labels",
-            "NaN",
-        ),
-        case("no samples", after(lambda: np.save("x.npy", X[:0]), "x.npy"), DataError, "no rows"),
-        case(
-            "NaN",
-            after(lambda: np.save("x.npy", np.where(X == 7, np.nan, X)), "x.npy", batch_size=1),
-            DataError,
-            "NaN or infinity",
-            "sample 1 on",
-        ),
-        case(
-            "infinity",
-            after(lambda: np.save("x.npy", np.where(X == 7, np.inf, X)), "x.npy"),
-            DataError,
-            "(sample 1 from there)",
-        ),
-        case("a split that is not there", reading("digits", split="valid"), UnknownNameError, "'valid'", "train"),
-        case(
-            "a split of what has none",
-            after(lambda: np.save("x.npy", X), "x.npy", split="test"),
-            DataError,
-            "has no splits",
-        ),
-        case("a batch of none", reading("digits", batch_size=0), DataError, "1 or more, found 0"),
-        case("a true batch", reading("digits", batch_size=True), DataError, "found True"),
-        case("a limit of none", reading("digits", limit=0), DataError, "The limit", "found 0"),
-        case("a seed in words", reading("digits", shuffle=True, seed="x"), DataError, "seed"),
-        case("no deviation", reading("digits", std=0.0), DataError, "standard deviations positive"),
-        case(
-            "too many means",
-            reading("digits", mean=[0.1, 0.2]),
-            ShapeError,
-            "2 means or standard deviations",
-            "(8, 8)",
-        ),
-        case("tokens of images", reading("digits", tokens_as_labels=True), DataError, "is no text"),
-        case(
-            "numbers for tokens",
-            reading("digits", like=torch.zeros(1, 8, dtype=torch.int64)),
-            DataError,
-            "takes tokens",
-            "float32",
-        ),
-        case("two inputs", reading("digits", like={"a": TAKES, "b": TAKES}), DataError, "2 inputs (a, b)"),
-        case("two arguments", reading("digits", like=(TAKES, TAKES)), DataError, "2 inputs"),
-        case("text without a tokenizer", after(put("x.txt", "a"), "x.txt"), DataError, "x.txt", "--tokenizer"),
-        case("a strange tokenizer", after(put("x.txt", "a"), "x.txt", tokenizer=3), DataError, "found a int"),
-        case(
-            "a folder without a tokenizer",
-            after(put("x.txt", "a"), "x.txt", tokenizer="nowhere"),
-            FileError,
-            "no tokenizer to load in nowhere",
-        ),
-        case(
-            "a tokenizer that cannot pad",
-            after(put("x.txt", "a"), "x.txt", tokenizer=NoPadding()),
-            DataError,
-            "pad_token",
-        ),
-        case("text of nothing", after(put("x.txt", "\n \n"), "x.txt", tokenizer=Words()), DataError, "no text at all"),
-        case("text of bytes", after(put("x.txt", b"\xff\xfe\x00"), "x.txt", tokenizer=Words()), FileError, "not UTF-8"),
-        case(
-            "text for numbers",
-            after(put("x.txt", "a"), "x.txt", tokenizer=Words(), like=TAKES),
-            DataError,
-            "takes numbers",
-        ),
-        case(
-            "means for text",
-            after(lambda: np.save("x.npy", X.astype(np.int64)), "x.npy", mean=1.0),
-            DataError,
-            "holds tokens",
-        ),
-        case("half a line", after(put("x.jsonl", '{"text": "a"}\n{'), "x.jsonl"), FileError, "Line 2", "no JSON"),
-        case(
-            "other keys in jsonl",
-            after(put("x.jsonl", '{"question": "a"}'), "x.jsonl"),
-            DataError,
-            "Line 1",
-            "'question'",
-            "--column",
-        ),
-        case("a list in jsonl", after(put("x.jsonl", "[1]"), "x.jsonl"), DataError, "found a list"),
-        case("an empty jsonl", after(put("x.jsonl", "\n"), "x.jsonl"), DataError, "no text at all"),
-        case(
-            "some labels",
-            after(put("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}'), "x.jsonl", tokenizer=Words()),
-            DataError,
-            "1 of the 2 lines",
-        ),
-        case(
-            "mixed labels",
-            after(put("x.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": "c"}'), "x.jsonl"),
-            DataError,
-            "several kinds (int, str)",
-        ),
-        case(
-            "labels without end",
-            after(put("x.jsonl", '{"text": "a", "label": 1.5}\n{"text": "b", "label": Infinity}'), "x.jsonl"),
-            DataError,
-            "Label 1",
-            "not finite",
-        ),
-        case(
-            "a column that is not there",
-            after(lambda: write_parquet("x.parquet", a=[[1.0]]), "x.parquet", column="b"),
-            UnknownNameError,
-            "'b'",
-        ),
-        case(
-            "numbers beside labels",
-            after(lambda: write_parquet("x.parquet", a=[1.0], label=[1]), "x.parquet"),
-            DataError,
-            "which ones are the inputs",
-        ),
-        case(
-            "a missing text",
-            after(lambda: write_parquet("x.parquet", text=["a", None]), "x.parquet", tokenizer=Words()),
-            DataError,
-            "Row 1",
-            "'text'",
-        ),
-        case(
-            "a missing label",
-            after(lambda: write_parquet("x.parquet", x=[[1.0], [2.0]], label=[1, None]), "x.parquet"),
-            DataError,
-            "Row 1",
-            "'label'",
-        ),
-        case("a folder of nothing", after(lambda: Path("i").mkdir(), "i"), DataError, "holds no images"),
-        case(
-            "a damaged image",
-            after(lambda: (Path("i").mkdir(), Path("i/1.png").write_bytes(b"x")), "i"),
-            FileError,
-            "1.png",
-            "could not be read as an image",
-        ),
-        case(
-            "images and folders",
-            after(lambda: (write_image(Path("i/1.png"), 0), write_image(Path("i/a/1.png"), 0)), "i"),
-            DataError,
-            "loose ones",
-        ),
-        case(
-            "images of two sizes",
-            after(lambda: (write_image(Path("i/1.png"), 0), write_image(Path("i/2.png"), 0, (9, 9))), "i"),
-            ShapeError,
-            "1.png",
-            "2.png",
-            "one size",
-        ),
-    ],
-)
-def test_what_is_wrong_with_data_is_named(action, error, words):
-    refused(action, error, words)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -653,15 +389,6 @@ def test_a_damaged_idx_file_is_named(content, words):
     Path("a").write_bytes(content)
     refused(lambda: read_idx(Path("a")), FileError, ("a", *words))
     refused(lambda: read_idx(Path("b")), FileError, ("no such file",))
-
-
-def test_a_tokenizer_that_makes_nothing_is_named():
-    Path("t.txt").write_text("a", "utf-8")
-
-    def empty(*arguments: object, **keywords: object) -> dict[str, torch.Tensor]:
-        return {"input_ids": torch.zeros(1, 0, dtype=torch.int64)}
-
-    refused(reading("t.txt", tokenizer=empty), DataError, ("made no tokens", "t.txt"))
 
 
 def test_a_reason_that_announces_a_list_is_told_without_the_announcement(tmp_path, monkeypatch):

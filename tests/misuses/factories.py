@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
-from tests.misuses.things import make_mlp
+from tests.misuses.things import Net, make_mlp
 from torch import nn
 
 NUMBER = 3
@@ -62,6 +64,22 @@ def stubborn() -> nn.Module:
 def drawing() -> tuple[nn.Module, torch.Tensor]:
     """A network that is random in evaluation, too."""
     return nn.Sequential(nn.Linear(4, 8), AlwaysDropout(), nn.Linear(8, 3)), torch.ones(6, 4)
+
+
+def branching() -> tuple[nn.Module, torch.Tensor]:
+    return Net(lambda self, x: self.fc(x) if x.sum() > 0 else -self.fc(x), fc=nn.Linear(4, 3)), torch.ones(6, 4)
+
+
+def sick() -> tuple[nn.Module, torch.Tensor]:
+    network = make_mlp()
+    with torch.no_grad():
+        network[2].weight[1, 2] = float("nan")
+    return network, torch.ones(6, 4)
+
+
+def exiting() -> tuple[nn.Module, torch.Tensor]:
+    """A network whose forward leaves the program."""
+    return Net(lambda self, x: sys.exit("enough"), fc=nn.Linear(4, 3)), torch.ones(6, 4)
 
 
 class AlwaysDropout(nn.Module):

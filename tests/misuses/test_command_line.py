@@ -41,6 +41,7 @@ MODEL, WIDER, DEEPER = (f"{FACTORIES}:{name}_with_inputs" for name in ("mlp", "w
     ),
     ("a re-basin of one network", lambda: ["rebasin", MODEL, "-o", "out"], 2, "TARGET"),
     ("a re-basin of no restarts", lambda: ["rebasin", MODEL, MODEL, "-o", "out", "--restarts", 0], 2, "--restarts"),
+    ("a re-basin with a mean in words", lambda: ["rebasin", MODEL, MODEL, "-o", "out", "--mean", "one"], 2, "--mean"),
     ("a re-basin at a rate below zero", lambda: ["rebasin", MODEL, MODEL, "-o", "out", "--rate", -1], 2, "--rate"),
     ("an evaluation without data", lambda: ["evaluate", MODEL, MODEL, "-o", "out"], 2, "--data"),
     ("an alignment without an original", lambda: ["evaluate", *TWO, "--alignment", "x"], 2, "--alignment"),
@@ -62,6 +63,12 @@ MODEL, WIDER, DEEPER = (f"{FACTORIES}:{name}_with_inputs" for name in ("mlp", "w
         ]
     ),
     ("a curve in words", lambda: [*audit(), "--curve", "a,b"], 2, "--curve"),
+    (
+        "ids of fewer documents",
+        lambda: [*audit(), "--labels", the.letter, "--document-ids", the.file("ids.txt", "a\nb\n")],
+        2,
+        "2 items",
+    ),
     ("ids of queries without labels", lambda: [*audit(), "--query-ids", the.letter], 2, "--labels"),
     (
         "a threshold without scores",
@@ -102,8 +109,8 @@ def vectors(command: str, *words: Any, source: Any = None, target: Any = None) -
 
 @wrong_commands(
     *(
-        (f"{command} of {what}", lambda c=command, give=give: vectors(c, target=give()), 1, word)
-        for command in ("fit", "compare")
+        (f"{command} of {what}", lambda c=command, side=side, give=give: vectors(c, **{side: give()}), 1, word)
+        for command, side in (("fit", "source"), ("compare", "target"))
         for what, give, word in [
             ("a file that is not there", lambda: "missing.npy", "missing.npy"),
             ("an empty file", lambda: the.file("b.npy", b""), "empty"),
@@ -200,6 +207,9 @@ def wrong_weights() -> Any:
     ("a network without inputs", lambda: ["inspect", f"{FACTORIES}:mlp"], 1, "--input-shape"),
     ("a network with other inputs", lambda: ["inspect", f"{FACTORIES}:mlp", "--input-shape", "2,9"], 1, "inputs"),
     ("a network that is random", lambda: ["inspect", f"{FACTORIES}:drawing"], 1, "random"),
+    ("a network that branches on values", lambda: ["inspect", f"{FACTORIES}:branching"], 1, "torch.where"),
+    ("a network with NaN", lambda: ["inspect", f"{FACTORIES}:sick"], 1, "2.weight"),
+    ("a network whose forward leaves the program", lambda: ["inspect", f"{FACTORIES}:exiting"], 1, "sys.exit"),
     (
         "inputs that no machine holds",
         lambda: ["inspect", f"{FACTORIES}:mlp", "--input-shape", "99999999999,4"],
@@ -215,6 +225,12 @@ def wrong_weights() -> Any:
     ("a re-basin to a wider network", lambda: rebasin(target=WIDER), 1, "'0'"),
     ("a re-basin to a deeper network", lambda: rebasin(target=DEEPER), 1, "4."),
     ("a re-basin from nowhere", lambda: rebasin(source="./nowhere"), 1, "./nowhere"),
+    (
+        "a re-basin to weights that are not there",
+        lambda: rebasin(target=f"{MODEL}@missing.safetensors"),
+        1,
+        "missing.safetensors",
+    ),
     (
         "a re-basin without inputs",
         lambda: rebasin(source=f"{FACTORIES}:mlp", target=f"{FACTORIES}:mlp"),
@@ -357,6 +373,12 @@ def apply(*words: Any, source: Any = None, translator: Any = None) -> list[Any]:
     ("an audit of documents that are not there", lambda: audit(documents="none.npy"), 1, "none.npy"),
     ("an audit with a margin of two", lambda: [*audit(), "--margin", 2], 1, "margin"),
     ("numbers of rows in words", lambda: [*audit(), "--pair-rows", the.file("rows.txt", "1\nx\n")], 1, "'x'"),
+    (
+        "a number of a row that is no number",
+        lambda: [*audit(), "--pair-rows", the.file("rows.txt", "1" * 99)],
+        1,
+        "111",
+    ),
     ("no numbers of rows", lambda: [*audit(), "--pair-rows", the.file("rows.txt", "")], 1, "nothing"),
     ("a pool that cannot be read", lambda: [*audit(), "--pool", the.file("rows.npy", "x"), the.new_npy], 1, "rows.npy"),
     ("a pool of vectors for numbers", lambda: [*audit(), "--pool", the.old_npy, the.new_npy], 1, "(30, 4)"),

@@ -122,6 +122,7 @@ def image(width: int = 4) -> bytes:
             ((3, 4, 5), (5, 4, 3)),
             ((3, 8, 8), (1, 8, 8)),
             ((12,), (13,)),
+            ((2, 3), (3,)),
         ]
     ),
     ("text without a tokenizer", lambda: read_text(tokenizer=None), DataError, "--tokenizer"),

@@ -157,6 +157,12 @@ def pipe() -> Path:
     ("batches of no rows", lambda: public.open_vectors(the.old_npy).batches(0), ShapeError, "0 rows"),
     ("a start behind the end", lambda: public.open_vectors(the.old_npy).batches(1, 31), ShapeError, "31"),
     (
+        "pairs in batches of no rows",
+        lambda: public.paired_batches(*[public.open_vectors(the.old_npy)] * 2, 0),
+        ShapeError,
+        "0",
+    ),
+    (
         "pairs of other numbers of rows",
         lambda: public.paired_batches(public.open_vectors(the.old_npy), opened("few.npy", np.ones((4, 2))), 2),
         ShapeError,
@@ -364,6 +370,12 @@ def back(lengths: float = 1.0, method: str = "ridge") -> Translator:
         lambda: translate(f"faiss://{the.rounded_index}", "faiss://new.index"),
         StoreError,
         "IndexScalarQuantizer",
+    ),
+    (
+        "a FAISS index with a row of NaN",
+        lambda: translate(f"faiss://{the.broken_index}", "faiss://new.index"),
+        DataError,
+        "row 3",
     ),
     ("a FAISS index into a file", lambda: translate(f"faiss://{the.faiss_index}"), FileError, ".npy"),
     ("a file into a FAISS index", lambda: translate(output="faiss://new.index"), FileError, "FAISS"),

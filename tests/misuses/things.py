@@ -474,6 +474,13 @@ def empty_index() -> Path:
 
 
 @the.keeps
+def broken_index() -> Path:
+    rows = np.load(the.old_npy)
+    rows[3] = math.nan
+    return _write_index("broken.index", "Flat", rows)
+
+
+@the.keeps
 def rounded_index() -> Path:
     return _write_index("rounded.index", "SQ8", np.load(the.old_npy))
 

@@ -18,10 +18,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_storage import TOO_LONG, case, full_disk, interrupt, left_in, refused
+from tests.test_storage import case, full_disk, interrupt, left_in, refused
 
 import interbasin as ib
-from interbasin.errors import DataError, FileError, UnknownNameError
+from interbasin.errors import DataError, FileError
 from interbasin.models import load_model
 from interbasin.outcome import Outcome, new_outcome, outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import files_of
@@ -235,69 +235,6 @@ def test_an_input_that_cannot_be_read_is_named_and_nothing_is_left(tmp_path, mon
     assert left_in(tmp_path) == ["x.npy"]
 
 
-# ---------------------------------------------------------------------- what cannot be stored
-
-
-def in_a_draft(action: Callable[..., object]) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        with new_outcome(folder, job="a", request={}) as out:
-            action(out)
-
-    return write
-
-
-def begin(**keywords: object) -> Callable[[Path], None]:
-    def write(folder: Path) -> None:
-        with new_outcome(folder, **({"job": "a", "request": {}} | keywords)):  # type: ignore[arg-type]
-            pass
-
-    return write
-
-
-@pytest.mark.parametrize(
-    ("write", "error", "words"),
-    [
-        case("a metric in words", in_a_draft(lambda o: o.metrics.update(x="1")), DataError, "metric 'x'", "'1'"),
-        case("no metric", in_a_draft(lambda o: o.metrics.update(x=None)), DataError, "None", "was not measured"),
-        case("a truth", in_a_draft(lambda o: o.metrics.update(x=True)), DataError, "True"),
-        case("many numbers", in_a_draft(lambda o: o.metrics.update(x=torch.ones(3))), DataError, "one real number"),
-        case("too large", in_a_draft(lambda o: o.metrics.update(x=10**400)), DataError, "one real number"),
-        case("a metric without a name", in_a_draft(lambda o: o.metrics.update({"": 1})), DataError, "has a name"),
-        case("a request of objects", begin(request={"a": {"b": object()}}), DataError, "The request.a.b", "object"),
-        case("a request of NaN", begin(request={"a": [math.nan]}), DataError, "The request.a[0]", "nan"),
-        case("a request with odd keys", begin(request={1: 2}), DataError, "the key 1"),
-        case("no request", begin(request=[1]), DataError, "is a mapping"),
-        case("no job", begin(job=""), DataError, "A job has a name"),
-        case("a plot that is none", in_a_draft(lambda o: o.plot("p", "<html>")), DataError, "SVG", "<html>"),
-        case("a name that leads out", in_a_draft(lambda o: o.text("../x", "")), DataError, "'../x'"),
-        case("a name too long", in_a_draft(lambda o: o.text(TOO_LONG, "")), DataError, "at most 120"),
-        case("outcome.json itself", in_a_draft(lambda o: o.text("outcome.json", "")), DataError, "outcome.json"),
-        case(
-            "two of a name",
-            in_a_draft(lambda o: (o.text("a", ""), o.text("a", ""))),
-            DataError,
-            "Two artefacts",
-            "'a'",
-        ),
-        case(
-            "columns of two lengths",
-            in_a_draft(lambda o: o.table("t", {"a": [1.0], "b": []})),
-            DataError,
-            "a has 1, b has 0",
-        ),
-        case("no columns", in_a_draft(lambda o: o.table("t", {})), DataError, "there are none"),
-        case("a mixed column", in_a_draft(lambda o: o.table("t", {"a": [1.0, "x"]})), DataError, "mixes text"),
-        case("control characters", in_a_draft(lambda o: o.table("t", {"a": ["\r"]})), DataError, "control"),
-        case("no number", in_a_draft(lambda o: o.table("t", {"a": [None]})), DataError, "'a' in the table 't'"),
-        case("no tensors", in_a_draft(lambda o: o.write_checkpoint({"a": 1})), DataError, "a is a int"),
-        case("an outcome too early", in_a_draft(lambda o: o.outcome), FileError, "not written yet"),
-    ],
-)
-def test_what_cannot_be_stored_is_named_and_nothing_is_left(write, error, words, tmp_path):
-    refused(lambda: write(tmp_path / "out"), error, words)
-    assert left_in(tmp_path) == []
-
-
 # ---------------------------------------------------------------------- what is in the way
 
 
@@ -497,14 +434,6 @@ def with_value(key: str, value: object) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("damage", "error", "words"),
     [
-        case("no document", lambda f: (f / "outcome.json").unlink(), FileError, "outcome.json is missing"),
-        case("cut off", lambda f: (f / "outcome.json").write_text('{"form', "utf-8"), FileError, "cut off"),
-        case("not an outcome", with_value("format", "interbasin.fit"), FileError, "'interbasin.fit'"),
-        case("a later version", with_value("version", 2), FileError, "format version 2", "update interbasin"),
-        *(
-            case(f"no {key}", edit("", lambda d, key=key: d.pop(key)), FileError, f"'{key}' is missing")
-            for key in ("job", "request", "seed", "versions", "inputs", "metrics", "timings", "notes", "artefacts")
-        ),
         case("metrics in words", edit("metrics", lambda m: m.update(x="many")), FileError, "'many' is no number"),
         case("a true metric", edit("metrics", lambda m: m.update(x=True)), FileError, "True is no number"),
         case("a list of metrics", with_value("metrics", []), FileError, "metrics should be a mapping"),
@@ -524,25 +453,12 @@ def with_value(key: str, value: object) -> Callable[[Path], object]:
             FileError,
             "leads out of the folder",
         ),
-        case("no table", lambda f: (f / "curve.csv").unlink(), FileError, "curve.csv is missing", "'curve'"),
-        case("half a table", lambda f: (f / "curve.csv").write_text("t", "utf-8"), FileError, "has 1 bytes"),
         case("a digest of text", edit("artefacts", lambda a: a[0]["files"].update({"x": "y"})), FileError, "mapping"),
     ],
 )
 def test_a_damaged_outcome_is_named(damage, error, words, saved):
     damage(saved)
     refused(lambda: Outcome.load(saved), error, (str(saved), *words))
-
-
-def test_nothing_and_a_file_are_no_outcomes(saved, tmp_path):
-    refused(lambda: Outcome.load(tmp_path / "nowhere"), FileError, ("there is nothing there",))
-    refused(lambda: Outcome.load(saved / "outcome.json"), FileError, ("it is a file",))
-
-
-def test_a_file_that_was_changed_in_place_is_found_by_its_hash(saved):
-    (saved / "README.md").write_text("What this was\n", "utf-8")
-    found = Outcome.load(saved)
-    refused(found.verify, FileError, ("README.md", "SHA-256"))
 
 
 @pytest.mark.parametrize(
@@ -553,10 +469,6 @@ def test_a_table_that_was_changed_is_named(text, saved):
     found = Outcome.load(saved)
     (saved / "curve.csv").write_text(text, "utf-8")
     refused(lambda: found.table("curve"), FileError, ("curve.csv", "damaged"))
-
-
-def test_an_artefact_that_is_not_there_is_named(saved):
-    refused(lambda: Outcome.load(saved).path("curves"), UnknownNameError, ("'curves'", "curve"))
 
 
 def test_a_folder_without_a_document_is_not_ours(tmp_path):

@@ -11,9 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.test_storage import case, refused
 
-from interbasin.errors import DataError
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
 from interbasin.outcome.plots.drawing import COLOURS, in_two, shortened, width_of, without_common_start
 from interbasin.outcome.plots.scales import linear, logarithmic
@@ -212,40 +210,6 @@ def test_long_names_of_a_heat_map_lose_what_they_all_begin_with():
     assert {"0.attention.linear1", "1.attention.linear1", "2.attention.linear1", "head"} <= shown
     assert f"{names[0]}, base.head: 0" in [one.text for one in root.iter(SVG + "title")]
     assert without_common_start(["a", "a.b"]) == ["a", "a.b"] and without_common_start(["a.b"]) == ["b"]
-
-
-@pytest.mark.parametrize(
-    ("draw", "error", "expected"),
-    [
-        case("no curves", lambda: line_chart({}), DataError, "none was given"),
-        case("half a curve", lambda: line_chart({"a": ([1, 2], [1])}), DataError, "'a'", "2 positions and 1 heights"),
-        case("no rows", lambda: bar_chart({}), DataError, "none was given"),
-        case("mixed bars", lambda: bar_chart({"a": 1.0, "b": {"c": 1.0}}), DataError, "Some bars have methods"),
-        case("no baseline", lambda: bar_chart({"a": 1.0}, baseline="b"), DataError, "no row 'b'", "its rows are a"),
-        case(
-            "a band of nothing",
-            lambda: line_chart({"a": ([1], [1])}, bands={"b": ([1], [1])}),
-            DataError,
-            "a band for 'b'",
-            "its curves are a",
-        ),
-        case(
-            "half a band",
-            lambda: line_chart({"a": ([1], [1])}, bands={"a": ([1], [1, 2])}),
-            DataError,
-            "upper end of its band",
-            "1 positions and 2 heights",
-        ),
-        case("no groups", lambda: scatter_chart({}), DataError, "none was given"),
-        case("points in space", lambda: scatter_chart({"a": [[1, 2, 3]]}), DataError, "'a'", "3 numbers"),
-        case("no matrix", lambda: heat_map([]), DataError, "no cells"),
-        case("no columns", lambda: heat_map([[]]), DataError, "no cells"),
-        case("a ragged matrix", lambda: heat_map([[1], [1, 2]]), DataError, "different lengths"),
-        case("too few names", lambda: heat_map([[1, 2]], columns=["a"]), DataError, "2 columns and 1 names"),
-    ],
-)
-def test_what_cannot_be_drawn_is_named(draw, error, expected):
-    refused(draw, error, expected)
 
 
 numbers = st.floats() | st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, 5e-324])

@@ -208,11 +208,6 @@ def test_unequal_numbers_of_rows_are_refused_and_leave_nothing(files, tmp_path):
     assert left_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("rows_per_batch", [0, -1])
-def test_batches_of_no_rows_are_refused(files, rows_per_batch):
-    refused(lambda: moments_of_files(*files, rows_per_batch=rows_per_batch), ShapeError, (str(rows_per_batch),))
-
-
 def test_a_file_that_is_gone_is_named(files, tmp_path):
     files[1].path.unlink()
     refused(lambda: moments_of_files(*files, keep=tmp_path / "seen"), FileError, (str(files[1].path),))

@@ -14,7 +14,7 @@ from tests.vectors.stores.conftest import running, server  # noqa: F401  (fixtur
 from tests.vectors.stores.test_files import lists
 from tests.vectors.stores.translators import Plain, vectors
 
-from interbasin.errors import DataError, FileError, MissingExtraError
+from interbasin.errors import DataError, FileError
 from interbasin.jobs.translate.apply import translate_vectors
 from interbasin.jobs.translate.on_ray import PROGRESS, worth_telling
 
@@ -68,10 +68,3 @@ def test_stores_whose_rows_have_no_numbers_are_refused(server):  # noqa: F811
     server.fill(vectors(10, 6))
     with pytest.raises(FileError, match="Ray reads files and Lance tables, whose rows are reached by their number"):
         translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=new", engine="ray")
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    np.save("old.npy", vectors(10, 6))
-    monkeypatch.setitem(sys.modules, "ray.data", None)
-    with pytest.raises(MissingExtraError, match="The engine 'ray' needs the 'ray' extra"):
-        translate_vectors(TRANSLATOR, "old.npy", "new.npy", engine="ray")

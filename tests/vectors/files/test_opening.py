@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -19,41 +18,10 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"gone\.npy, but there is no such file; check the path"):
-        open_vectors(tmp_path / "gone.npy")
-
-
-def test_a_directory_is_refused_even_if_it_is_named_like_a_file(tmp_path: Path) -> None:
-    (tmp_path / "parts.parquet").mkdir()
-    with pytest.raises(FileError, match=r"parts\.parquet, which is a directory; name one file in it"):
-        open_vectors(tmp_path / "parts.parquet")
-
-
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.npy")
-    with pytest.raises(FileError, match=r"pipe\.npy, which is a pipe or a device; write its content to a file"):
-        open_vectors(tmp_path / "pipe.npy")
-
-
-@pytest.mark.parametrize(
-    "name, found", [("rows.csv", r"extension '\.csv'"), ("rows.npy.gz", r"extension '\.gz'"), ("rows", "no extension")]
-)
-def test_an_unknown_extension_lists_the_known_ones(name: str, found: str, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=rf"from \.npy, \.npz or \.parquet files; .*{name} has (the )?{found}"):
-        open_vectors(write(tmp_path / name, b"1,2"))
-
-
 def test_the_extension_may_be_in_capitals(tmp_path: Path) -> None:
     with (tmp_path / "VECTORS.NPY").open("wb") as file:
         np.save(file, np.ones((2, 3)))
     assert open_vectors(tmp_path / "VECTORS.NPY").format == "npy"
-
-
-@pytest.mark.parametrize("extension", ["npy", "npz", "parquet"])
-def test_an_empty_file_is_said_to_be_empty(extension: str, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=rf"rows\.{extension} is empty \(0 bytes\)"):
-        open_vectors(write(tmp_path / f"rows.{extension}", b""))
 
 
 @pytest.mark.parametrize("extension", ["npy", "npz", "parquet"])

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interbasin.errors import ShapeError
 from interbasin.vectors import default_rows_per_batch, open_vectors, paired_batches
 
 
@@ -25,16 +23,6 @@ def test_pairs_hold_the_same_rows_of_both_files_whatever_their_formats(tmp_path:
     for x, y in pairs:
         np.testing.assert_array_equal(x[:, :1], y)
     assert pairs[0][0][0, 0] == 2
-
-
-def test_files_of_unequal_length_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    np.save(tmp_path / "long.npy", np.ones((5, 2)))
-    np.save(tmp_path / "short.npy", np.ones((4, 2)))
-    long, short = open_vectors(tmp_path / "long.npy"), open_vectors(tmp_path / "short.npy")
-    with pytest.raises(ShapeError, match=r"equal numbers of rows; .*long\.npy has 5 and .*short\.npy has 4\. Give two"):
-        paired_batches(long, short, 2)
-    with pytest.raises(ShapeError, match="1 or more"):
-        paired_batches(long, long, 0)
 
 
 @given(source=st.integers(1, 10**6), target=st.integers(0, 10**6))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interbasin.errors import DataError, FileError, InterbasinError, ShapeError, UnknownNameError
+from interbasin.errors import DataError, FileError, InterbasinError, ShapeError
 from interbasin.vectors import open_vectors
 from interbasin.vectors.files.parquet import ParquetReader
 
@@ -73,19 +73,6 @@ def test_an_index_that_pandas_stored_is_no_part_of_the_vectors(path: Path) -> No
         open_vectors(path)
 
 
-def test_an_id_beside_real_columns_is_not_taken_for_a_feature(path: Path) -> None:
-    saved(path, {"id": [1, 2, 3], "d0": [0.1, 0.2, 0.3], "d1": [0.4, 0.5, 0.6]})
-    with pytest.raises(DataError, match=r"whole numbers \(id \(int64\)\).*drop them, or store the vectors as lists"):
-        open_vectors(path)
-
-
-def test_several_columns_of_lists_are_listed_with_their_types(path: Path) -> None:
-    saved(path, {"a": LISTS, "b": [[1], [2], [3]], "id": [1, 2, 3]})
-    match = r"has 2 columns of lists .*name one with column= \(--column\): a \(list<.*double>\), b \(list<.*int"
-    with pytest.raises(DataError, match=match):
-        open_vectors(path)
-
-
 def test_columns_that_are_not_all_numbers_are_listed_with_their_types(path: Path) -> None:
     saved(path, {"id": [1, 2], "text": ["a", "b"], "deep": [[[1.0]], [[2.0]]]})
     with pytest.raises(DataError, match=r"no column of lists of numbers.*id \(int64\), text \(string\), deep \(list<"):
@@ -93,39 +80,6 @@ def test_columns_that_are_not_all_numbers_are_listed_with_their_types(path: Path
     saved(path, {f"c{place}": ["a"] for place in range(30)})
     with pytest.raises(DataError, match=r"c19 \(string\) and 10 more\."):
         open_vectors(path)
-
-
-def test_a_file_without_columns_is_refused(path: Path) -> None:
-    with pytest.raises(DataError, match=r"no column of lists of numbers.*Its columns: \(none\)"):
-        open_vectors(saved(path, {}))
-
-
-def test_a_column_that_is_not_there_lists_those_that_are(path: Path) -> None:
-    with pytest.raises(UnknownNameError, match=r"no column in .*rows\.parquet named 'vectors'; try one of: vector, id"):
-        open_vectors(saved(path, {"id": [1, 2, 3], "vector": LISTS}), column="vectors")
-
-
-def test_a_column_that_is_not_of_numbers_is_refused(path: Path) -> None:
-    saved(path, {"text": ["a", "b", "c"], "vector": LISTS})
-    with pytest.raises(
-        DataError, match=r"'text' of .*rows\.parquet has type string, .*another column: .*vector \(list<"
-    ):
-        open_vectors(path, column="text")
-
-
-def test_columns_of_one_name_are_refused(path: Path) -> None:
-    pq.write_table(pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], names=["a", "a"]), path)
-    with pytest.raises(DataError, match="several columns named 'a'; rename"):
-        open_vectors(path, column="a")
-    with pytest.raises(DataError, match=r"several columns of one name: a \(double\), a \(double\); rename"):
-        open_vectors(path)
-
-
-def test_tables_without_rows_or_width_are_refused(path: Path) -> None:
-    with pytest.raises(DataError, match=r"rows\.parquet has no rows"):
-        open_vectors(saved(path, {"a": pa.array([], type=pa.list_(pa.float32()))}))
-    with pytest.raises(DataError, match=r"rows\.parquet has rows of no numbers at all"):
-        open_vectors(saved(path, {"a": pa.array([[], []], type=pa.list_(pa.float32()))}))
 
 
 @pytest.mark.parametrize("row", [3, 9, 10])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import faiss
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from tests.vectors.stores.translators import Normed, Plain, translated, vectors
 
-from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, StoreError
+from interbasin.errors import DataError, FileError, ShapeError, StoreError
 from interbasin.jobs.translate import Translator
 from interbasin.jobs.translate.apply import translate_vectors
 
@@ -214,19 +213,6 @@ def test_lost_lengths_are_told():
     assert "is compared by inner product, for which the lengths of vectors count" in done.notes[0]
 
 
-def test_files_that_are_no_index():
-    with pytest.raises(FileError, match=r"read from faiss://old.index, but there is no such file"):
-        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
-    Path("old.index").write_bytes(b"hello, world")
-    with pytest.raises(
-        StoreError, match=r"old.index could not be read as a FAISS index \(Index type .* not recognized"
-    ):
-        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
-    faiss.write_index(faiss.IndexFlatL2(6), "old.index")
-    with pytest.raises(DataError, match=r"faiss://old.index holds no vectors"):
-        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
-
-
 def test_an_output_that_exists_is_not_overwritten_unasked():
     written("Flat")
     Path("new.index").write_text("mine")
@@ -265,18 +251,3 @@ def test_an_index_goes_only_into_an_index():
     np.save("old.npy", X)
     with pytest.raises(FileError, match=r"What is in a .npy file cannot be written to a FAISS index; give a .npy"):
         translate_vectors(TRANSLATOR, "old.npy", "faiss://new.index")
-
-
-def test_rows_that_are_not_finite_are_named():
-    x = X.copy()
-    x[77] = np.nan
-    written("Flat", x=x)
-    with pytest.raises(DataError, match=r"row 77 \(counted from 0\) holds NaN"):
-        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    written("Flat")
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(MissingExtraError, match=r"Reading faiss://old.index needs the 'vectors' extra"):
-        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")

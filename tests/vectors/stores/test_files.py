@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.vectors.stores.translators import Plain, translated, vectors
 
-from interbasin.errors import DataError, FileError, UnknownNameError
+from interbasin.errors import DataError, FileError
 from interbasin.jobs.translate.apply import translate_vectors
 from interbasin.storage import journal
 from interbasin.vectors.stores import npy
@@ -189,22 +189,6 @@ def test_the_source_is_replaced_only_when_asked():
     np.testing.assert_array_equal(np.load("old.npy"), translated(TRANSLATOR, x))
 
 
-def test_a_source_that_is_not_there():
-    with pytest.raises(FileError, match=r"Vectors were to be read from old.npy, but there is no such file"):
-        translate_vectors(TRANSLATOR, "old.npy", "new.npy")
-
-
-def test_an_unknown_engine():
-    with pytest.raises(UnknownNameError, match="no engine named 'spark'; try one of: "):
-        translate_vectors(TRANSLATOR, "old.npy", "new.npy", engine="spark")
-
-
-def test_only_an_index_is_wrapped():
-    np.save("old.npy", vectors(ROWS, WIDTH))
-    with pytest.raises(FileError, match=r"Only a FAISS index can be wrapped, found old.npy"):
-        translate_vectors(TRANSLATOR, "old.npy", "new.npy", wrap=True)
-
-
 def test_quantised_files_are_told_by_what_is_stored():
     np.save("old.npy", np.ones((ROWS, WIDTH), dtype=np.int8))
     with pytest.raises(DataError, match=r"old.npy holds int8 vectors"):
@@ -214,15 +198,6 @@ def test_quantised_files_are_told_by_what_is_stored():
         translate_vectors(TRANSLATOR, "old.parquet", "new.parquet")
     translate_vectors(TRANSLATOR, "old.parquet", "new.parquet", scale=0.1)
     assert pq.read_schema("new.parquet").field("v").type.value_type == pa.float32()
-
-
-def test_two_columns_of_one_name_are_refused():
-    pq.write_table(
-        pa.Table.from_arrays([lists(vectors(5, WIDTH)), pa.array(range(5)), pa.array(range(5))], ["v", "n", "n"]),
-        "old.parquet",
-    )
-    with pytest.raises(DataError, match=r"old.parquet has several columns named n"):
-        translate_vectors(TRANSLATOR, "old.parquet", "new.parquet", column="v")
 
 
 # Going on
