@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,18 +53,21 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
+def running() -> Iterator[tuple[str, Any]]:
     import psycopg
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a folder for sockets that the system does not name
-        import pgserver
+    # Not in pytest's folder: the server has a user of its own where tests run as root, and every other run of pytest
+    # that starts in the meantime closes that folder to other users.
+    with tempfile.TemporaryDirectory(prefix="postgresql-") as folder:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a folder for sockets that the system does not name
+            import pgserver
 
-        server = pgserver.get_server(tmp_path_factory.mktemp("postgresql"))
-    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        yield server.get_uri(), connection
-    server.cleanup()
+            server = pgserver.get_server(folder)
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            yield server.get_uri(), connection
+        server.cleanup()
 
 
 @pytest.fixture
