@@ -1,20 +1,15 @@
-"""Checkpoints in and out: one reader that looks before it reads, one writer that leaves all or nothing."""
+"""Checkpoints in and out: one reader that looks before it reads, one writer that leaves all or nothing.
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+Tensors are `LazyTensors` throughout: on disk, as differences and sums (``delta``), or as those of a LoRA (``lora``).
+"""
 
 from interbasin._lazy import lazy_names
 from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
 from interbasin.checkpoints.lora import Adapter
 from interbasin.checkpoints.open import open_checkpoint
-
-if TYPE_CHECKING:
-    from interbasin.checkpoints.write import write_checkpoint, write_into
+from interbasin.checkpoints.write import write_checkpoint, write_into
 
 __all__ = ["Adapter", "Checkpoint", "Entry", "LazyTensors", "open_checkpoint", "write_checkpoint", "write_into"]
 
-# Writing tensors takes torch; opening a checkpoint does not, and torch takes a second to import.
-__getattr__, __dir__ = lazy_names(
-    __name__, ("delta", "lora"), dict.fromkeys(("write_checkpoint", "write_into"), f"{__name__}.write")
-)
+# Differences take torch, which takes a second to import; checkpoints are opened, merged and written without.
+__getattr__, __dir__ = lazy_names(__name__, ("delta", "lora"), {})
