@@ -16,6 +16,7 @@ from interbasin.correspondence.pairs import (
     Order,
     Part,
     Reasons,
+    Segment,
     SpacePair,
     TensorPair,
     Unmatched,
@@ -53,8 +54,8 @@ class Correspondence:
     Attributes:
         source, target: The wirings.
         spaces, tensors: The pairs, in the order of the source.
-        unmatched_source, unmatched_target: What has no partner, and why. You may give reasons for pairs of your own;
-            what is missing is found.
+        unmatched_source, unmatched_target: What has no partner, and why. Tensors that a wiring lists as unused are in
+            no list. With pairs of your own you may give reasons; what is missing is found.
 
     Raises:
         UnknownNameError: if a pair names what the wirings do not have.
@@ -81,24 +82,19 @@ class Correspondence:
         fields: dict[str, Any] = {}
         for kind, pairs in (("space", self.spaces), ("tensor", self.tensors)):
             known = [_ranks(wiring, kind) for _, wiring in both]
+            order: dict[Any, tuple[int, ...]] = {}
             for pair in pairs:
                 for part, ranks, (side, wiring) in zip(pair.parts, known, both, strict=True):
                     if part.name not in ranks:
                         raise UnknownNameError.of(f"{kind} of the {side}", part.name, ranks)
-                    _check_segment(part, wiring)
+                    start = 0 if part.segment is None else _require_segment(part.segment, part.name, wiring)
+                    order[pair] = (*order.get(pair, ()), ranks[part.name], start)
             _check_shares(pairs)
-            fields[f"{kind}s"] = tuple(
-                sorted(
-                    pairs,
-                    key=lambda pair: [
-                        (ranks[part.name], str(part)) for part, ranks in zip(pair.parts, known, strict=True)
-                    ],
-                )
-            )
+            fields[f"{kind}s"] = tuple(sorted(pairs, key=order.__getitem__))
         for end, (side, wiring) in enumerate(both):
             matched = {pair.parts[end] for pair in self.spaces}, {pair.parts[end] for pair in self.tensors}
             reasons = _reasons(getattr(self, f"unmatched_{side}"))
-            fields[f"unmatched_{side}"] = tuple(_unmatched(wiring, *matched, reasons))
+            fields[f"unmatched_{side}"] = tuple(_list_unmatched(wiring, *matched, reasons))
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -182,10 +178,10 @@ class Correspondence:
                 f"target's {theirs}. Name the pairs by hand, with by_name."
             )
         terms = {parts: (1.0, order) for parts, order in match.terms.items()}
-        return cls._weighted(source, target, dict.fromkeys(match.spaces, 1.0), terms, *match.reasons)
+        return cls._from_weights(source, target, dict.fromkeys(match.spaces, 1.0), terms, *match.reasons)
 
     @classmethod
-    def _weighted(
+    def _from_weights(
         cls, source: Wiring, target: Wiring, spaces: dict[tuple[str, str], float], terms: Terms, *reasons: Reasons
     ) -> Correspondence:
         """From pairs with weights, which become shares: they are divided by the sum over the source's partners."""
@@ -232,7 +228,7 @@ class Correspondence:
             for pair in expand(self.tensors, self.source, self.target)
         }
         reasons = _reasons(self.unmatched_target), _reasons(self.unmatched_source)
-        return self._weighted(self.target, self.source, spaces, terms, *reasons)
+        return self._from_weights(self.target, self.source, spaces, terms, *reasons)
 
     def __matmul__(self, first: Correspondence) -> Correspondence:
         """``b @ a``: from the source of ``a`` by way of its target to the target of ``b``."""
@@ -261,7 +257,7 @@ class Correspondence:
             _same_reason(first.source, "its partner has no partner further on") | _reasons(first.unmatched_source),
             _same_reason(self.target, "what leads to it has no partner before") | _reasons(self.unmatched_target),
         )
-        return self._weighted(first.source, self.target, spaces, terms, *reasons)
+        return self._from_weights(first.source, self.target, spaces, terms, *reasons)
 
     # ------------------------------------------------------------------ as text and as data
 
@@ -280,7 +276,7 @@ class Correspondence:
             "spaces": [[pair.source, pair.target, pair.share] for pair in self.spaces],
             "tensors": [[*map(str, pair.parts), pair.share, pair.order and list(pair.order)] for pair in self.tensors],
             "unmatched": [
-                [[one.kind, str(one.part), one.reason] for one in side]
+                [[entry.kind, str(entry.part), entry.reason] for entry in side]
                 for side in (self.unmatched_source, self.unmatched_target)
             ],
             "source": self.source.to_json(),
@@ -322,11 +318,11 @@ class Correspondence:
             ) from error
 
 
-def _require_wirings(asked: str, *wirings: object) -> None:
+def _require_wirings(caller: str, *wirings: object) -> None:
     for wiring in wirings:
         if not isinstance(wiring, Wiring):
             raise WiringError(
-                f"{asked} needs the wirings of two networks, found {type(wiring).__name__}; make them with "
+                f"{caller} needs the wirings of two networks, found {type(wiring).__name__}; make them with "
                 "wire(model, inputs)."
             )
 
@@ -349,23 +345,26 @@ def _ranks(wiring: Wiring, kind: str) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(names)}
 
 
-def _check_segment(part: Part, wiring: Wiring) -> None:
-    if part.segment is not None:
-        shape, segment = tensor_of(wiring, part.name).shape, part.segment
-        if segment.axis >= len(shape) or not segment.start < segment.stop <= shape[segment.axis] / segment.blocks:
-            raise WiringError(f"There is no segment {part}: the tensor has shape {shape}; give one that lies in it.")
+def _require_segment(segment: Segment, name: str, wiring: Wiring) -> int:
+    """Where a segment starts, which has to lie in its tensor."""
+    shape = tensor_of(wiring, name).shape
+    if segment.axis >= len(shape) or not segment.start < segment.stop <= shape[segment.axis] / segment.blocks:
+        raise WiringError(
+            f"There is no segment {name}{segment}: the tensor has shape {shape}; give one that lies in it."
+        )
+    return segment.start
 
 
 def _check_shares(pairs: Sequence[SpacePair] | Sequence[TensorPair]) -> None:
     totals: dict[Part, float] = {}
-    seen = set()
+    known = set()
     for pair in pairs:
         source, target = map(str, pair.parts)
-        if pair.parts in seen:
+        if pair.parts in known:
             raise WiringError(f"{source!r} and {target!r} are paired twice; give the pair once.")
         if not 0 < pair.share <= 1:
             raise WiringError(f"The share of {source!r} that goes to {target!r} is {pair.share}; give one from 0 to 1.")
-        seen.add(pair.parts)
+        known.add(pair.parts)
         totals[pair.parts[0]] = totals.get(pair.parts[0], 0.0) + pair.share
     for part, total in totals.items():
         if abs(total - 1) > ROUNDING:
@@ -374,7 +373,7 @@ def _check_shares(pairs: Sequence[SpacePair] | Sequence[TensorPair]) -> None:
             raise WiringError(f"{part.name!r} is paired whole, and so is its segment {part}; give one of the two.")
 
 
-def _unmatched(wiring: Wiring, spaces: set[Part], tensors: set[Part], reasons: Reasons) -> Iterator[Unmatched]:
+def _list_unmatched(wiring: Wiring, spaces: set[Part], tensors: set[Part], reasons: Reasons) -> Iterator[Unmatched]:
     """All of a wiring that is in no pair, with the reasons that are given; segment by segment where some are."""
     missing = [("space", Part(name)) for name in wiring.spaces if Part(name) not in spaces]
     partly = {part.name for part in tensors}
@@ -391,7 +390,7 @@ def _unmatched(wiring: Wiring, spaces: set[Part], tensors: set[Part], reasons: R
 
 
 def _reasons(unmatched: Iterable[Unmatched]) -> Reasons:
-    return {(one.kind, one.part): one.reason for one in unmatched}
+    return {(entry.kind, entry.part): entry.reason for entry in unmatched}
 
 
 def _same_reason(wiring: Wiring, reason: str) -> Reasons:

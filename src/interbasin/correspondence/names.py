@@ -51,16 +51,16 @@ class _Rule:
         """The names that it sends ``name`` to, or None if it says nothing of it."""
         if name.endswith("]") and not self.key.endswith("]"):
             return None  # a segment is named as one: in the target it may lie elsewhere
-        pattern, seen = "", set()
+        pattern, numbers = "", set()
         for place, piece in enumerate(_NUMBER.split(self.key)):
-            number = f"(?P={piece})" if piece in seen else rf"(?P<{piece}>\d+)"
+            number = f"(?P={piece})" if piece in numbers else rf"(?P<{piece}>\d+)"
             pattern += number if place % 2 else re.escape(piece)
-            seen |= {piece} if place % 2 else set()
+            numbers |= {piece} if place % 2 else set()
         match = re.match(pattern if self.key.endswith(".") else pattern + r"\Z", name)
         if match is None:
             return None
-        numbers, rest = match.groupdict(), name[match.end() :]
-        return [_NUMBER.sub(lambda place: numbers[place[1]], target) + rest for target in self.targets]
+        values, rest = match.groupdict(), name[match.end() :]
+        return [_NUMBER.sub(lambda place: values[place[1]], target) + rest for target in self.targets]
 
 
 class NameMatch:

@@ -7,7 +7,6 @@ belongs to a block if all tensors that lie in it do; the residual stream belongs
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ __all__ = ["Block", "Entry", "Outline", "Slot", "SpaceRole", "Stack", "Term", "w
 ALIKE = 0.5
 # Words that say what a tensor is for: two that differ are no partners.
 KINDS = {"query", "key", "value", "position", "type", "token"}
-FUSED = ("query", "key", "value")
+FUSED = ("query", "key", "value")  # the order of three segments that write several spaces, unlike the gates of a GRU
 _MODULE_TENSORS = {"weight", "bias", "running_mean", "running_var"}
 _SAME_WORD = {
     **dict.fromkeys(("q", "queries", "wq"), "query"),
@@ -237,24 +236,22 @@ class Outline:
 
     def _find_kinds(self) -> dict[str | tuple[int, int], str]:
         kinds: dict[str | tuple[int, int], str] = {}
-        written: dict[str | None, set[str | None]] = {}
-        for name, group in itertools.groupby(sorted(self.slots, key=lambda slot: slot.name), lambda slot: slot.name):
-            segments = list(group)
+        writers: dict[str | None, list[str | None]] = {}
+        modules: dict[str, list[Slot]] = {}
+        for slot in self.slots:
+            modules.setdefault(slot.name, []).append(slot)
+        for name, slots in modules.items():
             words = words_of(name)
             # Fused projections have several kinds in their names, and a table of token types is not one of tokens.
-            named = {"type"} if "type" in words else words & KINDS
-            spaces = {entry.space for slot in segments for entry in self.outputs(slot.main)}
-            for place, slot in enumerate(segments):
-                kind = next(iter(named)) if len(named) == 1 else None
-                if kind is None and len(segments) == len(FUSED) and len(spaces) > 1:  # unlike the gates of a GRU
-                    kind = FUSED[place]
-                if kind is not None:
-                    kinds[slot.position] = kind
+            named = sorted({"type"} if "type" in words else words & KINDS)
+            spaces = {entry.space for slot in slots for entry in self.outputs(slot.main)}
+            by_order = FUSED if len(slots) == len(FUSED) and len(spaces) > 1 else [None] * len(slots)
+            for slot, place in zip(slots, by_order, strict=True):
+                kind = named[0] if len(named) == 1 else place
+                kinds |= {slot.position: kind} if kind else {}
                 for entry in self.outputs(slot.main):
-                    written.setdefault(entry.space, set()).add(kind)
-        return kinds | {
-            name: kind for name, found in written.items() if name and len(found) == 1 for kind in found if kind
-        }
+                    writers.setdefault(entry.space, []).append(kind)
+        return kinds | {name: own[0] for name, own in writers.items() if name and own[0] and len(set(own)) == 1}
 
     @cached_property
     def links(self) -> set[tuple[str, str]]:

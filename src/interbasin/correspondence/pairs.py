@@ -228,7 +228,7 @@ def _fused_alike(pair: TensorPair, source: Wiring, target: Wiring) -> list[tuple
     """The pairs of segments of two tensors that are fused in the same way; none of any others."""
     ours, theirs = split(tensor_of(source, pair.source)), split(tensor_of(target, pair.target))
     return (
-        [(one[0], other[0]) for one, other in zip(ours, theirs, strict=False)] if len(ours) == len(theirs) > 1 else []
+        [(mine[0], yours[0]) for mine, yours in zip(ours, theirs, strict=False)] if len(ours) == len(theirs) > 1 else []
     )
 
 

@@ -124,7 +124,7 @@ class Match:
 
     def _match_halves(self, source: Block, target: Block, likeness: Callable[[str, str], float]) -> None:
         """Spaces of a block that one network writes and reads, and the other keeps apart, as flat values can be."""
-        left = self._left(source, target)
+        left = self._spaces_left(source, target)
         for verb in ("written", "read"):
             ours, theirs = (
                 [name for name in names if getattr(outline.roles[name], verb) and not outline.roles[name].compared]
@@ -135,7 +135,7 @@ class Match:
     def _match_split_streams(self, source: Block, target: Block, touched: Sequence[Touched]) -> None:
         """Streams that are one space here and two there, as those of an encoder and a decoder can be."""
         pairs = self._pairs(source, target)
-        for side, names in enumerate(self._left(source, target)):
+        for side, names in enumerate(self._spaces_left(source, target)):
             roles = self.outlines[side].roles
             for name in names:
                 whole = [
@@ -151,7 +151,7 @@ class Match:
     def _pairs(self, source: Block, target: Block) -> list[tuple[str, str]]:
         return [pair for pair in itertools.product(source.spaces, target.spaces) if pair in self.spaces]
 
-    def _left(self, source: Block, target: Block) -> list[list[str]]:
+    def _spaces_left(self, source: Block, target: Block) -> list[list[str]]:
         """The spaces of two blocks that have no partner in the other one."""
         pairs = self._pairs(source, target)
         return [
@@ -186,7 +186,7 @@ class Match:
                 + ([entry.role for entry in ours.main.moving] == [entry.role for entry in theirs.main.moving])
             )
 
-        for ours, theirs in itertools.product(*(found.values() for found in classes)):
+        for ours, theirs in itertools.product(*(slots.values() for slots in classes)):
             for pair in _assign(ours, theirs, score):
                 self._match_terms(*pair)
 
@@ -244,14 +244,14 @@ class Match:
         An output layer that is not tied to the table of embeddings has the shape of that table.
         """
         source, target = (outline.wiring for outline in self.outlines)
-        taken = {theirs.name for _, theirs in self.terms}
+        matched = {theirs.name for _, theirs in self.terms}
         for alias, name in source.tied.items():
             shapes = [target.tensors[theirs.name].shape for ours, theirs in self.terms if ours.name == name]
-            free = [name for name, tensor in target.tensors.items() if tensor.shape in shapes and name not in taken]
+            free = [name for name, tensor in target.tensors.items() if tensor.shape in shapes and name not in matched]
             if free:
                 partner = max(free, key=lambda name: _likeness(alias, name))
                 self.terms[Part(alias), Part(partner)] = None
-                taken.add(partner)
+                matched.add(partner)
 
     def _match_bare_spaces(self) -> None:
         """Spaces in which no tensor lies, by their names."""

@@ -13,57 +13,53 @@ if TYPE_CHECKING:
 
 __all__ = ["summarize"]
 
+Blocks = tuple[Collection[str], Collection[str]]  # the names of blocks, of the source and of the target
+
 
 def summarize(pairs: Correspondence) -> str:
     """Blocks, spaces and tensors that belong together, and what has no partner and why."""
     blocks = Outline(pairs.source).block_names, Outline(pairs.target).block_names
-    spaces = _fold(((pair.source, pair.target, pair.share) for pair in pairs.spaces), blocks)
-    tensors = _fold(((str(pair.parts[0]), str(pair.parts[1]), pair.share) for pair in pairs.tensors), blocks)
-    text = [repr(pairs), *_columns("blocks", _stacks(pairs, blocks)), *_columns("spaces", spaces)]
-    text += _columns("tensors", tensors)
-    for side, unmatched, own in zip(
-        ("source", "target"), (pairs.unmatched_source, pairs.unmatched_target), blocks, strict=True
-    ):
+    tables = {
+        "blocks": _list_blocks(pairs, blocks),
+        "spaces": _fold(((pair.source, pair.target, pair.share) for pair in pairs.spaces), blocks),
+        "tensors": _fold(((str(pair.parts[0]), str(pair.parts[1]), pair.share) for pair in pairs.tensors), blocks),
+    }
+    text = [repr(pairs)]
+    for title, rows in tables.items():
+        text += _columns(title, [(source, f"-> {target}") for source, target in rows])
+    for side, names in zip(("source", "target"), blocks, strict=True):
         for kind in ("space", "tensor"):
-            rows = _fold(((str(one.part), one.reason, 1.0) for one in unmatched if one.kind == kind), (own, ()))
-            text += _columns(
-                f"{kind}s of the {side} without a partner", [(name, "", why, "") for name, _, why, _ in rows]
-            )
+            missing = (entry for entry in getattr(pairs, f"unmatched_{side}") if entry.kind == kind)
+            rows = _fold(((str(entry.part), entry.reason, 1.0) for entry in missing), (names, ()))
+            text += _columns(f"{kind}s of the {side} without a partner", rows)
     return "\n".join(text)
 
 
-def _columns(title: str, rows: Collection[tuple[str, str, str, str]]) -> list[str]:
-    if not rows:
-        return []
-    width = max(len(row[0]) for row in rows)
-    return ["", f"{title}:", *(f"  {one:<{width}}  {sign} {other}{share}" for one, sign, other, share in rows)]
+def _columns(title: str, rows: Collection[tuple[str, str]]) -> list[str]:
+    width = max((len(name) for name, _ in rows), default=0)
+    return ["", f"{title}:", *(f"  {name:<{width}}  {rest}" for name, rest in rows)] if rows else []
 
 
-def _fold(
-    rows: Iterable[tuple[str, str, float]], blocks: tuple[Collection[str], Collection[str]]
-) -> list[tuple[str, str, str, str]]:
-    """Rows whose names differ in the numbers of blocks alone, as one."""
-    together: dict[tuple[str, str], list[tuple[list[str], list[str], float]]] = {}
+def _fold(rows: Iterable[tuple[str, str, float]], blocks: Blocks) -> list[tuple[str, str]]:
+    """One row for all pairs whose names differ in the numbers of blocks alone, with the range of their shares."""
+    groups: dict[tuple[str, str], list[tuple[list[str], list[str], float]]] = {}
     for source, target, share in rows:
-        ours, theirs = _numbers(source, blocks[0]), _numbers(target, blocks[1])
-        together.setdefault((ours[0], theirs[0]), []).append((ours[1], theirs[1], share))
+        (ours, numbers), (theirs, partners) = _numbers(source, blocks[0]), _numbers(target, blocks[1])
+        groups.setdefault((ours, theirs), []).append((numbers, partners, share))
     folded = []
-    for (source, target), group in together.items():
+    for (source, target), group in groups.items():
         shares = sorted({share for _, _, share in group})
-        listed = (
-            ""
-            if shares == [1.0]
-            else "  share " + " to ".join(f"{share:.3g}" for share in shares[:: len(shares) - 1 or 1])
-        )
-        one, other = _fill(source, [row[0] for row in group]), _fill(target, [row[1] for row in group])
-        folded.append((one, "->", other, listed))
+        span = " to ".join(f"{share:.3g}" for share in dict.fromkeys((shares[0], shares[-1])))
+        divided = "" if shares == [1.0] else f"  share {span}"
+        partner = _fill(target, [partners for _, partners, _ in group])
+        folded.append((_fill(source, [numbers for numbers, _, _ in group]), partner + divided))
     return folded
 
 
 def _numbers(name: str, blocks: Collection[str]) -> tuple[str, list[str]]:
     """A name with marks in place of the numbers of blocks, and the numbers."""
     parts, numbers = name.split("."), []
-    for block in _around(name, blocks):
+    for block in _blocks_around(name, blocks):
         numbers.append(parts[block.count(".")])
         parts[block.count(".")] = "\0"
     return ".".join(parts), numbers
@@ -75,22 +71,22 @@ def _fill(name: str, numbers: list[list[str]]) -> str:
     return name
 
 
-def _stacks(pairs: Correspondence, blocks: tuple[Collection[str], Collection[str]]) -> list[tuple[str, str, str, str]]:
+def _list_blocks(pairs: Correspondence, blocks: Blocks) -> list[tuple[str, str]]:
     """Which blocks of a stack go with which: ``0 -> 0, 1; 1 -> 2``."""
-    stacks: dict[tuple[str, str], dict[str, list[str]]] = {}
+    stacks: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
     for pair in pairs.tensors:
-        for ours, theirs in zip(_around(pair.source, blocks[0]), _around(pair.target, blocks[1]), strict=False):
-            (one, _, mine), (other, _, yours) = ours.rpartition("."), theirs.rpartition(".")
-            numbers = stacks.setdefault((one, other), {}).setdefault(mine, [])
-            if yours not in numbers:
-                numbers.append(yours)
+        around = _blocks_around(pair.source, blocks[0]), _blocks_around(pair.target, blocks[1])
+        for (source, _, number), (target, _, partner) in (
+            (ours.rpartition("."), theirs.rpartition(".")) for ours, theirs in zip(*around, strict=False)
+        ):
+            stacks.setdefault((source, target), {}).setdefault(number, {})[partner] = None
     return [
-        (one, "->", other, "  " + "; ".join(f"{mine} -> {', '.join(yours)}" for mine, yours in numbers.items()))
-        for (one, other), numbers in stacks.items()
+        (source, f"{target}  " + "; ".join(f"{number} -> {', '.join(partners)}" for number, partners in stack.items()))
+        for (source, target), stack in stacks.items()
     ]
 
 
-def _around(name: str, blocks: Collection[str]) -> list[str]:
+def _blocks_around(name: str, blocks: Collection[str]) -> list[str]:
     """The blocks that something lies in, from the outside in."""
     parts = name.split(".")
     return [prefix for place in range(len(parts)) if (prefix := ".".join(parts[: place + 1])) in blocks]
