@@ -14,7 +14,7 @@ from tests.laws.strategies import SEEDS, orthonormal
 import interbasin as ib
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import self_change
-from interbasin.evaluate.self_change import round_off
+from interbasin.wiring.check import round_off
 
 
 @given(SEEDS)

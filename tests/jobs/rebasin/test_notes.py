@@ -57,7 +57,7 @@ def test_statistics_can_be_reset_on_other_batches():
 def test_a_method_for_rotations_says_where_it_was_kept_exact():
     images = GENERIC["residual"][1]()
     found = ib.rebasin(generic(Residual(), 0), generic(Residual(), 1), images)
-    assert any("gains stand there" in note and "reach='orthogonal'" in note for note in found.notes)
+    assert any("norm gains scale them" in note and "reach='orthogonal'" in note for note in found.notes)
     tokens = GENERIC["attention"][1]()
     found = ib.rebasin(generic(Attention(), 0), generic(Attention(), 1), tokens)
     assert any("exact rotations elsewhere" in note for note in found.notes)
@@ -129,7 +129,7 @@ def test_one_folded_network_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize("asked", [{"tolerance": float("nan")}, {"tolerance": -1.0}, {"rate": float("inf")}])
 def test_sizes_that_are_none_are_refused(asked):
-    with pytest.raises(DataError, match="is a number of at least 0"):
+    with pytest.raises(DataError, match="must be a number of at least 0"):
         ib.rebasin(normed(0), normed(1), torch.randn(4, 6), **asked)
 
 
