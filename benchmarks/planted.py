@@ -35,9 +35,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
 import shapes
+from interbasin.jobs.rebasin.job import free_spaces
 from interbasin.jobs.rebasin.methods import METHODS
-from interbasin.jobs.rebasin.pieces import cut
 from interbasin.jobs.rebasin.task import Task
+from interbasin.jobs.rebasin.weights import cut
 from interbasin.maps import Permutation
 from interbasin.paths import interpolate
 from interbasin.wiring import Alignment, Wiring, carry, wire
@@ -158,10 +159,11 @@ def ours(case: Case, network: nn.Module, wiring: Wiring, seed: int) -> dict[str,
         add_noise(target, case.noise, seed)
     started = time.process_time()
     method = METHODS[case.method]
-    matched = method.find(Task(network, target, wiring, seed=seed), method.variants[0])
+    free = free_spaces(wiring, turns=bool(method.traits))
+    match = method.function(Task(network, target, wiring, free, seed=seed), method.variants[0])
     seconds = time.process_time() - started
-    aligned = carry(network, Alignment(wiring, matched.maps))
-    return {"seconds": seconds, "sweeps": len(matched.path) - 2, **judged(aligned, target, clean, case.inputs())}
+    aligned = carry(network, Alignment(wiring, match.maps))
+    return {"seconds": seconds, "sweeps": len(match.path) - 2, **judged(aligned, target, clean, case.inputs())}
 
 
 def whole_axes(wiring: Wiring) -> list[str]:

@@ -36,9 +36,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import frame
 import shapes
 from interbasin.jobs.rebasin import rebasin
-from interbasin.jobs.rebasin.pieces import cut
+from interbasin.jobs.rebasin.job import free_spaces
 from interbasin.jobs.rebasin.task import Options, Task
-from interbasin.jobs.rebasin.weights import permutation_weights, procrustes_weights
+from interbasin.jobs.rebasin.weights import cut, match_weights
 from interbasin.wiring import Wiring, wire
 from peers import peer_python
 from reference.plain_procrustes import procrustes, turned
@@ -114,7 +114,8 @@ def matched_pair(seeds: tuple[int, int], rounds: int, threads: int) -> dict[str,
     record: dict[str, Any] = {"seeds": list(seeds), "before": distance(source, target), "rounds": []}
     for turn in range(rounds):
         peer = ask_peer((source, target, inputs), turn, threads, 600)
-        alone, match = clocked(lambda turn=turn: permutation_weights(Task(source, target, wiring, seed=turn), ""))
+        task = Task(source, target, wiring, free_spaces(wiring, "exact"), seed=turn)
+        alone, match = clocked(lambda task=task: match_weights(task, "coordinate"))
         whole, took = clocked(
             lambda turn=turn: rebasin(source, target, inputs, method="permutation-weights", seed=turn)
         )
@@ -184,12 +185,12 @@ def grown(width: int, kind: str) -> dict[str, Any]:
     wiring = wire(source, torch.randn(4, 64))
     pairs, sizes = in_pairs(wiring, source, target)
     # No tolerance: as many sweeps as were asked, unless nothing moves at all.
-    task = Task(source, target, wiring, seed=SEED, options=Options(sweeps=SWEEPS, tolerance=0.0))
+    free = free_spaces(wiring, turns=kind != "permutations")
+    task = Task(source, target, wiring, free, seed=SEED, options=Options(sweeps=SWEEPS, tolerance=0.0))
     kept: dict[str, Any] = {}
 
     def ours() -> None:
-        find = permutation_weights if kind == "permutations" else procrustes_weights
-        kept["ours"] = find(task, "coordinate")
+        kept["ours"] = match_weights(task, "coordinate")
 
     def plain() -> None:
         if kind == "permutations":

@@ -23,13 +23,12 @@ def require_whole(name: str, value: object, least: int | None = None, most: int 
         >>> require_whole("steps", 3, least=1)
         3
     """
-    bounds = _bounds(least, most)
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise DataError(f"{name} must be a whole number{bounds}, got {value!r}.") from None
-    if isinstance(value, bool) or not _within(number, least, most):
-        raise DataError(f"{name} must be a whole number{bounds}, got {value!r}.")
+        number = None
+    if number is None or not _within(number, least, most):
+        raise DataError(f"{name} must be a whole number{_bounds(least, most)}, got {value!r}.")
     return number
 
 

@@ -128,7 +128,7 @@ def test_folded_networks_are_two_models(here, monkeypatch):
 def test_the_help_lists_every_method_with_its_variants():
     shown = " ".join(run("--help").output.split()).replace("half- way", "half-way")
     for method in METHODS.values():
-        needs = f"; needs {method.needs}" if method.needs else ""
+        needs = f"; needs {', '.join(method.needs)}" if method.needs else ""
         assert f"- {method.name} ({', '.join(method.variants)}{needs}): {method.summary}." in shown
     assert "on train, and all is measured on test" in shown
 
@@ -139,7 +139,7 @@ def test_remarks_are_in_the_words_of_the_command(here):
         save_file(network.state_dict(), f"{name}.safetensors")
     deep = [f"rebasin_nets:deep@{name}.safetensors" for name in ("c", "d")]
     found = run(*deep, "-o", "out", "--sweeps", "1")
-    assert "after 1 sweep; more (--sweeps) may match closer" in found.stderr and "sweeps=" not in found.stderr
+    assert "after sweep 1; more (--sweeps) may match closer" in found.stderr and "sweeps=" not in found.stderr
     data = ("--data", "digits", "--limit", "64", "--points", "0")
     found = run(A, B, "-o", "st", "--method", "straight-through", "--epochs", "1", *data)
     assert found.exit_code == 0, found.output

@@ -15,7 +15,7 @@ from tests.profiles import at_most
 import interbasin as ib
 from interbasin.errors import WiringError
 from interbasin.evaluate import self_change
-from interbasin.evaluate.self_change import round_off
+from interbasin.wiring.check import round_off
 
 
 @given(SEEDS)

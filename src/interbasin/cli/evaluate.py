@@ -186,10 +186,9 @@ def _alignment(folder: Path) -> Alignment:
 
 def _checked_method(method: str) -> Callable[[Any, Batches, int], Callable[[nn.Module, nn.Module], Any]]:
     """What aligns by a method, once inputs and data are there; the name is looked up before anything is read."""
-    from interbasin.jobs.rebasin import rebasin
-    from interbasin.jobs.rebasin.methods import chosen
+    from interbasin.jobs.rebasin import METHODS, rebasin
 
-    chosen(method, None, has_data=True, has_labels=True)
+    method = METHODS[method].name
 
     def prepared(inputs: Any, data: Batches, seed: int) -> Callable[[nn.Module, nn.Module], Any]:
         return lambda source, target: rebasin(source, target, inputs, method=method, data=data, seed=seed)

@@ -164,12 +164,11 @@ def rebasin(
     from interbasin.batches import split_batch
     from interbasin.errors import DataError
     from interbasin.jobs.rebasin import rebasin as align
-    from interbasin.jobs.rebasin.leaving import leave
-    from interbasin.jobs.rebasin.methods import chosen
+    from interbasin.jobs.rebasin.job import choose_method
     from interbasin.models import load_model
     from interbasin.outcome import refuse_outcome_in_the_way
 
-    chosen(method, variant, has_data=data is not None, has_labels=data is not None)
+    choose_method(method, variant, has_data=data is not None, has_labels=data is not None)
     refuse_outcome_in_the_way(output, force=force)
     with told.status("Loading") as tell, foreign_code():
         one, other = (
@@ -223,7 +222,9 @@ def rebasin(
             progress=tell,
         )
     named = {"source": source, "target": target, **({"data": data} if data else {})}
-    outcome = leave(result, output, like=one.checkpoint, inputs=named, request=request, force=force)
+    # The result knows what became of what was asked, such as no points without labels.
+    beyond = {name: value for name, value in request.items() if name not in result.request}
+    outcome = result.save(output, like=one.checkpoint, inputs=named, request=beyond, force=force)
     folders = {"model": output / "model", "target": output / "target"} if fold else {"model": output}
     usable = {name: words for name, folder in folders.items() if (words := model_in(source, str(folder)))}
     told.result(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import nn
 
 from interbasin.batches import BATCH_SIZE, Progress, require_reiterable
@@ -14,8 +13,9 @@ from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import performance
 from interbasin.evaluate.scores import Loss
 from interbasin.wiring import Alignment
+from interbasin.wiring.check import round_off
 
-__all__ = ["round_off", "self_change"]
+__all__ = ["self_change"]
 
 
 def self_change(
@@ -59,12 +59,3 @@ def self_change(
     if before.accuracy is not None and after.accuracy is not None:
         metrics["delta_accuracy_self"] = after.accuracy - before.accuracy
     return Measured(metrics)
-
-
-def round_off(model: nn.Module) -> float:
-    """What rounding may do to a loss of order one: the root of the machine epsilon of the coarsest parameter.
-
-    Errors add up from layer to layer, so that of a single operation would be too little to allow.
-    """
-    dtypes = {tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()}
-    return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=torch.finfo(torch.float32).eps))

@@ -19,6 +19,7 @@ import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, ClassVar, Self, overload
 
 import numpy as np
@@ -29,7 +30,21 @@ from interbasin.arrays import Array, as_tensor, copy_row_major, has_arithmetic, 
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.text import plural
 
-__all__ = ["Map"]
+__all__ = ["Map", "Role"]
+
+
+class Role(StrEnum):
+    """How a tensor's axis follows the map of its space."""
+
+    WRITE = "write"  # by the map
+    READ = "read"  # by its dual
+    SCALE = "scale"  # by its size: the map without signs, for gains and variances
+
+    def of(self, inner: Role) -> Role:
+        """This role of what already has the role ``inner``."""
+        if Role.SCALE in (self, inner):
+            return Role.SCALE
+        return Role.WRITE if self is inner else Role.READ
 
 
 class Map(ABC):

@@ -11,18 +11,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+
+import torch
+from torch import Tensor
 
 from interbasin.errors import MapError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Affine, Blocks, Identity, Map, Permutation
 from interbasin.maps.base import require_map
+from interbasin.maps.batched import BatchedPermutation, block_order
 from interbasin.maps.files import restore
 from interbasin.storage import as_path, new_folder, read_record, write_record
 from interbasin.wiring.axes.groups import belongs, is_blockwise, is_plane
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Row, Space, Still
 from interbasin.wiring.wiring import VERSION, Wiring, read_back
 
-__all__ = ["Alignment", "block_order", "resize", "whole_map"]
+__all__ = ["Alignment", "resize", "whole_map"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Alignment:
                 back[name] = mapping.inverse()
             else:
                 blocks = _block_maps(mapping, space)
-                order = block_order(self.wiring, self.maps, space.within)
+                order = _blocks_before(self, space)
                 back[name] = Blocks([blocks[taken].inverse() for taken in order])
         return Alignment(resize(self.wiring, self.maps), back)
 
@@ -196,53 +199,38 @@ def whole_map(alignment: Alignment, name: str) -> Map:
     mapping = alignment.maps.get(name, Identity(space.width))
     if not space.within:
         return mapping
-    order = block_order(alignment.wiring, alignment.maps, space.within)
+    order = _blocks_before(alignment, space)
     if order == list(range(space.blocks)):
         return mapping
     blocks = _block_maps(mapping, space)
     return Blocks([blocks[taken] for taken in order], order=order)
 
 
-def block_order(wiring: Wiring, maps: Mapping[str, Map], within: tuple[str, ...]) -> list[int]:
-    """For each block after the move, by its place among the spaces of ``within``, which block it was before."""
-    sizes = [wiring.spaces[name].size for name in within]
-    order = []
-    for places in product(*(range(size) for size in sizes)):
-        # Outer blocks first: which of their own blocks the inner ones used depends on where the outer came from.
-        sources: dict[str, int] = {}
-        for name, place in sorted(
-            zip(within, places, strict=True), key=lambda pair: len(wiring.spaces[pair[0]].within)
-        ):
-            sources[name] = _source(wiring, maps, name, place, sources)
-        flat = 0
-        for name, size in zip(within, sizes, strict=True):
-            flat = flat * size + sources[name]
-        order.append(flat)
+def _blocks_before(alignment: Alignment, space: Space) -> list[int]:
+    """For each block of ``space`` behind the alignment, which block it was before."""
+    spaces, maps = alignment.wiring.spaces, alignment.maps
+    moves = {}
+    for name in space.within:
+        if name in maps and not isinstance(maps[name], Identity):
+            blocks = _block_maps(maps[name], spaces[name]) if spaces[name].within else [maps[name]]
+            stays = torch.arange(spaces[name].size)
+            index = [stays if isinstance(block, Identity) else _require_permutation(block, name) for block in blocks]
+            moves[name] = BatchedPermutation(torch.stack(index))
+    order: list[int] = block_order(spaces, space.within, moves).tolist()
     return order
 
 
-def _source(wiring: Wiring, maps: Mapping[str, Map], name: str, place: int, outer: Mapping[str, int]) -> int:
-    mapping = maps.get(name)
-    if mapping is None or isinstance(mapping, Identity):
-        return place
-    space = wiring.spaces[name]
-    if space.within:
-        flat = 0
-        for above in space.within:
-            flat = flat * wiring.spaces[above].size + outer[above]
-        mapping = _block_maps(mapping, space)[flat]
-    if isinstance(mapping, Identity):
-        return place
+def _require_permutation(mapping: Map, name: str) -> Tensor:
     if not isinstance(mapping, Permutation):
         raise MapError(f"The blocks of space {name!r} can only change places; its map is {mapping!r}.")
-    return int(mapping.index[place])
+    return mapping.index
 
 
 def _compose_blocks(after: Map, first: Alignment, space: Space) -> Map:
     """``after`` behind the map of ``space`` in ``first``: its map for place ``i`` finds block ``order[i]`` there."""
     before, later = _block_maps(first.maps.get(space.name), space), _block_maps(after, space)
     maps = [*before]
-    for place, taken in enumerate(block_order(first.wiring, first.maps, space.within)):
+    for place, taken in enumerate(_blocks_before(first, space)):
         maps[taken] = later[place] @ before[taken]
     return Blocks(maps)
 

@@ -320,10 +320,11 @@ def _listed(name: str, wiring: Wiring) -> str | None:
 
 
 def _own_name(name: str, wiring: Wiring) -> str | None:
-    for wish in (name, plain_name(name)):
-        if wish in wiring.tied or wish in wiring.tensors or wish in wiring.unused or wish in wiring.constants:
-            return wish
-    return None
+    known = (wiring.tensors, wiring.tied, wiring.unused, wiring.constants)
+    if any(name in names for names in known):
+        return name
+    plain = plain_name(name)
+    return plain if any(plain in names for names in known) else None
 
 
 # ---------------------------------------------------------------------- what is refused

@@ -22,7 +22,7 @@ from interbasin.wiring.trace.preflight import admit, refuse_numbers_that_are_non
 from interbasin.wiring.trace.refusals import call_failed, short
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["changes", "difference"]
+__all__ = ["changes", "difference", "round_off"]
 
 # Two calls of one network may differ by so many units of rounding: not all kernels add in one order.
 ROUNDING = 16
@@ -55,6 +55,15 @@ def changes(wiring: Wiring, model: nn.Module, inputs: Inputs, alignments: Iterab
 def difference(model: nn.Module, other: nn.Module, inputs: Inputs) -> float:
     """The largest difference of two networks' outputs, relative to the largest entry of each output of the first."""
     return _gap(_outputs(copied(model), inputs), _outputs(copied(other), inputs))
+
+
+def round_off(model: nn.Module) -> float:
+    """What rounding may do to a loss of order one: the root of the machine epsilon of the coarsest parameter.
+
+    Errors add up from layer to layer, so that of a single operation would be too little to allow.
+    """
+    dtypes = {tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()}
+    return math.sqrt(max((torch.finfo(dtype).eps for dtype in dtypes), default=torch.finfo(torch.float32).eps))
 
 
 def _gap(before: list[Tensor], after: list[Tensor]) -> float:

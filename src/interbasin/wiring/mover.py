@@ -8,7 +8,7 @@ moves first, then they change places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,9 +18,11 @@ from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, spaces_in
 
-__all__ = ["Mover", "narrowed", "require_numbers"]
+__all__ = ["Mover", "map_pieces", "narrowed", "require_numbers"]
 
 _STAYS = Permutation([0])
+# The axes of a piece, each with the number of the axis of the whole tensor that it is a part of.
+HomedAxes = list[tuple[int, Axis]]
 
 
 class Mover:
@@ -41,7 +43,7 @@ class Mover:
         if any(one.dtype is not None for one in self.maps.values()):
             given = given.to(working_dtype(tensor.dtype, torch.float64))  # entries that only move need no digits
         try:
-            moved = self._move(given, list(enumerate(axes)))
+            moved = map_pieces((given,), list(enumerate(axes)), self._move_piece)
         except (ShapeError, WiringError) as error:
             raise type(error)(f"{name} cannot be carried: {error}") from None
         return moved.to(tensor.dtype).contiguous()
@@ -72,29 +74,8 @@ class Mover:
             return any(self._touches(part) for part in axis.parts)
         return False
 
-    def _move(self, tensor: Tensor, axes: list[tuple[int, Axis]]) -> Tensor:
-        """The tensor moved; its axes come with the number of the original axis they are a part of."""
-        if not self.touches([axis for _, axis in axes]):
-            return tensor
-        for place, (home, axis) in enumerate(axes):
-            if isinstance(axis, Grid):
-                unfolded = tensor.unflatten(place, [part.size for part in axis.parts])  # type: ignore[no-untyped-call]
-                factors = [(home, part) for part in axis.parts]
-                moved = self._move(unfolded, [*axes[:place], *factors, *axes[place + 1 :]])
-                return moved.flatten(place, place + len(axis.parts) - 1)
-        for place, (home, axis) in enumerate(axes):
-            if isinstance(axis, Row):
-                pieces = torch.split(tensor, [part.size for part in axis.parts], place)
-                moved_pieces = []
-                for position, (piece, part) in enumerate(zip(pieces, axis.parts, strict=True)):
-                    beside = [(other_home, narrowed(one, axis.key, position)) for other_home, one in axes]
-                    beside[place] = (home, part)
-                    moved_pieces.append(self._move(piece, beside))
-                _refuse_different_widths(moved_pieces, place)
-                return torch.cat(moved_pieces, place)
-        return self._move_leaves(tensor, axes)
-
-    def _move_leaves(self, tensor: Tensor, axes: list[tuple[int, Axis]]) -> Tensor:
+    def _move_piece(self, pieces: tuple[Tensor, ...], axes: HomedAxes) -> Tensor:
+        tensor = pieces[0]
         # What depends on others moves before them.
         for place in sorted(range(len(axes)), key=lambda place: -self._depth(axes[place][1])):
             home, axis = axes[place]
@@ -155,6 +136,35 @@ class Mover:
             one = self.maps[space]
             self._sided[space, role] = one if role is Role.WRITE else one.dual() if role is Role.READ else _size(one)
         return self._sided[space, role]
+
+
+def map_pieces(
+    tensors: tuple[Tensor, ...], axes: HomedAxes, change: Callable[[tuple[Tensor, ...], HomedAxes], Tensor]
+) -> Tensor:
+    """The first of ``tensors``, put together from what ``change`` makes of its pieces.
+
+    Axes that are a grid are unfolded, axes that are a row are cut, until each axis of a piece lies in one space or in
+    none. ``change`` gets the same piece of all tensors, and its axes.
+    """
+    for place, (home, axis) in enumerate(axes):
+        if isinstance(axis, Grid):
+            sizes = [part.size for part in axis.parts]
+            unfolded = tuple(tensor.unflatten(place, sizes) for tensor in tensors)  # type: ignore[no-untyped-call]
+            factors = [(home, part) for part in axis.parts]
+            changed = map_pieces(unfolded, [*axes[:place], *factors, *axes[place + 1 :]], change)
+            return changed.flatten(place, place + len(sizes) - 1)
+    for place, (home, axis) in enumerate(axes):
+        if isinstance(axis, Row):
+            sizes = [part.size for part in axis.parts]
+            segments = zip(*(torch.split(tensor, sizes, place) for tensor in tensors), strict=True)
+            changed_segments = []
+            for position, segment in enumerate(segments):
+                beside = [(other_home, narrowed(other, axis.key, position)) for other_home, other in axes]
+                beside[place] = (home, axis.parts[position])
+                changed_segments.append(map_pieces(segment, beside, change))
+            _refuse_different_widths(changed_segments, place)
+            return torch.cat(changed_segments, place)
+    return change(tensors, axes)
 
 
 def require_numbers(tensor: Tensor, name: str) -> None:

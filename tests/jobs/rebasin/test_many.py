@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.jobs.rebasin.networks_to_match import GENERIC, generic, mlp
 
 import interbasin as ib
@@ -62,7 +63,7 @@ def test_a_result_says_whether_the_functions_are_the_same():
     turned = ib.rebasin_many(networks, inputs, "procrustes-weights", rounds=1)
     assert turned.metrics["exact"] == 0 and turned.metrics["converged"] == 0
     assert any("approximate" in note for note in turned.notes) and any("rounds=" in note for note in turned.notes)
-    assert str(turned).startswith("Together(3 x Sequential in their universe, approximate, spread_before=")
+    assert str(turned).startswith("JointRebasin(3 x Sequential in their universe, approximate, spread_before=")
     assert str(turned).endswith(", 2 notes)")
     first = ib.rebasin_many(networks, inputs, reference=0)
     assert "in the coordinates of network 0, exact" in repr(first)
@@ -72,3 +73,17 @@ def test_networks_that_cannot_move_are_left_as_they_are():
     networks = [torch.nn.Linear(3, 2) for _ in range(2)]
     found = ib.rebasin_many(networks, torch.ones(4, 3))
     assert found.spread[0] == found.spread[-1] and any("No space" in note for note in found.notes)
+
+
+def test_a_result_is_saved_with_every_network_and_its_maps(tmp_path):
+    networks, inputs = family("mlp", 3, 0.02)
+    found = ib.rebasin_many(networks, inputs, seed=3)
+    assert found.request["seed"] == 3 and set(found.timings) == {"wire", "match"}
+    outcome = found.save(tmp_path / "out")
+    assert outcome.job == "rebasin-many" and outcome.metrics["spread_after"] == found.metrics["spread_after"]
+    assert outcome.table("spread-values")["value"] == list(found.spread)
+    for number, model in enumerate(found.models):
+        tensors = load_file(tmp_path / "out" / f"network-{number}" / "model.safetensors")
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in model.state_dict().items())
+        loaded = ib.Alignment.load(tmp_path / "out" / f"alignment-{number}")
+        assert loaded.maps == found.alignments[number].maps

@@ -54,7 +54,7 @@ def test_statistics_can_be_reset_on_other_batches():
 def test_a_method_for_rotations_says_where_it_was_kept_exact():
     images = GENERIC["residual"][1]()
     found = ib.rebasin(generic(Residual(), 0), generic(Residual(), 1), images)
-    assert any("gains stand there" in note and "reach='orthogonal'" in note for note in found.notes)
+    assert any("norm gains scale them" in note and "reach='orthogonal'" in note for note in found.notes)
     tokens = GENERIC["attention"][1]()
     found = ib.rebasin(generic(Attention(), 0), generic(Attention(), 1), tokens)
     assert any("exact rotations elsewhere" in note for note in found.notes)

@@ -193,16 +193,15 @@ def merge(
 
 
 def _require_alignment_by_weights(method: str, base: object) -> None:
-    from interbasin.jobs.rebasin.methods import METHODS, chosen
+    from interbasin.jobs.rebasin.methods import METHODS
 
     if base is not None:
         raise DataError(
             "Networks that were fine-tuned from one base share its coordinates already, and would lose them by being "
             "aligned; leave align= out, or merge by a method without a base."
         )
-    alignment, _ = chosen(method, None, has_data=True, has_labels=True)
-    if alignment.needs:
-        without = ", ".join(name for name, other in METHODS.items() if not other.needs)
+    if METHODS[method].needs:
+        without = ", ".join(name for name, one in METHODS.items() if not one.needs)
         raise DataError(
             f"{method} looks at data, and a merge aligns by weights alone; align by {without}, or put the networks "
             "into common coordinates with rebasin first and merge what that gives."

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from torch import nn
@@ -15,71 +11,32 @@ from torch import nn
 from interbasin.activations.choose import standing
 from interbasin.batch_norm import has_batch_norm, reset_batch_norm
 from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
+from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
 from interbasin.evaluate.scores import Loss
-from interbasin.evaluate.self_change import round_off
-from interbasin.jobs.rebasin.comparing import common_wiring, is_folded, require_same_tensors
-from interbasin.jobs.rebasin.finetuning import finetuned
-from interbasin.jobs.rebasin.methods import chosen
-from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
-from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves
-from interbasin.jobs.rebasin.task import Matched, Options, Task
+from interbasin.fit.matching import FreeSpace
+from interbasin.jobs.rebasin.finetune import finetune as finetune_model
+from interbasin.jobs.rebasin.methods import METHODS
+from interbasin.jobs.rebasin.result import Rebasin
+from interbasin.jobs.rebasin.task import Match, Options, Task
+from interbasin.maps.groups import Group
+from interbasin.methods import Method
+from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
-from interbasin.text import plural
+from interbasin.text import list_names, plural
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
-from interbasin.wiring.check import difference
+from interbasin.wiring.check import difference, round_off
+from interbasin.wiring.compatibility import common_wiring, is_folded, require_same_tensors
 from interbasin.wiring.folding import fold_norms
+from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Rebasin", "rebasin"]
+__all__ = ["choose_method", "free_spaces", "notes_on_reach", "rebasin"]
 
-COLLAPSE = 0.1  # share of right answers that an aligned network may lose without a word
-
-
-@dataclass(frozen=True)
-class Rebasin:
-    """What re-basin gives.
-
-    Attributes:
-        model: The source in the target's coordinates (and fine-tuned, where that was asked).
-        alignment: The maps it went through.
-        metrics: Flat, JSON-able: ``distance_before``, ``distance_after``, ``objective``, ``exact``, ``converged``,
-            ``output_change`` (the largest, on the inputs, relative to the largest output); with data
-            ``alignment_error.<space>``; with labels ``delta_loss_self`` and ``delta_accuracy_self``.
-        target: The network whose coordinates they are: the given one, or it with its norms folded.
-        path: The objective on the way, the first before anything moved.
-        runs: The objective of every restart.
-        notes: What a user should know.
-        curves: The way to the target without alignment, with it, and after fine-tuning, where ``points`` were asked.
-        request: What was asked, defaults filled in.
-        timings: Seconds by what they were spent on.
-    """
-
-    model: nn.Module
-    alignment: Alignment
-    metrics: Mapping[str, float]
-    target: nn.Module
-    path: tuple[float, ...]
-    runs: tuple[float, ...]
-    notes: tuple[str, ...]
-    curves: Mapping[str, Barrier] = field(default_factory=dict)
-    request: Mapping[str, Any] = field(default_factory=dict)
-    timings: Mapping[str, float] = field(default_factory=dict)
-
-    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the outcome folder: the aligned checkpoint, the alignment, metrics and plots."""
-        from interbasin.jobs.rebasin.leaving import leave
-
-        leave(self, folder, force=force)
-
-    def __repr__(self) -> str:
-        told = ("distance_before", "distance_after", "delta_accuracy_self", "barrier_none", "barrier_original")
-        figures = [f"{name}={self.metrics[name]:.4g}" for name in told if name in self.metrics]
-        kind = "exact" if self.metrics.get("exact") else "approximate"
-        how = [str(self.request[name]) for name in ("method", "variant") if name in self.request]
-        notes = [plural(len(self.notes), "note")] if self.notes else []
-        return f"Rebasin({type(self.model).__name__}, {', '.join([*how, kind, *figures, *notes])})"
+COLLAPSE = 0.1  # the share of right answers that an aligned network may lose without a note
+REACHES = ("auto", "exact", "orthogonal")
+_SMALLER = (Group.PERMUTATION, Group.SIGNED)
 
 
 def rebasin(
@@ -115,7 +72,7 @@ def rebasin(
             By default the first batch of the data.
         method: ``"permutation-weights"``, ``"permutation-activations"``, ``"procrustes-weights"``,
             ``"procrustes-activations"``, ``"procrustes-weights+activations"``, ``"stiefel"`` or
-            ``"straight-through"``; `interbasin.jobs.rebasin.METHODS` tells them apart.
+            ``"straight-through"``; `interbasin.jobs.rebasin.METHODS` describes each.
         variant: Of the method; ``None`` for its default.
         data: Batches to look at, for methods that look at activations, for fine-tuning and for measures: anything that
             can be iterated over more than once. Batches with labels are pairs (inputs, labels).
@@ -123,31 +80,31 @@ def rebasin(
         finetune: Epochs of fine-tuning after alignment; the paper takes 2.
         seed: Of all that is drawn at random.
         reach: ``"exact"``: only maps that leave the function as it is. ``"orthogonal"``: orthogonal maps everywhere,
-            approximate where the network does not allow them. ``"auto"``: what the method is known for; beyond the
-            exact groups only in networks that have no exact rotation at all, as attention has, and in spaces without
-            gains, as norms have. ``notes`` say where that kept a method to exact maps.
-        stay_in_class: Keep the architecture as it is. If False, norms are folded first, in both networks where they
-            are not yet, so that residual streams move by orthogonal maps; ``target`` of the result is then the folded
-            target.
-        restarts: Runs of weight matching in all, from different starts; the best is kept.
-        sweeps: Sweeps at most; of a descent, tens of steps.
+            approximate where the network does not allow them. ``"auto"``: what the method is known for; methods for
+            orthogonal maps go beyond the exact groups only in networks without any exact rotation (attention has some),
+            and only in spaces without norm gains. ``notes`` say where that kept a method to exact maps.
+        stay_in_class: Keep the architecture as it is. If False, the norms of both networks are folded first, unless
+            they are already, so that residual streams move by orthogonal maps; ``target`` of the result is then the
+            folded target.
+        restarts: How many runs of weight matching, from different starts; the best is kept.
+        sweeps: The limit of sweeps; for a descent, the limit of steps in tens.
         tolerance: A sweep that gains less than this share of the objective is the last.
         centered: Whether activations are matched about their means.
         epochs: Passes of the straight-through method over the data.
         rate: Learning rate of fine-tuning.
         reset: Where networks have batch norms, their running statistics are estimated anew: at every point of a
             barrier between its ends, which keep their own, and in the aligned network if its maps are approximate.
-            True: on ``data``, where they are given; batches: on those; False: not at all, so that statistics are
-            interpolated like weights. ``notes`` and ``request`` tell what was done.
+            True: on ``data``, if there are any; batches: on those; False: not at all, so that statistics are
+            interpolated like weights. ``notes`` and ``request`` say what was done.
         test: Data to measure on; by default ``data``.
-        points: Also measure the barrier over so many points, on ``test``, without alignment and with it: metrics
+        points: Also measure the barrier over this many points, on ``test``, without alignment and with it: metrics
             ``barrier``, ``barrier_original`` and ``barrier_none``.
         progress: Called with a line of text as the work goes on.
 
     Raises:
         WiringError: if the networks cannot be traced, or are not of one architecture.
         ShapeError: if they are of different widths.
-        DataError: if a method needs data that were not given, or a number is none that can be used.
+        DataError: if a method needs data that were not given, or a number is out of range.
         UnknownNameError: for a method, variant or reach that does not exist.
 
     Example:
@@ -159,21 +116,24 @@ def rebasin(
         >>> rebasin(other, net, inputs, method="permutation-weights").metrics["distance_after"]
         0.0
     """
-    _require_networks(source, target)
+    generator_of(seed)  # which refuses a bad seed before long work
     if points == 1:
         raise DataError("Asked for a barrier over 1 point; give at least two, the ends, or 0 for none.")
-    require_counts(finetune=finetune, points=points, restarts=restarts, sweeps=sweeps, epochs=epochs)
-    require_sizes(tolerance=tolerance, rate=rate)
-    generator_of(seed)  # which refuses what is no seed, before long work
+    least = {"finetune": (finetune, 0), "points": (points, 0)}
+    least |= {"restarts": (restarts, 1), "sweeps": (sweeps, 1), "epochs": (epochs, 1)}
+    for name, (value, smallest) in least.items():
+        require_whole(name, value, least=smallest)
+    require_finite("tolerance", tolerance, least=0)
+    require_finite("rate", rate, least=0)
     require_reiterable(data, "Re-basin")
     require_reiterable(reset, "Re-basin with reset=")
     first = None if data is None else next(iter(as_batches(data, 128)), None)
     if data is not None and first is None:
         raise DataError("The data hold no batch at all; give some, or leave data= out.")
     has_labels = loss is not None or (first is not None and split_batch(first)[1] is not None)
-    found, taken = chosen(method, variant, has_data=data is not None, has_labels=has_labels)
-    for asked, what in ((finetune, "Fine-tuning"), (points, "A barrier")):
-        if asked and (data is None or not has_labels):
+    chosen, variant = choose_method(method, variant, has_data=data is not None, has_labels=has_labels)
+    for wanted, what in ((finetune, "Fine-tuning"), (points, "A barrier")):
+        if wanted and (data is None or not has_labels):
             raise DataError(f"{what} needs data with labels; give batches that are pairs (inputs, labels).")
     if inputs is None:
         if first is None:
@@ -182,64 +142,66 @@ def rebasin(
     if stay_in_class or is_folded(source) is is_folded(target):
         require_same_tensors(source, target)
     if not stay_in_class:
-        source, target = (one if is_folded(one) else fold_norms(one, inputs) for one in (source, target))
+        source, target = (net if is_folded(net) else fold_norms(net, inputs) for net in (source, target))
         require_same_tensors(source, target)
-    timings: dict[str, float] = {}
-    with _timed(timings, "wire"):
+    watch = Stopwatch()
+    with watch("wire"):
         wiring = common_wiring(source, target, inputs)
-    options = Options(reach, restarts, sweeps, tolerance, centered, epochs)
+    turns = bool(chosen.traits)
     task = Task(
         source,
         target,
         wiring,
-        data=WithoutLabels(data) if data is not None and method != "straight-through" else data,
+        free_spaces(wiring, reach, turns=turns),
+        data=data if data is None or "labels" in chosen.needs else WithoutLabels(data),
         loss=loss,
         seed=seed,
-        options=options,
-        report=progress,
+        options=Options(restarts, sweeps, tolerance, centered, epochs),
+        report=progress or (lambda text: None),
     )
-    with _timed(timings, "match"):
-        matched = found.find(task, taken)
-    alignment = Alignment(wiring, matched.maps)
-    with _timed(timings, "carry"):
+    with watch("match"):
+        match = chosen.function(task, variant)
+    alignment = Alignment(wiring, match.maps)
+    with watch("carry"):
         model = carry(source, alignment)
-        changed = _change(source, model, alignment, inputs)
-    notes = [*matched.notes, *(kept_exact(wiring, reach) if found.turns else ()), *nothing_moves(wiring)]
-    resets = _resets(reset, data) if has_batch_norm(model) else None
+        metrics = {"output_change": _output_change(source, model, alignment, inputs)}
+    notes = [*match.notes, *notes_on_reach(wiring, reach, turns=turns)]
     if not alignment.is_exact:
         notes.append("The maps are approximate: the aligned network is not the same function as the source.")
-        if resets is not None:
-            model = reset_batch_norm(model, resets)
+    reset_on = data if reset is True else None if reset is False else reset
+    has_norms = (data is not None or reset_on is not None) and has_batch_norm(model)
+    resets = WithoutLabels(reset_on) if has_norms and reset_on is not None else None
+    if resets is not None and not alignment.is_exact:
+        model = reset_batch_norm(model, resets)
     measure_on = data if test is None else test
-    metrics = {"output_change": changed}
-    with _timed(timings, "measure"):
-        metrics |= _measured(task, matched, taken, alignment, model, measure_on, loss, has_labels)
-    notes += _collapse(metrics)
-    if has_batch_norm(model):
-        used = None if resets is None else describe_size(data if reset is True else reset)
-        notes += _about_statistics(used, reset is True, not alignment.is_exact, bool(points))
+    with watch("measure"):
+        metrics |= _measure(task, match, variant, alignment, model, measure_on, has_labels)
+    notes += _note_collapse(metrics)
+    if has_norms:
+        used = None if resets is None else describe_size(reset_on)
+        notes += _note_statistics(used, reset is True, not alignment.is_exact, bool(points))
     curves: dict[str, Barrier] = {}
 
-    def walk(name: str, start: nn.Module) -> Barrier:
-        task.tell(f"barrier: {name}")
-        ends = None if start is source else (source, target)
-        with _timed(timings, "barrier"):
-            curves[name] = barrier(start, target, measure_on, loss, points=points, ends=ends, reset=resets)
-        return curves[name]
+    def measure_barrier(name: str, begin: nn.Module) -> Mapping[str, float]:
+        task.report(f"barrier: {name}")
+        ends = None if begin is source else (source, target)
+        with watch("barrier"):
+            curves[name] = barrier(begin, target, measure_on, loss, points=points, ends=ends, reset=resets)
+        return curves[name].metrics
 
     if points:
-        metrics["barrier_none"] = walk("none", source).metrics["barrier"]
-        metrics |= walk(method, model).metrics
+        metrics["barrier_none"] = measure_barrier("none", source)["barrier"]
+        metrics |= measure_barrier(chosen.name, model)
     if finetune:
-        with _timed(timings, "fine-tune"):
-            model = finetuned(model, data, loss, epochs=finetune, rate=rate, report=progress)
+        with watch("fine-tune"):
+            model = finetune_model(model, data, loss, epochs=finetune, rate=rate, report=progress)
         tuned = dict(self_change(source, model, measure_on, loss).metrics)
         if points:
-            tuned |= walk(f"{method}, fine-tuned", model).metrics
+            tuned |= measure_barrier(f"{chosen.name}, fine-tuned", model)
         metrics |= {f"{name}_finetuned": value for name, value in tuned.items()}
     request = {
-        "method": method,
-        "variant": taken,
+        "method": chosen.name,
+        "variant": variant,
         "reach": reach,
         "stay_in_class": stay_in_class,
         "restarts": restarts,
@@ -254,18 +216,104 @@ def rebasin(
         "seed": seed,
     }
     return Rebasin(
-        model, alignment, metrics, target, matched.path, matched.runs, tuple(notes), curves, request, timings
+        model=model,
+        alignment=alignment,
+        target=target,
+        path=match.path,
+        runs=match.runs,
+        curves=curves,
+        metrics=metrics,
+        notes=tuple(notes),
+        timings=watch.timings,
+        request=request,
     )
 
 
-@contextmanager
-def _timed(timings: dict[str, float], what: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    timings[what] = timings.get(what, 0.0) + time.perf_counter() - start
+def choose_method(
+    name: str, variant: str | None, *, has_data: bool, has_labels: bool
+) -> tuple[Method[Callable[[Task, str], Match]], str]:
+    """The method of that name, and its variant.
+
+    Raises:
+        UnknownNameError: if there is no such method or variant.
+        DataError: if it needs data or labels, and there are none.
+    """
+    method = METHODS[name]
+    variant = method.variant(variant)
+    if method.needs and not has_data:
+        without = ", ".join(other.name for other in METHODS.values() if not other.needs)
+        raise DataError(
+            f"{method.name} looks at {'the loss on' if 'labels' in method.needs else 'activations on'} data, and there "
+            f"are none; pass data=, or choose a method that needs none: {without}."
+        )
+    if "labels" in method.needs and not has_labels:
+        raise DataError(
+            f"{method.name} needs labels, and the data's batches have none; give pairs (inputs, labels), or a loss= of "
+            "the outputs alone."
+        )
+    return method, variant
 
 
-def _change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs: Any) -> float:
+# ---------------------------------------------------------------------- how far maps may reach
+
+
+def free_spaces(wiring: Wiring, reach: str = "auto", *, turns: bool = True) -> tuple[FreeSpace, ...]:
+    """The spaces whose maps are sought, and the group of each to seek in.
+
+    A space's exact group leaves the network's function as it is. The papers' orthogonal maps reach beyond it: behind a
+    ReLU they change the function, in exchange for a closer match.
+
+    - ``"exact"``: in every space its own group, and nothing beyond.
+    - ``"orthogonal"``: orthogonal maps wherever the exact group is a smaller one; approximate, and reported as such.
+    - ``"auto"``: beyond the groups only in networks that have no exact rotation at all (plain MLPs and the like, as in
+      the papers), and there only in spaces without gains, which follow no rotation. Networks with attention have exact
+      rotations in their heads and, when norms are folded, in their streams: they stay exact.
+
+    Spaces that are divided into blocks (heads) move by permutations in any case.
+
+    Args:
+        wiring: Of the networks.
+        reach: As above.
+        turns: Whether the method is for orthogonal maps; ``"auto"`` keeps others exact.
+    """
+    require_choice("reach", reach, REACHES)
+    divided = {outer for space in wiring.spaces.values() for outer in space.within}
+    moving = {name: space for name, space in wiring.spaces.items() if not space.is_fixed}
+    plain = all(space.group in _SMALLER for space in moving.values())
+    beyond = reach == "orthogonal" or (reach == "auto" and turns and plain)
+    free = []
+    for name, space in moving.items():
+        group = space.group
+        if name in divided:
+            group = Group.PERMUTATION
+        elif beyond and group in _SMALLER and (reach == "orthogonal" or not space.scales):
+            group = Group.ORTHOGONAL
+        free.append(FreeSpace(name, space.size, space.within, space.blocks, group))
+    return tuple(free)
+
+
+def notes_on_reach(wiring: Wiring, reach: str, *, turns: bool) -> list[str]:
+    """Where ``"auto"`` kept a method for orthogonal maps to exact ones, and whether anything can move at all."""
+    if all(space.is_fixed for space in wiring.spaces.values()):
+        return ["No space of these networks can move without changing what they compute; they were left as they are."]
+    if reach != "auto" or not turns:
+        return []
+    both = zip(free_spaces(wiring, "auto"), free_spaces(wiring, "orthogonal"), strict=True)
+    kept = [space.name for space, turned in both if space.group is not turned.group]
+    if not kept:
+        return []
+    gains = all(wiring.spaces[name].scales for name in kept)
+    why = "norm gains scale them, and follow no rotation" if gains else "the network has exact rotations elsewhere"
+    return [
+        f"In {plural(len(kept), 'space')} ({list_names(kept)}) only exact maps, such as permutations, were sought, "
+        f"because {why}; reach='orthogonal' turns all spaces, and changes the function."
+    ]
+
+
+# ---------------------------------------------------------------------- figures and notes
+
+
+def _output_change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs: Any) -> float:
     """How much the outputs changed; for exact maps, nothing beyond rounding.
 
     Raises:
@@ -275,30 +323,23 @@ def _change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs:
     allowed = 10 * round_off(source)
     if alignment.is_exact and not change <= allowed:
         raise WiringError(
-            f"The maps that were found are exact, but the aligned network's outputs differ by {change:.1e} of their "
-            f"size from the source's (up to {allowed:.1e} would be rounding): the wiring of {type(source).__name__} is "
-            "wrong, or it computes at the edge of its precision. Look at wire(model, inputs).check(model, inputs), try "
-            "the networks in float64, and please report it."
+            f"The maps are exact, but the aligned network's outputs differ by {change:.1e} of their size from the "
+            f"source's (up to {allowed:.1e} would be rounding): the wiring of {type(source).__name__} is wrong, or it "
+            "computes at the edge of its precision. Look at wire(model, inputs).check(model, inputs), try the networks "
+            "in float64, and please report it."
         )
     return change
 
 
-def _measured(
-    task: Task,
-    matched: Matched,
-    variant: str,
-    alignment: Alignment,
-    model: nn.Module,
-    data: Any,
-    loss: Loss | None,
-    labels: bool,
+def _measure(
+    task: Task, match: Match, variant: str, alignment: Alignment, model: nn.Module, data: Any, has_labels: bool
 ) -> dict[str, float]:
     metrics = {
-        "distance_before": distance(task.source, task.target)["distance"],
-        "distance_after": distance(model, task.target)["distance"],
-        "objective": float(matched.objective),
+        "distance_before": distance(task.source, task.target).metrics["distance"],
+        "distance_after": distance(model, task.target).metrics["distance"],
+        "objective": float(match.objective),
         "exact": float(alignment.is_exact),
-        "converged": float(matched.converged),
+        "converged": float(match.converged),
     }
     if data is None:
         return metrics
@@ -306,20 +347,13 @@ def _measured(
     if alignment.maps.keys() & standing(task.wiring, at).keys():
         errors = alignment_error(task.source, task.target, alignment, data, at=at).metrics
         metrics |= {name: value for name, value in errors.items() if math.isfinite(value)}
-    if labels:
-        metrics |= self_change(task.source, model, data, loss, alignment=alignment).metrics
+    if has_labels:
+        metrics |= self_change(task.source, model, data, task.loss, alignment=alignment).metrics
     return metrics
 
 
-def _resets(reset: Any, data: Any) -> WithoutLabels | None:
-    """What statistics of batch norms are estimated on."""
-    if reset is False or reset is None or (reset is True and data is None):
-        return None
-    return WithoutLabels(data if reset is True else reset)
-
-
-def _about_statistics(used: str | None, on_data: bool, aligned: bool, points: bool) -> list[str]:
-    """Figures of networks with batch norms mean nothing to one who does not know whose statistics they stand on."""
+def _note_statistics(used: str | None, on_data: bool, aligned: bool, points: bool) -> list[str]:
+    """Whose statistics the figures of networks with batch norms stand on; without that they mean nothing."""
     if not points and not (used and aligned):
         return []
     if used is None:
@@ -336,8 +370,8 @@ def _about_statistics(used: str | None, on_data: bool, aligned: bool, points: bo
     ]
 
 
-def _collapse(metrics: Mapping[str, float]) -> list[str]:
-    """A word where the aligned network is no longer of use by itself: a low barrier beside it means nothing."""
+def _note_collapse(metrics: Mapping[str, float]) -> list[str]:
+    """A warning where the aligned network itself no longer works: a low barrier beside it means nothing."""
     lost = -metrics.get("delta_accuracy_self", 0.0)
     if not lost > COLLAPSE:
         return []
@@ -345,9 +379,3 @@ def _collapse(metrics: Mapping[str, float]) -> list[str]:
         f"The aligned network's accuracy is {100 * lost:.1f} points below the source's: these maps change the function "
         "too much. Judge by barrier_original, and try reach='exact', another method or fine-tuning (finetune=2)."
     ]
-
-
-def _require_networks(source: object, target: object) -> None:
-    for network, name in ((source, "source"), (target, "target")):
-        if not isinstance(network, nn.Module):
-            raise WiringError(f"The {name} of re-basin is a network, found a {type(network).__name__}; give a module.")

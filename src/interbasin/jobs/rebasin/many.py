@@ -1,80 +1,37 @@
 r"""Many networks in common coordinates.
 
-To one *reference*, each network is aligned by itself. To a shared *universe*, each is aligned to the mean of the others
-as they stand, in turn, until nothing changes: generalised Procrustes for orthogonal maps, and what Git Re-Basin calls
-merging many models for permutations [ainsworth:23, section 5.2]. Every network then has one map, to the universe; the
-way from one to another is there and back, so that any cycle of them is the identity by construction.
+To one *reference*, each network is aligned by itself. To a shared *universe*, each network in turn is aligned to the
+mean of the others as they stand, until nothing changes: generalised Procrustes for orthogonal maps, and what Git
+Re-Basin calls merging many models for permutations [ainsworth:23, section 5.2]. Every network then has one map, to the
+universe. The way from one network to another is there and back, so that any cycle of them is the identity by
+construction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from interbasin.errors import DataError, UnknownNameError, WiringError
-from interbasin.jobs.rebasin.comparing import common_wiring, require_same_tensors
-from interbasin.jobs.rebasin.descent import start, sweep_until_still
-from interbasin.jobs.rebasin.numbers import require_counts, require_sizes
-from interbasin.jobs.rebasin.problem import Unknown
-from interbasin.jobs.rebasin.reach import kept_exact, nothing_moves, unknowns
+from interbasin.checks import require_choice, require_finite, require_whole
+from interbasin.errors import DataError
+from interbasin.jobs.rebasin.job import free_spaces, notes_on_reach
+from interbasin.jobs.rebasin.result import JointRebasin
 from interbasin.jobs.rebasin.task import Options, Task
+from interbasin.jobs.rebasin.weights import pose, start, sweep_until_converged
+from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
 from interbasin.text import plural
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
+from interbasin.wiring.compatibility import common_wiring, require_same_tensors
 from interbasin.wiring.trace.copying import copied
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Together", "rebasin_many"]
-
-METHODS = ("permutation-weights", "procrustes-weights")
-
-
-@dataclass(frozen=True)
-class Together:
-    """Many networks in common coordinates.
-
-    Attributes:
-        models: The networks, each carried.
-        alignments: Their maps to the common coordinates.
-        spread: Squared distance of the models to their mean, after each round; the first before anything moved.
-        converged: Whether it came to rest.
-        reference: Which network's coordinates they are; None for the universe.
-        notes: What a user should know.
-    """
-
-    models: tuple[nn.Module, ...]
-    alignments: tuple[Alignment, ...]
-    spread: tuple[float, ...]
-    converged: bool
-    reference: int | None
-    notes: tuple[str, ...] = ()
-
-    def between(self, source: int, target: int) -> Alignment:
-        """The maps from one network to another, through the common coordinates."""
-        return self.alignments[target].inverse() @ self.alignments[source]
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """``spread_before``, ``spread_after``, ``exact`` (whether all compute what they did), ``converged``."""
-        return {
-            "spread_before": self.spread[0],
-            "spread_after": self.spread[-1],
-            "exact": float(all(one.is_exact for one in self.alignments)),
-            "converged": float(self.converged),
-        }
-
-    def __repr__(self) -> str:
-        kind = "exact" if self.metrics["exact"] else "approximate"
-        where = "their universe" if self.reference is None else f"the coordinates of network {self.reference}"
-        figures = f"spread_before={self.spread[0]:.4g}, spread_after={self.spread[-1]:.4g}"
-        notes = f", {plural(len(self.notes), 'note')}" if self.notes else ""
-        network = type(self.models[0]).__name__
-        return f"Together({len(self.models)} x {network} in {where}, {kind}, {figures}{notes})"
+__all__ = ["rebasin_many"]
 
 
 def rebasin_many(
@@ -89,24 +46,24 @@ def rebasin_many(
     sweeps: int = 100,
     tolerance: float = 1e-6,
     progress: Callable[[str], object] | None = None,
-) -> Together:
+) -> JointRebasin:
     """Put two or more networks into common coordinates.
 
     Args:
         networks: Of one architecture. They stay as they are.
         inputs: One batch to trace with.
         method: ``"permutation-weights"`` (exact maps) or ``"procrustes-weights"`` (orthogonal ones).
-        reference: Align each to this one; by default all to a shared universe.
+        reference: Align each network to this one; by default all to a shared universe.
         seed: Of all that is drawn at random.
         reach: As in `rebasin`.
-        rounds: Rounds over all networks at most.
-        sweeps: Sweeps over all spaces at most, for each network in each round.
+        rounds: The limit of rounds over all networks.
+        sweeps: The limit of sweeps over all spaces, per network and round.
         tolerance: A round that gains less than this share of the spread is the last.
         progress: Called with a line of text as the work goes on.
 
     Raises:
         WiringError, ShapeError: if they are not of one architecture.
-        DataError: if there are fewer than two, no such reference, or a number is none that can be used.
+        DataError: if there are fewer than two networks, no such reference, or a number is out of range.
         UnknownNameError: for a method that does not exist.
 
     Example:
@@ -117,102 +74,115 @@ def rebasin_many(
         >>> rebasin_many([net, *others], batch).metrics["spread_after"]
         0.0
     """
-    if method not in METHODS:
-        raise UnknownNameError.of("method for many networks", method, METHODS)
-    require_counts(rounds=rounds, sweeps=sweeps)
-    require_sizes(tolerance=tolerance)
-    wiring = _common(networks, inputs)
-    known = isinstance(reference, int) and not isinstance(reference, bool) and 0 <= reference < len(networks)
-    if reference is not None and not known:
-        raise DataError(f"The reference is one of {len(networks)} networks, counted from 0, found {reference!r}.")
-    if method == "permutation-weights" and reach == "auto":
-        reach = "exact"
-    sought = unknowns(wiring, reach)
-    options = Options(reach=reach, sweeps=sweeps, tolerance=tolerance)
+    method = require_choice("method for many networks", method, ("permutation-weights", "procrustes-weights"))
+    turns = method == "procrustes-weights"
+    for name, limit in (("rounds", rounds), ("sweeps", sweeps)):
+        require_whole(name, limit, least=1)
+    require_finite("tolerance", tolerance, least=0)
+    generator_of(seed)  # which refuses a bad seed before long work
+    watch = Stopwatch()
+    with watch("wire"):
+        wiring = _common_wiring(networks, inputs)
+    if reference is not None:
+        require_whole("reference (counted from 0)", reference, 0, len(networks) - 1)
+    free = free_spaces(wiring, reach, turns=turns)
+    options = Options(sweeps=sweeps, tolerance=tolerance)
     anchor = 0 if reference is None else reference
-    alignments = [Alignment(wiring, {}) for _ in networks]
-    models = [carry(network, one) for network, one in zip(networks, alignments, strict=True)]
-    spread = [_spread(models)]
-    for place in range(len(networks)):
-        if place != anchor:
-            _align(place, models[anchor], True, networks, models, alignments, sought, options, seed)
-    spread.append(_spread(models))
-    converged = reference is not None
-    for turn in range(0 if reference is not None else rounds):
-        order = torch.randperm(len(networks), generator=generator_of(seed + turn)).tolist()
-        for place in order:
-            others = [model for other, model in enumerate(models) if other != place]
-            _align(place, _mean(others), False, networks, models, alignments, sought, options, seed + turn)
-        spread.append(_spread(models))
-        if progress is not None:
-            progress(f"round {turn + 1}: spread {spread[-1]:.4g}")
-        if spread[-2] - spread[-1] <= tolerance * spread[-2]:
-            converged = True
-            break
-    notes = [*(kept_exact(wiring, reach) if method == "procrustes-weights" else ()), *nothing_moves(wiring)]
-    if not all(one.is_exact for one in alignments):
+    aligned = _Networks(networks, Task(networks[0], networks[anchor], wiring, free, seed=seed, options=options))
+    spread = [aligned.spread()]
+    with watch("match"):
+        for number in range(len(networks)):
+            if number != anchor:
+                aligned.align(number, aligned.models[anchor], seed, fresh=True)
+        spread.append(aligned.spread())
+        converged = reference is not None
+        for turn in range(0 if reference is not None else rounds):
+            for number in torch.randperm(len(networks), generator=generator_of(seed + turn)).tolist():
+                aligned.align(number, aligned.mean_without(number), seed + turn, fresh=False)
+            spread.append(aligned.spread())
+            if progress is not None:
+                progress(f"round {turn + 1}: spread {spread[-1]:.4g}")
+            if spread[-2] - spread[-1] <= tolerance * spread[-2]:
+                converged = True
+                break
+    exact = all(alignment.is_exact for alignment in aligned.alignments)
+    notes = notes_on_reach(wiring, reach, turns=turns)
+    if not exact:
         notes.append("The maps are approximate: the aligned networks are not the same functions as those given.")
     if not converged:
         notes.append(f"The spread was still falling after {plural(rounds, 'round')}; more (rounds=) may bring closer.")
-    return Together(tuple(models), tuple(alignments), tuple(spread), converged, reference, tuple(notes))
+    return JointRebasin(
+        models=tuple(aligned.models),
+        alignments=tuple(aligned.alignments),
+        spread=tuple(spread),
+        reference=reference,
+        metrics={
+            "spread_before": spread[0],
+            "spread_after": spread[-1],
+            "exact": float(exact),
+            "converged": float(converged),
+        },
+        notes=tuple(notes),
+        timings=watch.timings,
+        request={
+            "method": method,
+            "reference": reference,
+            "reach": reach,
+            "rounds": rounds,
+            "sweeps": sweeps,
+            "tolerance": tolerance,
+            "seed": seed,
+        },
+    )
 
 
-def _align(
-    place: int,
-    goal: nn.Module,
-    fresh: bool,
-    networks: Sequence[nn.Module],
-    models: list[nn.Module],
-    alignments: list[Alignment],
-    sought: list[Unknown],
-    options: Options,
-    seed: int,
-) -> None:
-    """Bring one network nearer to ``goal``, from where it stands; keep that only if it did."""
-    wiring = alignments[place].wiring
-    problem = Task(models[place], goal, wiring, options=options).problem(sought)
-    before = problem.objective()
-    if fresh:
-        start(problem)
-    sweep_until_still(problem, generator=generator_of(seed), tolerance=options.tolerance, most=options.sweeps)
-    if problem.objective() < before:
-        alignments[place] = Alignment(wiring, problem.maps()) @ alignments[place]
-        models[place] = carry(networks[place], alignments[place])
+class _Networks:
+    """Networks on their way to common coordinates: where each stands, and the maps that brought it there."""
+
+    def __init__(self, networks: Sequence[nn.Module], task: Task) -> None:
+        self.networks, self.task = networks, task
+        self.alignments = [Alignment(task.wiring, {}) for _ in networks]
+        self.models = [carry(*pair) for pair in zip(networks, self.alignments, strict=True)]
+
+    def align(self, number: int, goal: nn.Module, seed: int, *, fresh: bool) -> None:
+        """Bring one network nearer to ``goal``, from where it stands or from a start; keep that only if it did."""
+        problem = pose(replace(self.task, source=self.models[number], target=goal))
+        options = self.task.options
+        before = problem.distance()
+        if fresh:
+            start(problem)
+        sweep_until_converged(problem, generator=generator_of(seed), tolerance=options.tolerance, limit=options.sweeps)
+        if problem.distance() < before:
+            self.alignments[number] = Alignment(self.task.wiring, problem.maps()) @ self.alignments[number]
+            self.models[number] = carry(self.networks[number], self.alignments[number])
+
+    def mean_without(self, number: int) -> nn.Module:
+        """A network whose parameters are the mean of all the others'."""
+        others = [model for other, model in enumerate(self.models) if other != number]
+        mean = copied(others[0])
+        with torch.no_grad():
+            for name, parameter in mean.named_parameters():
+                parameter.copy_(_stack(others, name).sum(0) / len(others))
+        return mean
+
+    def spread(self) -> float:
+        """Squared distance of all parameters to their mean."""
+        stacks = (_stack(self.models, name) for name, _ in self.models[0].named_parameters())
+        return sum(float((stack - stack.mean(0)).square().sum()) for stack in stacks)
 
 
-def _common(networks: Sequence[nn.Module], inputs: Any) -> Wiring:
+def _stack(networks: Sequence[nn.Module], name: str) -> Tensor:
+    return torch.stack([network.get_parameter(name).detach().double() for network in networks])
+
+
+def _common_wiring(networks: Sequence[nn.Module], inputs: Any) -> Wiring:
     if not isinstance(networks, Sequence | nn.ModuleList):
         raise DataError(f"Common coordinates are for a list of networks, found a {type(networks).__name__}.")
     if len(networks) < 2:
         raise DataError(f"Common coordinates are for two networks or more, found {len(networks)}.")
-    for network in networks:
-        if not isinstance(network, nn.Module):
-            raise WiringError(f"Re-basin takes networks, found a {type(network).__name__}; give modules.")
     wiring = None
     for other in networks[1:]:
         require_same_tensors(networks[0], other)
         wiring = common_wiring(networks[0], other, inputs, wiring)
     assert wiring is not None
     return wiring
-
-
-def _mean(networks: Sequence[nn.Module]) -> nn.Module:
-    made = copied(networks[0])
-    with torch.no_grad():
-        for name, parameter in made.named_parameters():
-            stacked = [_parameter(network, name).double() for network in networks]
-            parameter.copy_(sum(stacked[1:], stacked[0]) / len(stacked))
-    return made
-
-
-def _parameter(network: nn.Module, name: str) -> Tensor:
-    return network.get_parameter(name).detach()
-
-
-def _spread(networks: Sequence[nn.Module]) -> float:
-    """Squared distance of all parameters to their mean."""
-    total = 0.0
-    for name, _ in networks[0].named_parameters():
-        stacked = torch.stack([_parameter(network, name).double() for network in networks])
-        total += float((stacked - stacked.mean(0)).square().sum())
-    return total

@@ -6,35 +6,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from interbasin.jobs.rebasin.pieces import Piece, cut
-from interbasin.jobs.rebasin.problem import Problem, Unknown
+from interbasin.fit.matching import FreeSpace
 from interbasin.maps import Map
-from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Matched", "Options", "Task"]
-
-Report = Callable[[str], object]
+__all__ = ["Match", "Options", "Task"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How thorough a method is. Each reads the ones that concern it.
+    """How thorough a method is. Each method reads the ones that concern it.
 
     Attributes:
-        reach: Which maps are sought; see `interbasin.jobs.rebasin.reach`.
-        restarts: Runs in all, from different starts; the best is kept.
-        sweeps: Sweeps over all spaces at most, and steps of a descent in tens.
+        restarts: How many runs, from different starts; the best is kept.
+        sweeps: The limit of sweeps over all spaces; for a descent, the limit of steps in tens.
         tolerance: A sweep that gains less than this share of the objective is the last.
         centered: Whether activations are taken about their means.
         epochs: Passes over the data of the straight-through method.
-        rate: Its learning rate.
+        rate: Learning rate of the straight-through method.
     """
 
-    reach: str = "auto"
     restarts: int = 1
     sweeps: int = 100
     tolerance: float = 1e-6
@@ -45,46 +38,40 @@ class Options:
 
 @dataclass(frozen=True)
 class Task:
-    """Two networks of one wiring, and what else a method may look at."""
+    """Two networks of one wiring, and what else a method may look at.
+
+    Attributes:
+        source: The network to move.
+        target: The network to come close to.
+        wiring: Of both.
+        free: The spaces whose maps are sought, each with the group to seek in.
+        data: Batches, for methods that need them.
+        loss: Of outputs and labels; None for cross-entropy.
+        seed: Of all that is drawn at random.
+        options: How thorough to be.
+        report: Called with a line of text as the work goes on.
+    """
 
     source: nn.Module
     target: nn.Module
     wiring: Wiring
+    free: tuple[FreeSpace, ...]
     data: Any = None
-    labelled: bool = False
     loss: Callable[[Any, Any], Tensor] | None = None
     seed: int = 0
     options: Options = field(default_factory=Options)
-    report: Report | None = None
-
-    def problem(self, unknowns: list[Unknown]) -> Problem:
-        """The match of the networks' parameters as pieces."""
-        source, target = (dict(network.named_parameters()) for network in (self.source, self.target))
-        names = [name for name in self.wiring.tensors if name in source]
-        movable = {unknown.name for unknown in unknowns}
-        # Entries that only change places lose nothing in single precision.
-        moves = all(unknown.kind in (Group.PERMUTATION, Group.SIGNED) for unknown in unknowns)
-        dtype = torch.float32 if moves else torch.float64
-        return self.posed(cut(self.wiring, source, target, names, movable, dtype), unknowns)
-
-    def posed(self, pieces: list[Piece], unknowns: list[Unknown]) -> Problem:
-        sizes = {name: space.size for name, space in self.wiring.spaces.items()}
-        return Problem(pieces, unknowns, sizes)
-
-    def tell(self, text: str) -> None:
-        if self.report is not None:
-            self.report(text)
+    report: Callable[[str], object] = field(default=lambda text: None)
 
 
 @dataclass(frozen=True)
-class Matched:
+class Match:
     """The maps that a method found.
 
     Attributes:
         maps: By space.
-        objective: What was made small, at the end.
-        path: The same on the way there.
-        converged: Whether it came to rest.
+        objective: What the method minimises, at the end.
+        path: The objective on the way, the first before anything moved.
+        converged: Whether the method stopped by itself, before its limit.
         runs: The objective of every run, where there were several.
         notes: What a user should know: spaces that were not seen, limits that were met.
     """

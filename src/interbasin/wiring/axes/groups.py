@@ -15,30 +15,18 @@ Ordered from the largest to the smallest::
 from __future__ import annotations
 
 import math
-from enum import StrEnum
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from interbasin.maps import Blocks, Identity, Linear, Map, Orthogonal, Permutation, SignedPermutation
+from interbasin.maps.groups import Group
 
 __all__ = ["Group", "belongs", "contains", "is_blockwise", "is_plane", "meet", "sample"]
 
 # Random invertible maps have this condition at most: enough to tell a map from its dual, and few digits are lost.
 CONDITION = 10.0
-
-
-class Group(StrEnum):
-    """The largest exact group of a space, by the name that people read."""
-
-    INVERTIBLE = "invertible"
-    ORTHOGONAL = "orthogonal"
-    SIGNED = "signed permutation"
-    PERMUTATION = "permutation"
-    SIMILARITY = "rotation and scale"
-    ROTATION = "rotation"
-    FIXED = "fixed"
 
 
 _CHAIN = (Group.INVERTIBLE, Group.ORTHOGONAL, Group.SIGNED, Group.PERMUTATION, Group.FIXED)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
-from interbasin.wiring.axes.groups import Group
+from interbasin.maps.base import Role
+from interbasin.maps.groups import Group
 
 __all__ = [
     "BOUNDARY",
@@ -26,20 +26,6 @@ __all__ = [
     "parts_of",
     "spaces_in",
 ]
-
-
-class Role(StrEnum):
-    """How a tensor's axis follows the map of its space."""
-
-    WRITE = "write"  # by the map
-    READ = "read"  # by its dual
-    SCALE = "scale"  # by its size: the map without signs, for gains and variances
-
-    def of(self, inner: Role) -> Role:
-        """This role of what already has the role ``inner``."""
-        if Role.SCALE in (self, inner):
-            return Role.SCALE
-        return Role.WRITE if self is inner else Role.READ
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Whether two networks are made the same way, and if not, where they part."""
+"""Whether two networks have one architecture, and so one wiring; if not, which tensor or space differs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ _TRANSPORT = "carrying updates between unequal networks is the job of transport,
 
 
 def common_wiring(source: nn.Module, target: nn.Module, inputs: Inputs, known: Wiring | None = None) -> Wiring:
-    """The one wiring of two networks; the second is only traced where it could have another.
+    """The wiring of both networks. The target is traced only where its wiring could differ.
 
     Args:
         source, target: The networks.
         inputs: One batch.
-        known: The wiring of the source, where it was found already.
+        known: The wiring of the source, if the caller has it.
+
+    Raises:
+        WiringError, ShapeError: if the networks have different wirings, or none.
     """
     wiring = wire(source, inputs) if known is None else known
     if not made_alike(source, target):
@@ -35,7 +38,7 @@ def common_wiring(source: nn.Module, target: nn.Module, inputs: Inputs, known: W
 
 
 def is_folded(network: nn.Module) -> bool:
-    """Whether the norms of a network are folded into what reads them."""
+    """Whether the norms of a network are folded into the layers that read them."""
     try:
         folding_of(network)
     except WiringError:
@@ -44,23 +47,24 @@ def is_folded(network: nn.Module) -> bool:
 
 
 def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
-    """Refuse networks that do not hold the same tensors, or hold some that are not numbers.
+    """Refuse networks that do not hold the same tensors, or hold values that are not finite.
 
     Raises:
-        WiringError: if a tensor is missing in one of them, or holds NaN; if one ties what the other does not.
+        WiringError: if one of them is no network, lacks a tensor, holds NaN, or ties what the other does not.
     """
-    for network in (source, target):
+    for network, side in ((source, "source"), (target, "target")):
+        if not isinstance(network, nn.Module):
+            raise WiringError(f"The {side} of re-basin is a network, found a {type(network).__name__}; give a module.")
         refuse_numbers_that_are_none(network)
     ours, theirs = source.state_dict(), target.state_dict()
-    unlike = sorted(ours.keys() ^ theirs.keys())
-    adapted = next((name for name in unlike if is_adapter_name(name)), None)
-    if adapted is not None:
+    adapter = next((name for name in sorted(ours.keys() ^ theirs.keys()) if is_adapter_name(name)), None)
+    if adapter is not None:
         raise WiringError(
-            f"Only one of the two networks carries an adapter ({adapted}), which stands beside the weights that "
+            f"Only one of the two networks carries an adapter ({adapter}), which stands beside the weights that "
             "re-basin moves; merge it into its base first (PEFT: model.merge_and_unload(), then save_pretrained)."
         )
-    for one, other, side in ((ours, theirs, "target"), (theirs, ours, "source")):
-        missing = [name for name in one if name not in other]
+    for tensors, others, side in ((ours, theirs, "target"), (theirs, ours, "source")):
+        missing = [name for name in tensors if name not in others]
         if missing:
             if is_folded(source) is not is_folded(target):
                 which, rest = ("source", "target") if is_folded(source) else ("target", "source")
@@ -74,12 +78,12 @@ def require_same_tensors(source: nn.Module, target: nn.Module) -> None:
                 f"has no {missing[0]!r}{more}; re-basin needs two networks of one architecture and depth "
                 f"({_TRANSPORT})."
             )
-    own, others = ({name for name, _ in network.named_parameters()} for network in (source, target))
-    for name in sorted(own ^ others):
-        tied, free = ("target", "source") if name in own else ("source", "target")
+    own, other = ({name for name, _ in network.named_parameters()} for network in (source, target))
+    for name in sorted(own ^ other):
+        tied, untied = ("target", "source") if name in own else ("source", "target")
         raise WiringError(
-            f"{name} is tied to another tensor in the {tied} and a tensor of its own in the {free}; re-basin needs the "
-            "same ties in both (check the configurations, as tie_word_embeddings of transformers)."
+            f"{name} is tied to another tensor in the {tied} and a tensor of its own in the {untied}; re-basin needs "
+            "the same ties in both (check the configurations, as tie_word_embeddings of transformers)."
         )
 
 
@@ -94,12 +98,13 @@ def require_same_wiring(source: Wiring, target: Wiring) -> None:
         other = target.spaces.get(name)
         if other is None:
             raise WiringError(
-                f"Space {name!r} of the source is none of the target's: the two networks compute differently although "
-                "their tensors have the same names; re-basin needs one architecture (check the configurations)."
+                f"The target has no space {name!r}, which the source has: the two networks compute differently "
+                "although their tensors have the same names; re-basin needs one architecture (check the "
+                "configurations)."
             )
         if (space.size, space.blocks) != (other.size, other.blocks):
             raise ShapeError(
-                f"Space {name!r} is {_width(space)} in the source and {_width(other)} in the target; "
+                f"Space {name!r} is {_describe_width(space)} in the source and {_describe_width(other)} in the target; "
                 f"re-basin needs equal widths ({_TRANSPORT})."
             )
         if space.group is not other.group:
@@ -120,5 +125,5 @@ def require_same_wiring(source: Wiring, target: Wiring) -> None:
             )
 
 
-def _width(space: Space) -> str:
+def _describe_width(space: Space) -> str:
     return f"{space.blocks} blocks of {space.size}" if space.blocks > 1 else f"{space.size} wide"

@@ -1,0 +1,102 @@
+"""One training loop: what it minimises, what it keeps, when it stops, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from interbasin.errors import DataError
+from interbasin.training import train
+
+DATA = [torch.tensor([1.0]), torch.tensor([3.0])]
+
+
+def squares(weight: torch.Tensor):
+    return lambda batch, index: (weight - batch).square().sum()
+
+
+def test_the_loss_falls_and_is_the_mean_over_batches():
+    weight = torch.zeros(1, requires_grad=True)
+    training = train([weight], DATA, squares(weight), epochs=60, rate=0.05)
+    assert training.losses[0] == pytest.approx((1 + 9) / 2, abs=0.2)
+    assert training.losses[-1] < 1.1 and len(training.losses) == 60
+    assert training.scores == () and training.best == 0 and not training.stopped_early
+
+
+def test_the_same_data_give_the_same_weights():
+    ends = []
+    for _ in range(2):
+        weight = torch.zeros(1, requires_grad=True)
+        train([weight], DATA, squares(weight), epochs=5, rate=0.1)
+        ends.append(weight.detach().clone())
+    assert torch.equal(*ends)
+
+
+def test_the_batch_number_counts_from_zero_in_each_epoch():
+    weight, numbers = torch.zeros(1, requires_grad=True), []
+    train([weight], DATA, lambda batch, index: numbers.append(index) or weight.sum(), epochs=2, rate=0.1)
+    assert numbers == [0, 1, 0, 1]
+
+
+def test_a_tensor_is_cut_into_batches():
+    weight, sizes = torch.zeros(1, requires_grad=True), []
+    rows = torch.ones(5, 2)
+    train([weight], rows, lambda batch, _: sizes.append(len(batch)) or weight.sum(), epochs=1, rate=0.1, batch_size=2)
+    assert sizes == [2, 2, 1]
+
+
+def test_every_better_epoch_is_kept_and_the_best_is_named():
+    weight, kept, scores = torch.zeros(1, requires_grad=True), [], iter([5.0, 3.0, 4.0, 2.0])
+    training = train(
+        [weight],
+        DATA,
+        squares(weight),
+        epochs=4,
+        rate=0.1,
+        evaluate=lambda: next(scores),
+        bar=4.5,
+        keep=lambda: kept.append(weight.item()),
+    )
+    assert training.scores == (5.0, 3.0, 4.0, 2.0) and training.best == 4
+    assert len(kept) == 2 and kept[-1] == weight.item()
+
+
+def test_no_epoch_is_best_where_none_is_below_the_bar():
+    weight = torch.zeros(1, requires_grad=True)
+    training = train([weight], DATA, squares(weight), epochs=2, rate=0.1, evaluate=lambda: 1.0, bar=1.0)
+    assert training.best == 0 and training.scores == (1.0, 1.0)
+
+
+def test_patience_ends_a_training_that_no_longer_improves():
+    weight, scores = torch.zeros(1, requires_grad=True), iter([3.0, 2.0, 2.5, 2.5, 1.0])
+    training = train([weight], DATA, squares(weight), epochs=5, rate=0.1, evaluate=lambda: next(scores), patience=2)
+    assert training.stopped_early and training.best == 2 and len(training.losses) == 4
+
+
+def test_patience_that_runs_out_with_the_epochs_is_no_early_stop():
+    weight, scores = torch.zeros(1, requires_grad=True), iter([1.0, 2.0, 2.0])
+    training = train([weight], DATA, squares(weight), epochs=3, rate=0.1, evaluate=lambda: next(scores), patience=2)
+    assert not training.stopped_early and len(training.losses) == 3
+
+
+def test_each_epoch_is_reported_in_a_line():
+    weight, lines = torch.zeros(1, requires_grad=True), []
+    train([weight], DATA, squares(weight), epochs=1, rate=0.0, what="fitting", report=lines.append)
+    train([weight], DATA, squares(weight), epochs=1, rate=0.0, evaluate=lambda: 0.25, report=lines.append)
+    assert lines == ["fitting, epoch 1: loss 5", "training, epoch 1: loss 5, score 0.25"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_before_the_weights_change(bad):
+    weight = torch.zeros(1, requires_grad=True)
+    with pytest.raises(DataError, match=rf"loss of fitting is {bad} in batch 0 of epoch 1; check the data"):
+        train([weight], DATA, lambda batch, _: weight.sum() + bad, epochs=1, rate=0.1, what="fitting")
+    assert weight.item() == 0
+
+
+def test_data_without_batches_are_refused():
+    weight = torch.zeros(1, requires_grad=True)
+    with pytest.raises(DataError, match="hold no batch at all"):
+        train([weight], [], squares(weight), epochs=1, rate=0.1)
