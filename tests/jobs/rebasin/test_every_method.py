@@ -92,6 +92,15 @@ def test_every_variant_gives_a_network_and_true_figures(method, variant):
     assert set(found.curves) == {"none", method, f"{method}, fine-tuned"}
 
 
+def test_straight_through_turns_spaces_where_that_is_asked():
+    source, target = generic(mlp(10, 16, 5), 0), generic(mlp(10, 16, 5), 1)
+    drawn = torch.Generator().manual_seed(0)
+    data = [(torch.randn(32, 10, generator=drawn), torch.randint(0, 5, (32,), generator=drawn)) for _ in range(2)]
+    found = ib.rebasin(source, target, method="straight-through", data=data, epochs=2, reach="orthogonal", sweeps=5)
+    assert not found.alignment.is_exact and found.metrics["objective"] == min(found.path)
+    assert all(isinstance(one, ib.maps.Orthogonal) for one in found.alignment.maps.values())
+
+
 def test_folded_networks_are_saved_and_built_again(tmp_path, monkeypatch):
     (tmp_path / "folded_nets.py").write_text(
         "import torch\nfrom tests.jobs.rebasin.networks_to_match import Attention\n\n"
