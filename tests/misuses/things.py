@@ -15,6 +15,7 @@ from tests.misuses.table import public, the, write_file
 from torch import Tensor, nn
 
 import interbasin as ib
+from interbasin.extras import import_extra
 
 
 @the.keeps
@@ -383,9 +384,9 @@ def recording_state() -> Path:
 
 
 def make_gpt2(folder: Path) -> Path:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=16)).save_pretrained(folder)
+    transformers = import_extra("transformers", "This table", "hf")
+    config = transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=16)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     return folder
 
 
