@@ -86,7 +86,7 @@ def reset_batch_norm(
         model: The network.
         data: Batches to iterate over, labels and all if they have some, or a tensor to be cut into batches.
         batch_size: For data that are one tensor.
-        progress: True for a bar on stderr, or a function that is told how many batches are done.
+        progress: True for a bar on stderr, or a function of how many batches are done.
         finite: Refuse statistics that are NaN or infinite, instead of writing them.
 
     Raises:
@@ -176,7 +176,7 @@ def repair(
         t: Where between them.
         data: Batches to iterate over, labels and all if they have some, or a tensor to be cut into batches.
         batch_size: For data that are one tensor.
-        progress: True for a bar on stderr, or a function that is told how many batches of a pass are done.
+        progress: True for a bar on stderr, or a function of how many batches of a pass are done.
 
     Raises:
         DataError: if there are no data, they can be read only once, or ``t`` is no number.

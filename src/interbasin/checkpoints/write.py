@@ -131,7 +131,7 @@ def write_into(
     Args:
         folder: Where to; see `write_checkpoint` for the others.
         destination: What messages call the folder.
-        listener: Told from time to time, and at the end, which file holds how many bytes by now; it may read them.
+        listener: Called now and then, and at the end, with a file and how many bytes it holds; it may read them.
     """
     folder = as_path(folder)
     if not folder.is_dir():

@@ -69,7 +69,7 @@ def arrays_of(name: str, x: NDArray[Any], y: NDArray[Any] | None, classes: tuple
         labels = torch.from_numpy(np.array(_label_numbers(y.ravel(), name)))
     if len(labels) != len(x):
         raise ShapeError(
-            f"{name} has {plural(len(x), 'sample')} and {plural(len(labels), 'label')}; give one label a sample."
+            f"{name} has {plural(len(x), 'sample')} and {plural(len(labels), 'label')}; give one label per sample."
         )
     return ArraySamples(name, x, labels, classes or named)
 

@@ -53,7 +53,7 @@ def open_data(
     - A folder of images, whose subfolders are classes; below ``train`` and ``test``, if it has those.
     - A folder of idx files, as MNIST comes; splits train and test.
     - ``.npz`` with ``x`` and, for labels, ``y``; ``.npy``: the first axis counts the samples, which may have any shape.
-    - ``.txt``, a text a line, and ``.jsonl`` with ``text`` and, for labels, ``label``.
+    - ``.txt``, one text per line, and ``.jsonl`` with ``text`` and, for labels, ``label``.
     - ``.parquet``: a column of lists, or of text; labels from ``label``.
 
     A name that is not here is looked for in the folder that the environment variable ``INTERBASIN_DATA`` names. Nothing

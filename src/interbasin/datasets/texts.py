@@ -82,7 +82,7 @@ def read_jsonl(path: Path, column: str | None = None) -> tuple[list[str], Tensor
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise FileError(f"Line {number} of {path} is no JSON ({error}); give one object a line.") from error
+            raise FileError(f"Line {number} of {path} is no JSON ({error}); give one object per line.") from error
         if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
             found = ", ".join(map(repr, entry)) if isinstance(entry, dict) else f"a {type(entry).__name__}"
             raise DataError(

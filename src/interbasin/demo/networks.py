@@ -33,7 +33,7 @@ class Pair:
 
 
 def trained_pair(seed: int, report: Callable[[int], object]) -> Pair:
-    """Networks of the seed and of the next one; ``report`` is told how many epochs are done, of ``2 * EPOCHS``."""
+    """Networks of the seed and of the next one; ``report`` gets the number of epochs done, of ``2 * EPOCHS``."""
     digits = load_digits()
     # About the mean image: with all inputs positive many hidden units die, and dead units cannot be matched.
     mean = digits.train_images.flatten(1).mean(dim=0)

@@ -76,7 +76,7 @@ def alignment_error(
         at: ``"post"``: where a space is read, non-linearities and all; ``"pre"``: where it is written.
         pool: One row an input instead of one a token.
         batch_size: For data that are one tensor.
-        progress: True for a bar on stderr, or a function that is told how many batches are done.
+        progress: True for a bar on stderr, or a function of how many batches are done.
 
     Returns:
         ``alignment_error.<space>``, ``alignment_error_relative.<space>`` (divided by the energy of the target's rows),

@@ -92,7 +92,7 @@ def barrier(
             anew at every point between the ends; networks between others are worthless without. The ends themselves
             stay as they were given. By default statistics are interpolated like weights.
         batch_size: For data that are one tensor.
-        progress: True for a bar on stderr, or a function that is told how many points are done.
+        progress: True for a bar on stderr, or a function of how many points are done.
 
     Raises:
         DataError: if there are fewer than two points, no data or no labels, or data that can be read only once.

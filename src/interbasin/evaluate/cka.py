@@ -52,7 +52,7 @@ def cka(
         pool: One row an input; needed where layers have different numbers of positions, as in CNNs.
         tokens: What to do where the networks have different numbers of tokens, as `interbasin.record` takes it.
         batch_size: For data that are one tensor.
-        progress: True for a bar on stderr, or a function that is told how many batches are done.
+        progress: True for a bar on stderr, or a function of how many batches are done.
     """
     if wirings is None:
         require_reiterable(data, "CKA without wirings=")

@@ -41,7 +41,7 @@ class Coordinates:
     """One space of several networks in two dimensions.
 
     Attributes:
-        coordinates: Of each network, a row a sample: ``(samples, 2)``. Row ``i`` belongs to the same input in all.
+        coordinates: Of each network, one row per sample: ``(samples, 2)``. Row ``i`` belongs to the same input in all.
         center: What was subtracted: the mean over all rows of all networks.
         axes: The two directions of largest variance, ``(2, width)``, with their largest entry positive.
         explained: The share of the variance of all rows that lies along each.
@@ -80,7 +80,7 @@ def pca(
         pool: One row an input instead of one a token or position.
         samples: At most so many rows of each network, from the first batches, evenly over each batch.
         batch_size: For data that are one tensor.
-        progress: True for a bar on stderr, or a function that is told how many batches of a network are done.
+        progress: True for a bar on stderr, or a function of how many batches of a network are done.
 
     Returns:
         Space -> `Coordinates`.

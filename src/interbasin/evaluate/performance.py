@@ -49,11 +49,11 @@ def performance(
         model: The network.
         data: Batches to iterate over; those with labels are pairs (inputs, labels). Inputs are a tensor, a tuple of
             positional arguments or a mapping of keyword arguments.
-        loss: Takes what the network gives and the labels, and returns the mean over the batch, or one value a sample;
+        loss: Takes what the network gives and the labels, and returns the mean over the batch, or one value per sample;
             for batches without labels, it takes what the network gives alone. By default cross-entropy, also of tokens
             (`interbasin.evaluate.scores` says how labels are held against them).
         batch_size: For data that are one tensor.
-        progress: True for a bar on stderr, or a function that is told how many batches are done.
+        progress: True for a bar on stderr, or a function of how many batches are done.
 
     Raises:
         DataError, ShapeError: if there are no data, or no labels where the loss needs them; says in which batch.

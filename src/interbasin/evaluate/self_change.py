@@ -37,7 +37,7 @@ def self_change(
         loss: As `performance` takes it; by default cross-entropy.
         alignment: What it was carried through. If its maps are exact, the loss has to be the same to round-off.
         batch_size: For data that are one tensor.
-        progress: True for a bar on stderr, or a function that is told how many batches are done.
+        progress: True for a bar on stderr, or a function of how many batches are done.
 
     Raises:
         WiringError: if the alignment is exact and the loss is another all the same.

@@ -1,4 +1,4 @@
-"""Statistics -> map: one solver a file, each a function of `PairedMoments` or of two arrays of paired rows."""
+"""Statistics -> map: one solver per file, each a function of `PairedMoments` or of two arrays of paired rows."""
 
 from interbasin.fit.assignment import assignment
 from interbasin.fit.cca import cca

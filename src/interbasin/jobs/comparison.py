@@ -188,7 +188,7 @@ def compare_networks(
         reset: Batches to estimate the statistics of batch norms on, at every point between the ends, which keep their
             own; ``notes`` say so.
         inputs: One batch to trace with; by default the first of the data.
-        progress: Told what share is done, from 0 to 1.
+        progress: Called with what share is done, from 0 to 1.
 
     Raises:
         WiringError, ShapeError: if the networks are not of one architecture, or the alignment is of another one.

@@ -226,7 +226,9 @@ class Draft:
         lengths = {len(cells) for cells in values.values()}
         if len(lengths) != 1:
             counted = ", ".join(f"{column} has {len(cells)}" for column, cells in values.items()) or "there are none"
-            raise DataError(f"The columns of the table {name!r} are equally long, but {counted}; give a value a row.")
+            raise DataError(
+                f"The columns of the table {name!r} are equally long, but {counted}; give one value per row."
+            )
         kinds = {}
         for column, cells in values.items():
             words = [cell for cell in cells if isinstance(cell, str)]

@@ -1,4 +1,4 @@
-"""Folders that a killed process left half-filled, and how they are told from those that are being filled now.
+"""Folders that a killed process left half-filled, and how they are distinguished from those that are being filled now.
 
 A writer that ends, well or badly, removes its temporary folder. Only SIGKILL, or a machine that stops, leaves one
 behind, under a hidden name beside the destination. Each holds a file that its writer has locked; the system lifts that

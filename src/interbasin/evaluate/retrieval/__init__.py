@@ -1,7 +1,7 @@
 """How well vectors find what they should: exact search, the share of right documents it brings, and how sure that is.
 
 ``search`` finds the nearest documents, ``reranking`` puts them in order by other vectors, ``measures`` compares them
-with labels or with another search, a number a query, ``bootstrap`` says how far such numbers can be trusted.
+with labels or with another search, one number per query, ``bootstrap`` says how far such numbers can be trusted.
 """
 
 from interbasin.evaluate.retrieval.bootstrap import Bootstrap, Interval

@@ -114,6 +114,6 @@ class Task:
             piece = next(iter(open_rows(self.source).pieces(self.size, first)))
             ready, bad = treatment.ready(piece, first)
             return pickle.dumps((treatment.translated(ready, bad, first), treatment.counts, None))
-        # Ours are told as they are; Ray would wrap them in a page of its own.
+        # Our errors are raised as they are; Ray would wrap them in a page of its own.
         except InterbasinError as error:
             return pickle.dumps((None, None, type(error)(*error.args)))

@@ -167,7 +167,7 @@ def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) 
 
 
 class LanceSink:
-    """A Lance table that grows by a version a batch; see `interbasin.vectors.stores.rows.Sink`.
+    """A Lance table that grows by one version per batch; see `interbasin.vectors.stores.rows.Sink`.
 
     Args:
         unfinished: Where it grows.

@@ -1,4 +1,4 @@
-"""The words that wiring is told in: spaces, the roles of axes in them, and the reasons why something does not move."""
+"""The words of a wiring: spaces, the roles of axes in them, and the reasons why something does not move."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def _fitted(methods: Methods, fit: Callable[[Translator], Fitted]) -> tuple[dict
     return found, notes
 
 
-FEWEST, MOST = 20, 1000  # pairs that are held out: of fewer nothing is told, and more tell nothing new
+FEWEST, MOST = 20, 1000  # pairs that are held out: fewer say nothing, and more say nothing new
 DEVIATIONS = 3.0  # of the mean rank of random partners: what pairs have to be better by
 
 
@@ -304,7 +304,7 @@ def check_pair_order(inputs: AuditInputs, method: Translator, fitted: CrossFitte
         translator = (
             fitted.others[0] if fitted.others else clone(method).fit(inputs.old_pairs[~held], inputs.new_pairs[~held])
         )
-    except FitError:  # too few for this method; nothing is told then
+    except FitError:  # too few for this method to say anything
         return None
     found, wanted = (_directions(one) for one in (translator.transform(inputs.old_pairs[rows]), inputs.new_pairs[rows]))
     cosines = found @ wanted.T

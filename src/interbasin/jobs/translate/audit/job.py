@@ -103,7 +103,7 @@ def audit(
         confidence: Of the intervals, which are over queries.
         draws: How often queries are drawn again for them.
         seed: Of all that is drawn.
-        progress: Told what share is done, from 0 to 1.
+        progress: Called with what share is done, from 0 to 1.
 
     Raises:
         ShapeError: if rows or widths do not fit together.

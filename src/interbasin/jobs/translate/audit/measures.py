@@ -185,7 +185,7 @@ def searched(
         inputs: What there is.
         forward: By method, from the old space to the new.
         backward: By method, from the new space to the old.
-        progress: Told what share is done.
+        progress: Called with what share is done.
     """
     depth, metric = inputs.depth, inputs.metric
     keep = Nearest(inputs.old_queries, depth, metric)
@@ -304,10 +304,10 @@ def learning_curve(
         search_metric: What to measure by.
         name, method: The method.
         counts: Numbers of pairs.
-        with_all: What all pairs bring, a number a query.
+        with_all: What all pairs bring, one number per query.
         margin: How much may be lacking.
         seed: Of which pairs are drawn.
-        progress: Told what share is done.
+        progress: Called with what share is done.
     """
     measure, inputs, bootstrap = search_metric.primary, search_metric.inputs, search_metric.bootstrap
     if measure is None or bootstrap is None or not counts:
@@ -379,7 +379,7 @@ def slices(
 
     Args:
         search_metric: What is measured by.
-        values: By way, a number a query; the way ``translate`` among them.
+        values: By way, one number per query; the way ``translate`` among them.
         draws, confidence, seed: Of the intervals.
     """
     reference = "reembed" if "reembed" in values else "keep"

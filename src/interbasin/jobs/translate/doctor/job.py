@@ -102,7 +102,7 @@ def doctor(
             `interbasin.vectors.stores.rows.Rows` has it; or batches of rows to iterate over, once.
         rows_per_batch: Rows in memory at once.
         seed: Of what is sampled.
-        progress: Told how many rows are done.
+        progress: Called with how many rows are done.
 
     Raises:
         ShapeError: if these are no rows.
