@@ -165,7 +165,7 @@ def test_an_alignment_refuses_maps_of_other_spaces_and_widths(wiring: Wiring) ->
 
 @pytest.mark.parametrize("maps", [None, [1], 3])
 def test_an_alignment_needs_a_wiring_and_a_mapping(wiring: Wiring, maps: object) -> None:
-    with pytest.raises(WiringError, match="a mapping of spaces to maps"):
+    with pytest.raises(WiringError, match="maps must be a dict"):
         Alignment(wiring, maps)
     with pytest.raises(WiringError, match="belongs to a wiring"):
         Alignment(maps, {})

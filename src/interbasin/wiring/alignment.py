@@ -48,10 +48,7 @@ class Alignment:
                 "inputs)."
             )
         if not isinstance(self.maps, Mapping):
-            raise WiringError(
-                f"The maps of an alignment are a mapping of spaces to maps, found {type(self.maps).__name__}; give a "
-                "dict {space: Map}."
-            )
+            raise WiringError(f"maps must be a dict {{space: Map}}, got {type(self.maps).__name__}.")
         for name, mapping in self.maps.items():
             if name not in self.wiring.spaces:
                 raise UnknownNameError.of("space", name, self.wiring.spaces)

@@ -153,10 +153,7 @@ def carry_with_account(
 def _as_alignment(alignment: Any, maps: Any) -> Alignment:
     if isinstance(alignment, Wiring):
         if maps is not None and not isinstance(maps, Mapping):
-            raise WiringError(
-                f"The maps beside a wiring are a mapping of spaces to maps, found {type(maps).__name__}; name the "
-                "space of each."
-            )
+            raise WiringError(f"maps must be a dict {{space: Map}}, got {type(maps).__name__}.")
         return Alignment(alignment, dict(maps or {}))
     if not isinstance(alignment, Alignment):
         raise WiringError(

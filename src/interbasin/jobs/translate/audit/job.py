@@ -91,8 +91,8 @@ def audit(
         pool: Numbers of documents, and the new model's vectors of them.
         labels: For every query the numbers of the right documents; or a mapping from numbers of queries to such.
         query_pairs: (old, new): queries to fit the maps of queries on; by default ``pairs`` serve for these too.
-        pair_rows: Which documents the pairs are; by default they are looked for. Such documents are translated by maps
-            that were fitted without them, so that nothing is judged by what it was fitted on.
+        pair_rows: Which documents the pairs are; by default they are looked for. Documents in the pairs are
+            cross-fitted.
         query_texts: The queries themselves, so that short ones are shown apart.
         methods: Names of methods to try, by default all; or a mapping of names to translators.
         metric: How vectors are compared: ``"cosine"``, ``"dot"`` or ``"l2"``.

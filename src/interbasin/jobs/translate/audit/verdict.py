@@ -58,7 +58,7 @@ def judged(
     """The verdict.
 
     Args:
-        choices: By way (keep, translate, adapt, rerank, keep_rerank, reembed), the best method and its number per query.
+        choices: Per way (keep, translate, adapt, rerank, keep_rerank, reembed), best method and number per query.
         bootstrap: Over these queries; None if there is nothing to measure by.
         labelled: Whether the numbers are recall by labels; else they are overlap with what the new model finds.
         bound: Whether re-embedding was measured on a pool: what it finds is then at most so much.
