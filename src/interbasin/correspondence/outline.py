@@ -185,6 +185,7 @@ class Outline:
         calls: dict[str, int] = {}
         for order, where in enumerate(self.wiring.activations):
             calls.setdefault(where.partition(":")[0], order)
+        calls.pop("", None)  # what the network itself puts out says nothing about where its own tensors stand
         slots: dict[tuple[str, int], list[Term]] = {}
         for name, tensor in self.wiring.tensors.items():
             for place, (segment, axes) in enumerate(split(tensor)):

@@ -2,7 +2,6 @@
 
 from interbasin.models.base import LoadedModel
 from interbasin.models.from_transformers import stored_tensors
-from interbasin.models.loading import load_model
-from interbasin.models.names import ModelName, parse_model
+from interbasin.models.loading import ModelName, load_model, parse_model
 
 __all__ = ["LoadedModel", "ModelName", "load_model", "parse_model", "stored_tensors"]

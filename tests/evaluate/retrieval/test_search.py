@@ -10,7 +10,7 @@ from sklearn.neighbors import NearestNeighbors
 from tests.profiles import at_most
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.evaluate.retrieval import METRICS, Nearest, nearest, reranked, reranking, search, similarity
+from interbasin.evaluate.retrieval import METRICS, Nearest, nearest, reranked, search, similarity
 
 
 def drawn(seed: int, queries: int, documents: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -125,7 +125,7 @@ def test_searching_in_two_steps_is_searching_among_what_the_first_brought(metric
         asked.append(rows)
         return documents[rows]
 
-    monkeypatch.setattr(reranking, "AT_ONCE", 12 * 7)
+    monkeypatch.setattr(search, "AT_ONCE", 12 * 7)
     found = reranked(queries, first, vectors, metric, 5)
     for query, among, best in zip(queries, first.rows, found.rows, strict=True):
         among = np.sort(among)

@@ -6,8 +6,7 @@ with labels or with another search, one number per query, ``bootstrap`` says how
 
 from interbasin.evaluate.retrieval.bootstrap import Bootstrap, Interval
 from interbasin.evaluate.retrieval.measures import Labels, ndcg, overlap, recall, reciprocal_rank
-from interbasin.evaluate.retrieval.reranking import reranked
-from interbasin.evaluate.retrieval.search import METRICS, Nearest, Ranking, nearest, similarity
+from interbasin.evaluate.retrieval.search import METRICS, Nearest, Ranking, nearest, reranked, similarity
 
 __all__ = [
     "METRICS",
