@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ __all__ = ["PostgresqlSink"]
 MOST_NUMBERS = 16_000  # of a vector of pgvector
 MOST_INDEXED = {"vector": 2_000, "halfvec": 4_000}  # numbers of a vector that an index of pgvector is built over
 LONGEST_NAME = 63  # bytes that the server keeps of a name
+SECONDS_FOR_A_LOCK = 2.0
 MARK = "interbasin: unfinished "
 
 
@@ -170,8 +172,12 @@ class PostgresqlSink:
     def _take_up(self) -> None:
         """Lock the work, and find what an earlier run left."""
         number = int.from_bytes(hashlib.sha256(self._growing.encode()).digest()[:8], "big", signed=True)
-        if not self._connection.execute("SELECT pg_try_advisory_lock(%s)", [number]).fetchone()[0]:
-            raise StoreError(f"Another process is writing {self.name} at this moment; wait for it.")
+        # A server under load lets go of a lock only some time after the connection that had it was closed.
+        waiting_ends = time.monotonic() + SECONDS_FOR_A_LOCK
+        while not self._connection.execute("SELECT pg_try_advisory_lock(%s)", [number]).fetchone()[0]:
+            if time.monotonic() > waiting_ends:
+                raise StoreError(f"Another process is writing {self.name} at this moment; wait for it.")
+            time.sleep(0.05)
         comment = self._comment()
         if comment is None:
             return
