@@ -178,6 +178,7 @@ class PostgresqlSink:
             if time.monotonic() > waiting_ends:
                 raise StoreError(f"Another process is writing {self.name} at this moment; wait for it.")
             time.sleep(0.05)
+        self._refuse_what_is_in_the_way()  # which the run that had the lock may have put there at its end
         comment = self._comment()
         if comment is None:
             return
