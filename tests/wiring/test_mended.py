@@ -191,3 +191,17 @@ def test_a_quarter_turn_without_frequencies_leaves_one_map_of_the_frequencies_fo
         return self.out(0.5 * hidden + turned)
 
     holds(Written(run, first=nn.Linear(3, 6), out=nn.Linear(6, 2)), rows(3))
+
+
+def test_a_table_of_pairs_laid_out_anew_does_not_give_a_unit_the_block_of_its_partner() -> None:
+    def with_itself(self: Written, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        return self.out((hidden[:, :, None] * hidden[:, None, :]).reshape(-1, 2, 8))
+
+    def with_its_blocks(self: Written, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        blocks = hidden.unflatten(-1, (2, 2)).square().sum(-1)
+        return self.out((hidden[:, :, None] * blocks[:, None, :]).reshape(-1, 2, 4))
+
+    holds(Written(with_itself, first=nn.Linear(3, 4), out=nn.Linear(8, 2)), rows(3))
+    holds(Written(with_its_blocks, first=nn.Linear(3, 4), out=nn.Linear(4, 2)), rows(3))

@@ -347,15 +347,18 @@ class Axes:
         return terms
 
     def _settle_atom(self, atom: Atom, beside: Beside) -> None:
-        """Keep of what an atom may depend on what stands beside it once: on its own axis, or on another if not there.
+        """Keep of what an atom may depend on what stands beside it unmistakably.
 
-        What stands there twice, as in a table of all pairs, does not say which of the two its map goes by.
+        That is what stands beside it once. In a table of all pairs it stands there twice, and does not say which of the
+        two the map goes by, unless each axis has its own: the atom and what it depends on, once each, or neither.
         """
         allowed = self.allowed(atom)
         kept = set()
         for other in allowed:
-            own = count_of(beside.own, other)
-            if own == (1, 1) or (own == (0, 0) and count_of(beside.others, other) == (1, 1)):
+            once = count_of([*beside.own, *beside.others], other) == (1, 1)
+            own = count_of(beside.own, other) == (1, 1) and count_of(beside.own, atom) == (0, 0)
+            each = ((count_of([axis], other), count_of([axis], atom)) for axis in beside.others)
+            if once or (own and all(counts in (((0, 0), (0, 0)), ((1, 1), (1, 1))) for counts in each)):
                 kept.add(other)
         if kept != allowed:
             atom.limits.append(frozenset(kept))
