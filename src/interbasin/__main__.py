@@ -6,8 +6,6 @@ import sys
 import time
 from types import FrameType
 
-__all__ = ["main"]
-
 LONGEST = 10.0  # seconds that an interrupt waits for an import
 _since: float | None = None  # when the interrupt came that waits
 

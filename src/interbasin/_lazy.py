@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["lazy_names", "moved_names"]
-
 
 def lazy_names(
     package: str, folders: Sequence[str], homes: Mapping[str, str], unlisted: Sequence[str] = ()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["PARALLEL", "shares_on_arc"]
-
 # Cosines beyond this count as parallel or opposite: there sin(theta) has lost its digits in half precision.
 PARALLEL = 0.9995
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from interbasin.errors import DataError
 
-__all__ = ["Array", "as_tensor", "copy_row_major", "has_arithmetic", "like_input", "working_dtype"]
-
 Array: TypeAlias = "Tensor | np.ndarray[Any, np.dtype[Any]]"
 
 _HALF = (torch.float16, torch.bfloat16)

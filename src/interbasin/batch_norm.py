@@ -30,8 +30,6 @@ from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels, outputs_of, 
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.wiring.trace.copying import copied, copy_for_evaluation
 
-__all__ = ["has_batch_norm", "repair", "reset_batch_norm"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 

@@ -19,27 +19,6 @@ from torch import Tensor, nn
 from interbasin.errors import DataError, InterbasinError, WiringError
 from interbasin.text import plural
 
-__all__ = [
-    "BATCH_SIZE",
-    "OFFSETS",
-    "Inputs",
-    "Progress",
-    "WithoutLabels",
-    "as_batches",
-    "bound_inputs",
-    "call_arguments",
-    "count_inputs",
-    "describe_arguments",
-    "describe_size",
-    "device_of",
-    "is_read_once",
-    "outputs_of",
-    "progress_bar",
-    "require_reiterable",
-    "split_batch",
-    "whole_number",
-]
-
 # One batch: a tensor, positional arguments, or keyword arguments.
 Inputs: TypeAlias = "Tensor | Sequence[Any] | Mapping[str, Any]"
 # True for a bar on stderr, or a function that is called with the number of batches that are done.

@@ -13,8 +13,6 @@ from typing import Any
 
 from interbasin.errors import DataError, UnknownNameError
 
-__all__ = ["require_choice", "require_finite", "require_flag", "require_fraction", "require_whole"]
-
 
 def require_whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
     """``value`` as an int between the bounds, both included.

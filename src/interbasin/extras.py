@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 from interbasin.errors import MissingExtraError
 
-__all__ = ["declare_torchvision_operators", "import_extra", "is_transformers_model", "retry_with_torchvision"]
-
 T = TypeVar("T")
 
 IMPORT_TORCHVISION = ("peft", "timm", "torchvision", "transformers")

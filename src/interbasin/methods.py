@@ -12,8 +12,6 @@ from typing import Any, Generic, TypeVar
 from interbasin.checks import require_choice
 from interbasin.errors import DataError, InterbasinError
 
-__all__ = ["Method", "MethodTable"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

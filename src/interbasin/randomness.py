@@ -8,8 +8,6 @@ import torch
 
 from interbasin.errors import DataError
 
-__all__ = ["generator_of"]
-
 
 def generator_of(seed: object) -> torch.Generator:
     """A generator that starts at ``seed``, a whole number from 0 to 2**63 - 1.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["list_names", "one_line", "plural", "redact"]
-
 # What begins an address with a user's name and a colon. Paths lose one of two slashes, people all of them.
 _SCHEME = r"(?:\b[a-z][a-z0-9+.-]*:/{1,3}|\bpostgres(?:ql)?:)"
 _PATTERNS = (

@@ -17,8 +17,6 @@ from torch import Tensor
 from interbasin.batches import BATCH_SIZE, as_batches
 from interbasin.errors import DataError
 
-__all__ = ["Training", "train"]
-
 
 @dataclass(frozen=True)
 class Training:

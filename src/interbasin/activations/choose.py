@@ -10,8 +10,6 @@ from interbasin.errors import UnknownNameError, WiringError
 from interbasin.wiring.axes.spaces import In, Space, leaves
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["At", "choose", "readings_of", "require_at", "standing"]
-
 At = Literal["post", "pre"]
 SHOWN = 6
 

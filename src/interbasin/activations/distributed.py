@@ -18,8 +18,6 @@ from interbasin.errors import DataError, InterbasinError, ShapeError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
 from interbasin.statistics.accumulation import Accumulator, Side
 
-__all__ = ["fail_together", "rank", "sum_over_processes", "world_size"]
-
 
 def world_size() -> int:
     """How many processes record together."""

@@ -19,19 +19,6 @@ from interbasin.errors import DataError, InterbasinError, WiringError
 from interbasin.wiring.calls import observe_calls
 from interbasin.wiring.trace.tracing import output_tensors
 
-__all__ = [
-    "Call",
-    "Caller",
-    "Listener",
-    "SteppedForward",
-    "active_autocasts",
-    "listen",
-    "memory_of",
-    "require_determinism",
-    "thread_context",
-    "without_fast_path",
-]
-
 ARGUMENTS = ("query", "key", "value")  # of `torch.nn.MultiheadAttention`
 ROLES = ("source", "target")
 

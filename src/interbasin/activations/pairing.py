@@ -26,8 +26,6 @@ from interbasin.batches import OFFSETS, count_inputs
 from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
 
-__all__ = ["MaskOf", "Masks", "Pairing", "PairingOptions", "masks_of"]
-
 # None: the automatic ones; False: none; a name in mapping batches; or a function of the network's inputs, which answers
 # with a mask, or with a mapping from the path of a module to the mask of all that lies below it.
 MaskOf: TypeAlias = "bool | str | Callable[[Any], Tensor | Mapping[str, Tensor]] | None"

@@ -27,18 +27,6 @@ from torch.nn.modules.conv import _ConvNd
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, leaves
 
-__all__ = [
-    "QKV",
-    "ModuleReading",
-    "Place",
-    "Reading",
-    "SpaceReading",
-    "axis_factors",
-    "module_at",
-    "readings_at",
-    "width_axis",
-]
-
 Side = Literal["input", "output", "q", "k", "v"]
 QKV: tuple[Side, ...] = ("q", "k", "v")
 _PATTERN = re.compile(r"(?P<module>[^:\[\]]*)(:(?P<side>input|output|q|k|v))?(:(?P<call>\d+))?(\[(?P<axis>-?\d+)\])?")

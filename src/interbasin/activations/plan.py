@@ -20,8 +20,6 @@ from interbasin.wiring.trace.preflight import named_tensors
 from interbasin.wiring.wire import wire
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Item", "Key", "Plan", "Spaces", "Wirings", "make_plan", "no_batch_error"]
-
 # Names; pairs of names; names or pairs -> place or pair of places; for all pairs of layers also two lists of names.
 Spaces: TypeAlias = "Sequence[Any] | Mapping[Any, Any]"
 # Of one network or of each; None: to be found; False: names are those of modules.

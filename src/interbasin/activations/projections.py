@@ -19,8 +19,6 @@ from interbasin.errors import ShapeError, WiringError
 from interbasin.wiring.axes.spaces import Axis, In, Role, Row
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Affine", "Projection", "observe_attention", "projected_spaces", "projection_at"]
-
 # Weight and bias of a projection.
 Affine = tuple[Tensor, Tensor | None]
 

@@ -32,8 +32,6 @@ from interbasin.batches import Progress, as_batches, device_of, is_read_once, pr
 from interbasin.errors import DataError, InterbasinError, UnknownNameError, WiringError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
 
-__all__ = ["record"]
-
 STATISTICS = ("moments", "layerwise")
 
 

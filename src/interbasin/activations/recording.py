@@ -29,8 +29,6 @@ from interbasin.storage import as_path, new_folder, read_record, refuse_what_is_
 from interbasin.text import plural
 from interbasin.wiring.trace.preflight import named_tensors
 
-__all__ = ["Recording", "SavedSums", "State", "digest_of"]
-
 FORMAT, VERSION, NAME = "recording", 1, "recording"
 HOLDS = (NAME,)
 SHOWN = 6  # pairs that are named where another was asked for

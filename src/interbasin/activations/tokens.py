@@ -25,8 +25,6 @@ from interbasin.arrays import working_dtype
 from interbasin.batches import OFFSETS, whole_number
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 
-__all__ = ["POOLS", "Tokens", "char_offsets", "match_texts", "match_tokens", "pool_pieces", "pool_tokens"]
-
 Mode = Literal["interpolate2d", "interpolate", "mean", "offsets"]
 MODES = ("interpolate2d", "interpolate", "mean", "offsets")
 POOLS = ("mean", "first", "last")

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
     Read: TypeAlias = Callable[[int, Bytes], Bytes]
 
-__all__ = ["Checkpoint", "Entry", "LazyTensors", "Source", "head_of", "reader_of", "require_same_tensors", "stamp_of"]
-
 
 @dataclass(frozen=True)
 class Entry:

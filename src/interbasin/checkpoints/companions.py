@@ -7,8 +7,6 @@ import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 
-__all__ = ["companions", "copy_companions"]
-
 PATTERNS = (
     "*config*.json",  # config, generation_config, tokenizer_config, preprocessor_config, adapter_config, ...
     "tokenizer.*",

@@ -27,8 +27,6 @@ from interbasin.checkpoints.lora import Adapter, Ranks, factor_of, plain_name, p
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.text import list_names
 
-__all__ = ["Difference", "LoraUpdate", "Sum", "add", "difference"]
-
 
 class Difference(LazyTensors):
     """What `difference` returns: the updates of the tensors, each computed when it is asked for.

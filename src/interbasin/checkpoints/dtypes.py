@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ARITHMETIC", "CODES", "KINDS", "kind_of_dtype", "torch_dtype", "wide_dtype"]
-
 # Code in a safetensors header -> torch's name of the dtype, and bytes per number.
 KINDS: dict[str, tuple[str, int]] = {
     "BOOL": ("bool", 1),

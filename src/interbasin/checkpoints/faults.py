@@ -9,8 +9,6 @@ from typing import Any
 from interbasin.errors import CheckpointError
 from interbasin.text import one_line
 
-__all__ = ["cut_short_error", "damage_error", "kind_of", "read_json"]
-
 # First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
 SIGNATURES = {
     b"version https://git-lfs": "a Git LFS pointer (fetch the real file with git lfs pull)",

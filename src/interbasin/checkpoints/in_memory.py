@@ -18,8 +18,6 @@ from interbasin.errors import DataError, WiringError
 if TYPE_CHECKING:
     from interbasin.checkpoints.checkpoint import Array, Bytes
 
-__all__ = ["HeldTensors", "bytes_in", "collect_shards", "entry_of", "identity", "tensor_from", "tensors_of"]
-
 
 class HeldTensors(LazyTensors):
     """The tensors of a network or a mapping; those that are the same memory are tied.

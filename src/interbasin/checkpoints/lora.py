@@ -29,29 +29,6 @@ from interbasin.storage import write_document
 if TYPE_CHECKING:  # an adapter is recognised without torch, which a merge on disk does without
     from torch import Tensor
 
-__all__ = [
-    "CONFIGURATION",
-    "DEFAULT",
-    "PREFIX",
-    "Adapter",
-    "Factor",
-    "Factors",
-    "Ranks",
-    "factor_of",
-    "factorise",
-    "is_adapter_name",
-    "is_dora_name",
-    "name_in_file",
-    "parse_adapter",
-    "plain_name",
-    "product",
-    "read_adapter",
-    "refuse_another_rank",
-    "refuse_factors",
-    "write_adapter",
-    "write_base",
-]
-
 CONFIGURATION = "adapter_config.json"
 PREFIX = "base_model.model."
 DEFAULT = "default"  # what PEFT calls an adapter when it is the only one

@@ -21,8 +21,6 @@ from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError
 from interbasin.text import list_names, plural
 
-__all__ = ["INDEX", "open_checkpoint", "path_of", "weights_in"]
-
 INDEX = ".index.json"
 # What a folder's weights are called, in the order in which transformers looks for them.
 WEIGHTS = ("model.safetensors", "model.safetensors" + INDEX, "pytorch_model.bin", "pytorch_model.bin" + INDEX)

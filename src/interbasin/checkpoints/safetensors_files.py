@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from interbasin.checkpoints.checkpoint import Bytes, Read
 
-__all__ = ["MARK", "SafetensorsFile", "mark_of", "open_safetensors"]
-
 # The key under which our own files tell, in JSON, what wrote them, which names are tied, and what was copied along.
 MARK = "interbasin"
 LONGEST_HEADER = 100_000_000  # bytes; the library has the same limit

@@ -24,8 +24,6 @@ from interbasin.text import list_names
 if TYPE_CHECKING:
     from interbasin.checkpoints.checkpoint import Bytes, Read
 
-__all__ = ["TorchFile", "load_harmless", "open_torch"]
-
 # Where training programs keep the weights, in the order in which timm looks for them: averaged ones first.
 PARTS = (
     "state_dict_ema",

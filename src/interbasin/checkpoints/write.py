@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 
     from interbasin.checkpoints.checkpoint import Array
 
-__all__ = [
-    "SHARD",
-    "Shard",
-    "Tensors",
-    "is_our_file",
-    "is_our_folder",
-    "require_shard_size",
-    "write_checkpoint",
-    "write_into",
-]
-
 Tensors: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
 Listener: TypeAlias = "Callable[[Path, int], object]"
 

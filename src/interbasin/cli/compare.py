@@ -13,8 +13,6 @@ from interbasin.text import plural
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["compare"]
-
 MEANINGS = {
     "linear_cka": "0 to 1; unchanged by rotations",
     "mean_cosine": "-1 to 1; of paired rows, about their means",

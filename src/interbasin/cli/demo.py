@@ -11,8 +11,6 @@ from interbasin.cli.output import Debug, Json, Output, Quiet, number, print_tabl
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["demo"]
-
 
 def demo(
     ctx: typer.Context,

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from interbasin.outcome import Outcome
     from interbasin.wiring import Alignment
 
-__all__ = ["evaluate"]
-
 MEANINGS = {
     "barrier_original": "rise of the loss above the chord from the original of A to B",
     "barrier": "rise of the loss above the chord from A to B",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from interbasin.fit import Fit
 
-__all__ = ["fit"]
-
 # Spelled out, because asking the registry would import torch before the help is shown; a test compares the two.
 METHODS = ("procrustes", "assignment", "least-squares", "orthogonalised", "cca", "sinkhorn", "stiefel")
 

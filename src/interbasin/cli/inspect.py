@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from interbasin.models import LoadedModel
     from interbasin.wiring import Wiring
 
-__all__ = ["inspect"]
-
 
 def inspect(
     ctx: typer.Context,

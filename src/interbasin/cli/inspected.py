@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from interbasin.models import LoadedModel
     from interbasin.wiring import Wiring
 
-__all__ = ["LARGEST_CHANGE", "Seen", "dtype_name"]
-
 MEANING = "largest relative change of the outputs under random exact maps"
 # Random maps add rounding, and no more: beyond this, in the precision of the check, something else was changed.
 LARGEST_CHANGE = {"float64": 1e-8, "float32": 1e-4}

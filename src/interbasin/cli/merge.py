@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from interbasin.jobs.merge import MergeResult
 
-__all__ = ["merge"]
-
 # Spelled out, because asking the table would import NumPy before the help is shown; a test compares the two.
 METHODS = ("lerp", "slerp", "average", "task-arithmetic", "ties")
 DTYPES = ("float32", "float16", "bfloat16", "float64")

@@ -19,19 +19,6 @@ from interbasin.text import redact
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "Commands",
-    "Debug",
-    "Json",
-    "Output",
-    "Quiet",
-    "foreign_code",
-    "number",
-    "print_table",
-    "shortened",
-    "table",
-]
-
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars and no remarks.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")]

@@ -12,25 +12,6 @@ import typer
 if TYPE_CHECKING:
     from interbasin.datasets import Batches
 
-__all__ = [
-    "DATA",
-    "MODEL",
-    "BatchSize",
-    "Column",
-    "InputShape",
-    "MaxLength",
-    "Mean",
-    "Reading",
-    "Scale",
-    "Std",
-    "Strict",
-    "Tokenizer",
-    "TrustRemoteCode",
-    "model_in",
-    "numbers",
-    "tokenizer_of",
-]
-
 MODEL = "a folder or hub id of transformers, timm:NAME[@weights] or package.module:factory[@weights]"
 DATA = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
 

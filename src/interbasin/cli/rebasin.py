@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from interbasin.outcome import Outcome
 
-__all__ = ["rebasin"]
-
 MEANINGS = {
     "distance_before": "of the weights, before",
     "distance_after": "and after",

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from interbasin.jobs.translate.apply import Applied
 
-__all__ = ["translate"]
-
 VECTORS = "a .npy, .npz or .parquet file, lance://FOLDER/TABLE, faiss://FILE or postgresql://HOST/DATABASE?table=TABLE"
 
 translate = typer.Typer(

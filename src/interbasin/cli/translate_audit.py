@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from interbasin.jobs.translate import Audit
     from interbasin.outcome import Outcome
 
-__all__ = ["audit"]
-
 SHORT = {"keep": "keep", "translate": "translate", "reembed": "re-embed"}
 
 

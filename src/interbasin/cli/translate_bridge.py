@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from interbasin.jobs.translate.bridge import Decisions, MatchedThreshold
     from interbasin.outcome import Outcome
 
-__all__ = ["bridge"]
-
 TRANSLATED = ("queries", "documents")
 
 

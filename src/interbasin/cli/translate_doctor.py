@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from interbasin.jobs.translate import Checkup
 
-__all__ = ["doctor"]
-
 
 def doctor(
     ctx: typer.Context,

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from interbasin.jobs.translate import HeldOut
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     ctx: typer.Context,

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from interbasin.jobs.translate import FittedMaps
 
-__all__ = ["fit"]
-
 
 def fit(
     ctx: typer.Context,

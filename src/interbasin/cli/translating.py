@@ -12,25 +12,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "METHODS",
-    "Chunking",
-    "Column",
-    "Force",
-    "Metric",
-    "Note",
-    "Seed",
-    "SourceModel",
-    "SourcePrefix",
-    "TargetModel",
-    "TargetPrefix",
-    "card_of",
-    "matrix",
-    "request_of",
-    "rows_in",
-    "whole_numbers",
-]
-
 # Spelled out, because asking for them would import torch before the help is shown; a test compares the two.
 METHODS = ("relative-projection", "procrustes", "ridge", "affine", "cca", "relative", "auto")
 

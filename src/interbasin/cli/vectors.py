@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from interbasin.statistics import PairedMoments
     from interbasin.vectors import Vectors
 
-__all__ = ["Column", "Keep", "RowsPerBatch", "SourceVectors", "TargetColumn", "TargetVectors", "collect"]
-
 _FORMATS = ".npy, .npz or .parquet"
 SourceVectors = Annotated[Path, typer.Argument(metavar="SOURCE", help=f"Vectors of the source space: {_FORMATS}.")]
 TargetVectors = Annotated[

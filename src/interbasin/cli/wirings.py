@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from interbasin.wiring import Reason, Space, Wiring
     from interbasin.wiring.axes.spaces import Axis
 
-__all__ = ["Fixed", "Line", "fixed", "fold", "share_moved", "tensors_at"]
-
 
 @dataclass(frozen=True)
 class Line:

@@ -35,8 +35,6 @@ from interbasin.statistics import LayerwiseMoments
 from interbasin.storage import new_folder, read_record, write_record
 from interbasin.wiring import Wiring
 
-__all__ = ["Correspondence"]
-
 VERSION = 1
 # Shares are fractions such as 1/3, and sums of them are rounded.
 ROUNDING = 1e-9

@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike
 from interbasin.errors import DataError, ShapeError
 from interbasin.statistics import LayerwiseMoments
 
-__all__ = ["Similarity", "even_path", "largest_path"]
-
 # Where the similarity of two paths is the same to this many digits, the more even one is taken.
 TIE = 1e-9
 

@@ -14,8 +14,6 @@ from interbasin.errors import UnknownNameError, WiringError
 from interbasin.wiring import Role, Wiring
 from interbasin.wiring.axes.spaces import Axis
 
-__all__ = ["NameMatch", "Names"]
-
 Names = Mapping[str, str | Sequence[str] | None]
 _NUMBER = re.compile(r"\{(\w+)\}")
 

@@ -17,8 +17,6 @@ from interbasin.correspondence.pairs import Part, split
 from interbasin.wiring import Group, Role, Wiring
 from interbasin.wiring.axes.spaces import Axis, Grid, In, Row, leaves
 
-__all__ = ["Block", "Entry", "Outline", "Slot", "SpaceRole", "Stack", "Term", "words_of"]
-
 # Modules are built alike if this share of the names in them is the same.
 ALIKE = 0.5
 # Words that say what a tensor is for: two that differ are no partners.

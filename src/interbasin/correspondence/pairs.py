@@ -14,8 +14,6 @@ from torch import Tensor
 from interbasin.wiring import TensorWiring, Wiring
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Row, leaves
 
-__all__ = ["Order", "Part", "Reasons", "Segment", "SpacePair", "TensorPair", "Unmatched"]
-
 Order = tuple[int | None, ...]
 _TEXT = re.compile(r"(?P<name>.+)\[(?P<axes>(?::, )*)(?:(?P<blocks>\d+) x )?(?P<start>\d+):(?P<stop>\d+)\]")
 

@@ -20,8 +20,6 @@ from interbasin.correspondence.pairs import Order, Part, Reasons
 from interbasin.wiring import Role
 from interbasin.wiring.axes.spaces import Axis, In, leaves
 
-__all__ = ["Match", "pair_factors"]
-
 Item = TypeVar("Item")
 Touched = dict[str, frozenset[int]]  # which of the paired stacks a space is used in
 VERBS = {Role.WRITE: "writes", Role.READ: "reads", Role.SCALE: "scales"}

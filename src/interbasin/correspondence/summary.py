@@ -11,8 +11,6 @@ from interbasin.wiring.axes.notation import braces
 if TYPE_CHECKING:
     from interbasin.correspondence.correspondence import Correspondence
 
-__all__ = ["summarize"]
-
 Blocks = tuple[Collection[str], Collection[str]]  # the names of blocks, of the source and of the target
 
 

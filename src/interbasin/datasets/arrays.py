@@ -27,8 +27,6 @@ from interbasin.vectors.files.integrity import cut_short, damaged
 from interbasin.vectors.files.npy import MappedReader, open_npy
 from interbasin.vectors.files.npz import archive, open_npz
 
-__all__ = ["ArraySamples", "arrays_of", "idx_pairs", "open_npy_samples", "open_npz_samples", "read_idx"]
-
 
 @dataclass(frozen=True, eq=False)
 class ArraySamples:

@@ -12,8 +12,6 @@ from torch import Tensor
 from interbasin.datasets.shaping import Shaping
 from interbasin.errors import DataError
 
-__all__ = ["Batches", "Samples", "class_numbers"]
-
 
 class Samples(Protocol):
     """What a format provides."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Digits", "load_digits"]
-
 TEST_IMAGES = 360  # a fifth of the 1,797 images
 SEED = 0
 BRIGHTEST = 16.0  # scikit-learn counts the inked pixels of 4 x 4 blocks, so its images hold 0 to 16

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError
 
-__all__ = ["ImageSamples", "open_images"]
-
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from interbasin.errors import DataError, FileError
 
-__all__ = ["read_labels", "read_lines"]
-
 NAMES = ("query", "document", "relevance")
 
 

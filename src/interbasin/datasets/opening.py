@@ -23,8 +23,6 @@ from interbasin.vectors.files.integrity import check_begins
 if TYPE_CHECKING:
     from interbasin.models.base import Inputs
 
-__all__ = ["open_data", "splits_of"]
-
 DIGITS, SPLITS = "digits", ("train", "test")
 FORMS = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
 HOME = "INTERBASIN_DATA"

@@ -20,8 +20,6 @@ from interbasin.errors import DataError, ShapeError
 if TYPE_CHECKING:
     from interbasin.models.base import Inputs
 
-__all__ = ["Shaping", "shaping_like"]
-
 WHITE = 255.0  # of eight-bit images
 
 

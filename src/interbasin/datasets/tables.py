@@ -15,8 +15,6 @@ from interbasin.errors import DataError, UnknownNameError
 from interbasin.vectors.files import open_vectors
 from interbasin.vectors.files.parquet import table
 
-__all__ = ["open_parquet_samples"]
-
 LABEL = "label"
 ROWS = 4096  # a piece
 

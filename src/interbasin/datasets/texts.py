@@ -16,8 +16,6 @@ from interbasin.datasets.base import class_numbers
 from interbasin.errors import DataError, FileError
 from interbasin.extras import import_extra
 
-__all__ = ["TextSamples", "read_jsonl", "read_lines", "tokenizer_of"]
-
 LONGEST = 512  # tokens, where neither the caller nor the tokenizer sets a limit
 UNLIMITED = 10**6  # transformers writes a huge number where a tokenizer has no limit
 

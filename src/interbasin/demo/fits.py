@@ -17,8 +17,6 @@ from interbasin.fit.registry import with_offset
 from interbasin.maps import Map
 from interbasin.statistics import PairedMoments, explained_variance, residual_energy, similarities
 
-__all__ = ["Row", "fits"]
-
 # The descent has to be given time to come to rest; six digits of it are more than the table shows.
 OPTIONS: dict[str, dict[str, Any]] = {"stiefel": {"tolerance": 1e-6, "steps": 5000}}
 

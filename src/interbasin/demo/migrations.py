@@ -12,8 +12,6 @@ from interbasin.demo.translations import ANCHORS
 from interbasin.jobs.translate.audit import audit
 from interbasin.randomness import generator_of
 
-__all__ = ["RIGHT", "Migration", "migration"]
-
 RIGHT = 5  # documents that are right for a query: the images nearest to it, which no network has a say in
 METHODS = ("relative-projection", "procrustes", "ridge")
 

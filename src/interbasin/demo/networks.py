@@ -13,8 +13,6 @@ from torch.nn.utils import skip_init
 from interbasin.datasets import load_digits
 from interbasin.randomness import generator_of
 
-__all__ = ["BATCH", "EPOCHS", "WIDTH", "Pair", "share_right", "trained_pair"]
-
 WIDTH = 64
 EPOCHS = 30
 BATCH = 64

@@ -13,8 +13,6 @@ from interbasin.evaluate import barrier
 from interbasin.jobs.merge import merge
 from interbasin.jobs.rebasin import METHODS, rebasin
 
-__all__ = ["Aligned", "alignments", "count"]
-
 POINTS = 11
 
 

@@ -12,8 +12,6 @@ from interbasin.demo.networks import Pair, share_right
 from interbasin.jobs.translate import Translator, stitch
 from interbasin.randomness import generator_of
 
-__all__ = ["ANCHORS", "Stitch", "stitches"]
-
 ANCHORS = 300
 WAYS: dict[str, dict[str, Any]] = {
     "relative-projection": {},

@@ -19,8 +19,6 @@ from interbasin.wiring import Alignment, Wiring
 from interbasin.wiring.alignment import whole_map
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
-__all__ = ["AlignmentError", "SpaceError", "alignment_error"]
-
 
 @dataclass(frozen=True)
 class SpaceError:

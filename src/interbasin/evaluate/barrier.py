@@ -25,8 +25,6 @@ from interbasin.evaluate.scores import Loss
 from interbasin.paths import interpolate
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
-__all__ = ["Barrier", "barrier"]
-
 
 @dataclass(frozen=True)
 class Barrier(Measured):

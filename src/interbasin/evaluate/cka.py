@@ -15,8 +15,6 @@ from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels, require_reit
 from interbasin.wiring import Wiring, wire
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
-__all__ = ["LayerSimilarity", "cka"]
-
 
 @dataclass(frozen=True)
 class LayerSimilarity:

@@ -24,8 +24,6 @@ from interbasin.evaluate.scores import Loss
 from interbasin.wiring import Alignment
 from interbasin.wiring.alignment import whole_map
 
-__all__ = ["Aligned", "cycle", "cycle_errors"]
-
 KINDS = ("return", "compose")
 
 

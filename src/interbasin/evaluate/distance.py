@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.evaluate.measured import Measured
 
-__all__ = ["Distance", "distance"]
-
 
 @dataclass(frozen=True)
 class Distance(Measured):

@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from interbasin.errors import UnknownNameError
 
-__all__ = ["Figures", "Measured"]
-
 
 class Figures(dict[str, float]):
     """Numbers by name that stay as they are; a dict, so that JSON takes them. Joined with others it is a plain one."""

@@ -31,8 +31,6 @@ from interbasin.statistics import PairedMoments
 from interbasin.wiring import Wiring, wire
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
-__all__ = ["Coordinates", "pca"]
-
 DIMENSIONS = 2
 
 

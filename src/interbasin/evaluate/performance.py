@@ -22,8 +22,6 @@ from interbasin.errors import DataError
 from interbasin.evaluate.scores import Loss, score
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
-__all__ = ["Performance", "accuracy", "loss", "measured", "performance"]
-
 
 @dataclass(frozen=True)
 class Performance:

@@ -22,8 +22,6 @@ from interbasin.evaluate.performance import Performance, measured
 from interbasin.evaluate.scores import Loss
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
-__all__ = ["Norms", "Rescaling", "norms", "rescaled"]
-
 # The places of the distribution's own measures.
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 

@@ -21,8 +21,6 @@ from interbasin.arrays import working_dtype
 from interbasin.errors import DataError, ShapeError
 from interbasin.wiring.trace.tracing import output_tensors
 
-__all__ = ["Loss", "Score", "mean_loss", "score"]
-
 # What a network gave and the labels -> the mean loss of the batch, or one a sample. Without labels, of outputs alone.
 Loss: TypeAlias = Callable[..., Any]
 

@@ -15,8 +15,6 @@ from interbasin.evaluate.scores import Loss
 from interbasin.wiring import Alignment
 from interbasin.wiring.check import round_off
 
-__all__ = ["self_change"]
-
 
 def self_change(
     source: nn.Module,

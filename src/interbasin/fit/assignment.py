@@ -13,8 +13,6 @@ from interbasin.fit.result import Proposal
 from interbasin.maps import Permutation, SignedPermutation
 from interbasin.statistics import PairedMoments
 
-__all__ = ["assignment", "benefit"]
-
 MATCHES = ("covariance", "correlation")
 
 

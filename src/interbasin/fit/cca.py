@@ -15,8 +15,6 @@ from interbasin.fit.result import Proposal
 from interbasin.maps import Linear, Map
 from interbasin.statistics import PairedMoments
 
-__all__ = ["cca"]
-
 
 @solver(name="cca", reference="hotelling:36", grams=True)
 def cca(

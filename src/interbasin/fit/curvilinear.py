@@ -27,16 +27,6 @@ from torch import Tensor
 
 from interbasin.errors import FitError, ShapeError
 
-__all__ = [
-    "Descent",
-    "JointObjective",
-    "Objective",
-    "descend",
-    "descend_together",
-    "require_gradient",
-    "value_and_gradient",
-]
-
 Objective = Callable[[Tensor], tuple[float | Tensor, Tensor]]
 JointObjective = Callable[[tuple[Tensor, ...]], tuple[float | Tensor, Sequence[Tensor]]]
 

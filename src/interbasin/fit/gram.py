@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import hardshrink
 
-__all__ = ["factor", "polish", "project"]
-
 # Relative singular value down to which one basis serves all rows: there eps * cond**2 is still below the guard.
 _FLOOR = 2.5e-7
 # Where smaller values exist, rows above this one keep the basis and the rest are solved apart. The rotation between the

@@ -13,8 +13,6 @@ from interbasin.fit.result import Proposal
 from interbasin.maps import Linear
 from interbasin.statistics import PairedMoments
 
-__all__ = ["least_squares", "ridge_solution"]
-
 
 @solver(name="least-squares", reference="hoerl:70", grams=True)
 def least_squares(moments: PairedMoments, *, centered: bool = True, ridge: float = 0.0) -> Proposal:

@@ -40,8 +40,6 @@ from interbasin.maps.batched import (
 )
 from interbasin.maps.groups import Group
 
-__all__ = ["Admit", "Correlations", "Dim", "FreeSpace", "Piece", "Problem", "assign", "solve"]
-
 _PERMUTING = (Group.PERMUTATION, Group.SIGNED)
 # Groups whose maps change lengths, and their isometries.
 _ISOMETRIES = {Group.INVERTIBLE: Group.ORTHOGONAL, Group.SIMILARITY: Group.ROTATION}

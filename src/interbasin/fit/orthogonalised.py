@@ -10,8 +10,6 @@ from interbasin.fit.registry import solver
 from interbasin.fit.result import Proposal
 from interbasin.statistics import PairedMoments
 
-__all__ = ["orthogonalised"]
-
 
 @solver(name="orthogonalised", reference="higham:86", grams=True)
 def orthogonalised(

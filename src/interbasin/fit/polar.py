@@ -20,8 +20,6 @@ from interbasin.arrays import Array, as_tensor
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.fit import gram, qdwh
 
-__all__ = ["Polar", "polar"]
-
 Unobserved = Literal["complete", "drop"]
 Path = Literal["auto", "svd", "gram", "qdwh"]
 

@@ -15,8 +15,6 @@ from interbasin.maps import Linear, Map, Orthogonal
 from interbasin.statistics import PairedMoments
 from interbasin.statistics.residual import carried_energy
 
-__all__ = ["UNOBSERVED", "nearest_orthogonal", "procrustes"]
-
 UNOBSERVED = ("complete", "drop")
 
 

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from interbasin.fit.gram import polish, project
 
-__all__ = ["factor"]
-
 # Above this weight the Cholesky form would lose digits.
 _QR_WEIGHT = 100.0
 # Extra plain steps after the bound has reached one, for a value that began below the bound.

@@ -22,8 +22,6 @@ from interbasin.maps import Affine, Map
 from interbasin.methods import Method, MethodTable
 from interbasin.statistics import PairedMoments, residual_energy
 
-__all__ = ["SOLVERS", "Solver", "describe", "get", "names", "needs_grams", "rehearse", "solver"]
-
 ROWS_AT_ONCE = 4096
 
 

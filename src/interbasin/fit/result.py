@@ -14,8 +14,6 @@ from interbasin.maps import Map
 from interbasin.maps.files import HOLDS, write_into
 from interbasin.storage import new_folder, write_document
 
-__all__ = ["STATUSES", "Fit", "Proposal"]
-
 STATUSES = {
     "converged": "the solution was found",
     "rank-deficient": "some directions were not observed, so the map is arbitrary (or zero) in them; give more rows or "

@@ -17,8 +17,6 @@ from interbasin.fit.result import Proposal
 from interbasin.maps import Linear
 from interbasin.statistics import PairedMoments
 
-__all__ = ["sinkhorn"]
-
 COOLING = 4  # how much hotter each solution is than the next one, which starts from its potentials
 WARM_UP = 20  # iterations at each of the higher temperatures
 PATIENCE = 100  # iterations at the temperature itself before Newton's method takes over, and of that in turn

@@ -15,8 +15,6 @@ from interbasin.maps import Orthogonal
 from interbasin.randomness import generator_of
 from interbasin.statistics import PairedMoments
 
-__all__ = ["stiefel"]
-
 
 @solver(name="stiefel", reference="wen:13", grams=False)
 def stiefel(

@@ -24,8 +24,6 @@ from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_ch
 from interbasin.wiring import Alignment, Wiring, wire
 from interbasin.wiring.trace.preflight import named_tensors
 
-__all__ = ["Comparison", "compare_networks"]
-
 PICTURES = 4  # spaces whose activations are drawn along their principal directions
 
 

@@ -13,8 +13,6 @@ from interbasin.errors import MapError, ShapeError
 from interbasin.maps.base import Map, finite, floating, require_floating
 from interbasin.maps.linear import Linear
 
-__all__ = ["Affine"]
-
 
 @final
 class Affine(Map):

@@ -30,8 +30,6 @@ from interbasin.arrays import Array, as_tensor, copy_row_major, has_arithmetic, 
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.text import plural
 
-__all__ = ["Map", "Role"]
-
 
 class Role(StrEnum):
     """How a tensor's axis follows the map of its space."""

@@ -24,18 +24,6 @@ from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
 from interbasin.maps.permutation import Permutation, SignedPermutation
 
-__all__ = [
-    "BatchedLinear",
-    "BatchedMap",
-    "BatchedPermutation",
-    "Divided",
-    "batched_identity",
-    "block_numbers",
-    "block_order",
-    "block_places",
-    "choose_blocks",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class BatchedPermutation:

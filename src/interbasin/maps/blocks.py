@@ -15,8 +15,6 @@ from interbasin.maps.base import Map, require_floating, require_map
 from interbasin.maps.permutation import Permutation
 from interbasin.text import plural
 
-__all__ = ["Blocks"]
-
 
 @final
 class Blocks(Map):

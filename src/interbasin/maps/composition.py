@@ -25,8 +25,6 @@ from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
 from interbasin.maps.permutation import Permutation, SignedPermutation, compose_indices
 
-__all__ = ["compose"]
-
 
 def compose(later: Map, first: Map) -> Map:
     """``later @ first``: the map that does ``first`` and then ``later``.

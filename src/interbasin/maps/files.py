@@ -18,8 +18,6 @@ from interbasin.maps.orthogonal import Orthogonal
 from interbasin.maps.permutation import Permutation, SignedPermutation
 from interbasin.storage import new_folder, read_record, write_record
 
-__all__ = ["KINDS", "load", "restore", "save"]
-
 FORMAT, VERSION, NAME = "map", 1, "map"
 HOLDS = ("map", "fit")  # a fit is a map with a report beside it
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Group"]
-
 
 class Group(StrEnum):
     """A group of maps of one space, by the name that people read. `interbasin.wiring.axes.groups` orders them."""

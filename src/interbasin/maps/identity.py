@@ -10,8 +10,6 @@ from torch import Tensor
 
 from interbasin.maps.base import Map, whole_width
 
-__all__ = ["Identity"]
-
 
 @final
 class Identity(Map):

@@ -12,8 +12,6 @@ from torch import Tensor
 from interbasin.arrays import working_dtype
 from interbasin.maps.base import Map, act_densely, dense_matrix
 
-__all__ = ["Linear"]
-
 
 @final
 class Linear(Map):

@@ -13,8 +13,6 @@ from interbasin.arrays import copy_row_major, working_dtype
 from interbasin.errors import MapError
 from interbasin.maps.base import Map, act_densely, dense_matrix
 
-__all__ = ["Orthogonal"]
-
 # How far Q Q^T Q may be from Q, relative to Q in the Frobenius norm. Wide enough for a factor that was computed in one
 # precision and stored in it, and far below what a matrix that is not orthogonal shows.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}

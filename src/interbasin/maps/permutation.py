@@ -12,8 +12,6 @@ from interbasin.arrays import as_tensor
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.maps.base import Map, whole_width
 
-__all__ = ["Permutation", "SignedPermutation"]
-
 UNMATCHED = -1
 
 

@@ -14,8 +14,6 @@ from interbasin.errors import CheckpointError, DataError
 from interbasin.models.folded import rebuild_as_folded
 from interbasin.text import list_names, one_line, plural
 
-__all__ = ["Inputs", "LoadedModel", "load_weights", "refuse_mismatch", "working_dtype_of"]
-
 # One batch: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
 Inputs: TypeAlias = "Tensor | tuple[Any, ...] | Mapping[str, Any]"
 

@@ -17,8 +17,6 @@ from interbasin.errors import DataError
 from interbasin.extras import import_extra
 from interbasin.models.base import working_dtype_of
 
-__all__ = ["example_inputs", "token_ids"]
-
 BATCH = 2
 LENGTH = 16  # tokens: a multiple of the blocks and strides that some architectures cut sequences into
 IMAGE = 224  # pixels, where the configuration leaves the size open

@@ -18,19 +18,6 @@ from interbasin.checkpoints.faults import read_json
 from interbasin.errors import CheckpointError, FileError, WiringError
 from interbasin.storage import FORMAT_PREFIX, write_document
 
-__all__ = [
-    "FOLDING",
-    "Folding",
-    "Replacement",
-    "folding_of",
-    "grouped",
-    "is_folded",
-    "keep_folding",
-    "read_folding",
-    "told",
-    "write_folding",
-]
-
 # The attribute of a folded network that holds what was done to it. Copies of the network have it too.
 ATTRIBUTE = "interbasin_folding"
 KINDS = ("unit", "spelled", "spelled-centring", "nothing")

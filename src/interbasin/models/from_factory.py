@@ -19,8 +19,6 @@ from interbasin.extras import retry_with_torchvision
 from interbasin.models.base import LoadedModel, load_weights
 from interbasin.text import one_line
 
-__all__ = ["load_factory"]
-
 
 def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = True) -> LoadedModel:
     """The network that the factory returns, with the weights put in.

@@ -12,8 +12,6 @@ from interbasin.extras import import_extra
 from interbasin.models.base import LoadedModel, refuse_mismatch
 from interbasin.text import one_line
 
-__all__ = ["base_of", "load_adapter"]
-
 
 def base_of(folder: Path, asked: str | None = None) -> str:
     """The MODEL that an adapter belongs to: what was asked for, else the one it names.

@@ -15,8 +15,6 @@ from interbasin.models.base import LoadedModel, load_weights, working_dtype_of
 from interbasin.randomness import generator_of
 from interbasin.text import one_line
 
-__all__ = ["load_timm"]
-
 BATCH = 2
 
 

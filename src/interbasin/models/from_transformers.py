@@ -23,8 +23,6 @@ from interbasin.models.folded import is_folded, version_folded_with
 from interbasin.randomness import generator_of
 from interbasin.text import one_line
 
-__all__ = ["DOWNLOADS", "load_folder", "snapshot", "stored_tensors"]
-
 DOWNLOADS = "INTERBASIN_DOWNLOADS"
 CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
 

@@ -19,8 +19,6 @@ from interbasin.models.base import Inputs, working_dtype_of
 from interbasin.storage import as_path
 from interbasin.text import one_line
 
-__all__ = ["given_inputs"]
-
 SUPPORTED = ".npy, .npz, .pt or .safetensors"
 
 

@@ -17,8 +17,6 @@ from interbasin.models.base import LoadedModel
 from interbasin.models.given_inputs import given_inputs, refuse_both
 from interbasin.randomness import generator_of
 
-__all__ = ["ModelName", "load_model", "parse_model"]
-
 TIMM = "timm:"
 FACTORY = re.compile(r"(?P<name>[A-Za-z_][\w.]*:[A-Za-z_]\w*)(?:@(?P<weights>.*))?")
 HUB = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

@@ -14,8 +14,6 @@ from typing import Any
 from interbasin.checkpoints.checkpoint import stamp_of
 from interbasin.errors import FileError, InterbasinError
 
-__all__ = ["Digest", "Following", "InputFiles", "digest_of", "files_of"]
-
 LISTED = 32  # files of a folder that are listed one by one; beyond, one hash stands for all
 
 

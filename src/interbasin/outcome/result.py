@@ -14,8 +14,6 @@ from interbasin.outcome.outcome import Outcome
 from interbasin.outcome.writing import new_outcome
 from interbasin.text import plural
 
-__all__ = ["Result", "Stages", "Stopwatch"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result(Measured):

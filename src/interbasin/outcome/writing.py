@@ -43,8 +43,6 @@ if TYPE_CHECKING:  # a job that needs no torch should not wait for it
     from interbasin.checkpoints.write import Tensors
     from interbasin.wiring import Alignment
 
-__all__ = ["Draft", "new_outcome", "refuse_outcome_in_the_way"]
-
 NAME = re.compile(r"[A-Za-z0-9_][\w.+ -]{0,119}")
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from interbasin.errors import DataError, ShapeError
 
-__all__ = ["Accumulator", "Image", "Side", "cross_about", "named_sides"]
-
 # A layer, and the weight and bias of an affine map of it.
 Image = tuple[str, Tensor | None, Tensor | None]
 

@@ -19,8 +19,6 @@ from interbasin.arrays import as_tensor, working_dtype
 from interbasin.errors import DataError, ShapeError
 from interbasin.statistics.accumulation import Accumulator, Side
 
-__all__ = ["add_batch"]
-
 CHUNK_ROWS = 4096
 # Sums of squares below this come from products that were rounded to a few digits or to nothing, by machine epsilon.
 FAINT = {torch.finfo(torch.float32).eps: 1e-26, torch.finfo(torch.float64).eps: 1e-290}

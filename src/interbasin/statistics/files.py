@@ -13,8 +13,6 @@ from interbasin.errors import FileError
 from interbasin.statistics.accumulation import Accumulator, Side, named_sides
 from interbasin.storage import new_folder, read_record, write_record
 
-__all__ = ["load_accumulator", "restored", "save_accumulator", "write_into"]
-
 FORMAT, VERSION, NAME = "moments", 1, "moments"
 HOLDS = ("moments",)
 

@@ -18,8 +18,6 @@ from interbasin.statistics.moments import SOURCE, TARGET, PairedMoments
 from interbasin.statistics.similarity import linear_cka
 from interbasin.text import plural
 
-__all__ = ["LayerwiseMoments"]
-
 
 class LayerwiseMoments:
     """The moments of every source layer with every target layer, over the same rows.

@@ -17,8 +17,6 @@ from interbasin.statistics.batches import add_batch
 from interbasin.statistics.files import load_accumulator, save_accumulator
 from interbasin.text import plural
 
-__all__ = ["PairedMoments"]
-
 SOURCE, TARGET = "source", "target"
 
 

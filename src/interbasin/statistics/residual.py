@@ -16,8 +16,6 @@ from interbasin.maps import Affine, Map, Permutation, SignedPermutation
 from interbasin.maps.base import require_map
 from interbasin.statistics.moments import PairedMoments
 
-__all__ = ["carried_energy", "check_widths", "residual_energy"]
-
 
 def check_widths(moments: PairedMoments, map: Map) -> None:
     """Refuse what is not a map, or is one between spaces of other widths than the statistics'."""

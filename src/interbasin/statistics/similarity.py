@@ -17,17 +17,6 @@ from interbasin.maps import Map
 from interbasin.statistics.moments import PairedMoments
 from interbasin.statistics.residual import carried_energy, check_widths, residual_energy
 
-__all__ = [
-    "canonical_correlations",
-    "explained_variance",
-    "linear_cka",
-    "mean_cca",
-    "mean_cosine",
-    "procrustes_distance",
-    "pwcca",
-    "similarities",
-]
-
 
 def linear_cka(moments: PairedMoments) -> float:
     r"""Linear centred kernel alignment, between 0 and 1 [kornblith:19].

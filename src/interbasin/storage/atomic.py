@@ -21,17 +21,6 @@ from interbasin.errors import FileError
 if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merge: what needs no tensors goes without
     pass
 
-__all__ = [
-    "FORMAT_PREFIX",
-    "TEMPORARY",
-    "as_path",
-    "is_ours",
-    "new_file",
-    "new_folder",
-    "refuse_file_in_the_way",
-    "refuse_what_is_in_the_way",
-]
-
 FORMAT_PREFIX = "interbasin."
 # Short, so that whatever name the destination may have, the temporary one may be had as well.
 TEMPORARY = ".interbasin-"

@@ -27,8 +27,6 @@ from interbasin.storage.records import read_document
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Unfinished", "check_same_work", "same_probe"]
-
 FORMAT, VERSION = "unfinished-vectors", 1
 SECONDS_BETWEEN_FLUSHES = 30.0
 

@@ -22,8 +22,6 @@ from interbasin.storage.atomic import FORMAT_PREFIX, as_path
 if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merge: what needs no tensors goes without
     import torch
 
-__all__ = ["read_document", "read_record", "write_document", "write_record"]
-
 # A reader that meets a writer between its two files looks again this often.
 READS = 5
 

@@ -18,8 +18,6 @@ from interbasin.storage.atomic import TEMPORARY
 if sys.platform != "win32":  # which has no such locks: abandoned folders stay there
     import fcntl
 
-__all__ = ["claimed", "sweep"]
-
 LOCK = ".claimed"
 
 

@@ -15,8 +15,6 @@ from interbasin.storage import refuse_what_is_in_the_way
 from interbasin.vectors.files import Vectors, default_rows_per_batch, paired_batches
 from interbasin.vectors.files.integrity import file_fingerprint
 
-__all__ = ["moments_of_files"]
-
 SECONDS_BETWEEN_SAVES = 30.0
 
 

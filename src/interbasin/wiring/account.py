@@ -14,8 +14,6 @@ from interbasin.checkpoints.lora import Factor
 from interbasin.errors import DataError
 from interbasin.wiring.mover import require_numbers
 
-__all__ = ["Carried", "SquaredNorms", "Status", "TensorAccount"]
-
 Status = Literal["moved", "kept", "skipped"]
 
 

@@ -25,8 +25,6 @@ from interbasin.wiring.axes.groups import belongs, is_blockwise, is_plane
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Row, Space, Still
 from interbasin.wiring.wiring import VERSION, Wiring, read_back
 
-__all__ = ["Alignment", "resize", "whole_map"]
-
 
 @dataclass(frozen=True)
 class Alignment:

@@ -13,8 +13,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["observe_calls"]
-
 Enter = Callable[[tuple[Any, ...], dict[str, Any]], object]
 Leave = Callable[[Any], object]
 _lock = threading.Lock()

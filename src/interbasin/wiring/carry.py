@@ -25,8 +25,6 @@ from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 from interbasin.wiring.trace.preflight import named_tensors, names_kept
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["carry", "carry_with_account"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 

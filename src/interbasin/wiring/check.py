@@ -22,8 +22,6 @@ from interbasin.wiring.trace.preflight import admit, refuse_numbers_that_are_non
 from interbasin.wiring.trace.refusals import call_failed, short
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["changes", "difference", "round_off"]
-
 # Two calls of one network may differ by so many units of rounding: not all kernels add in one order.
 ROUNDING = 16
 

@@ -15,8 +15,6 @@ from interbasin.wiring.trace.preflight import refuse_numbers_that_are_none
 from interbasin.wiring.wire import wire
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["common_wiring", "is_folded", "require_same_tensors", "require_same_wiring"]
-
 _TRANSPORT = "carrying updates between unequal networks is the job of transport, which is not part of this version yet"
 
 

@@ -40,8 +40,6 @@ from interbasin.wiring.mover import narrowed
 if TYPE_CHECKING:
     from interbasin.wiring.wiring import Wiring
 
-__all__ = ["flatten"]
-
 # A run of factors inside one axis, or a leaf that stands alone; and which segment of its axis it is: "", ".0", ".2".
 Unit = tuple[Axis, ...]
 Visit = Callable[[Unit, str], Axis]

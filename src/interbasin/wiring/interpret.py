@@ -23,8 +23,6 @@ from interbasin.wiring.axes.terms import Atom, Plain, Same, Term
 from interbasin.wiring.trace.aliases import is_plain_write
 from interbasin.wiring.trace.tracing import MARK
 
-__all__ = ["RULES", "Run", "Value", "rule"]
-
 INPUT = Reason("input", "it meets the network's input")
 HIDDEN = Reason("unknown", "it comes from inside a module that was walked around")
 KEPT = Reason("constant", "the network writes into it during a call")

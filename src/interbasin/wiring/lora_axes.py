@@ -8,8 +8,6 @@ from interbasin.checkpoints.lora import PREFIX, Factor, is_dora_name
 from interbasin.errors import InterbasinError, ShapeError, WiringError
 from interbasin.wiring.axes.spaces import Axis, In, Reason, Role, Still, leaves
 
-__all__ = ["factor_axes", "factor_shape", "refusal", "updated_axis"]
-
 _RANK = Reason("structure", "the rank of a low-rank update lies along it")
 
 

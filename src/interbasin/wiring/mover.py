@@ -18,8 +18,6 @@ from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, spaces_in
 
-__all__ = ["Mover", "map_pieces", "narrowed", "require_numbers"]
-
 _STAYS = Permutation([0])
 # The axes of a piece, each with the number of the axis of the whole tensor that it is a part of.
 HomedAxes = list[tuple[int, Axis]]

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["made_alike"]
-
 _DEEPEST = 8
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.Size)
 # Where torch keeps what has no part in forward, or is compared elsewhere.

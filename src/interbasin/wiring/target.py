@@ -16,8 +16,6 @@ from interbasin.wiring.axes.spaces import Axis, spaces_in
 from interbasin.wiring.trace.preflight import named_tensors
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Misfit", "Shape", "TargetShapes", "quote_names", "shape_misfit"]
-
 Shape = tuple[int, ...]
 SHOWN = 4
 

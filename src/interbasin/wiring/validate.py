@@ -12,8 +12,6 @@ from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Reason, Row, Spa
 if TYPE_CHECKING:
     from interbasin.wiring.wiring import Wiring
 
-__all__ = ["require_sound"]
-
 _PLACE = re.compile(r"^(?P<tensor>.+)\[(?P<axis>\d+)\]$")
 
 

@@ -20,8 +20,6 @@ from interbasin.wiring.trace.preflight import admit, names_kept
 from interbasin.wiring.trace.tracing import Inputs, Trace, trace
 from interbasin.wiring.wiring import TensorWiring, Wiring
 
-__all__ = ["wire", "wire_around"]
-
 CONSTANT = Reason("constant", "a constant of the network lies along it")
 UNREAD = Reason("unread", "nothing reads it in the traced call")
 OUTPUT = Reason("output", "the network's output lies along it")

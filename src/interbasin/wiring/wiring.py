@@ -24,8 +24,6 @@ from interbasin.wiring.validate import require_sound
 if TYPE_CHECKING:
     from interbasin.wiring.alignment import Alignment
 
-__all__ = ["TensorWiring", "Wiring"]
-
 VERSION = 1
 Content = TypeVar("Content")
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from interbasin.errors import DataError
 
-__all__ = ["Bootstrap", "Interval"]
-
 AT_ONCE = 2**22  # draws that are in memory together
 
 

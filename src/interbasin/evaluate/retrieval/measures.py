@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from interbasin.errors import DataError, ShapeError
 
-__all__ = ["Labels", "ndcg", "overlap", "recall", "reciprocal_rank"]
-
 Numbers = NDArray[np.float64]
 
 

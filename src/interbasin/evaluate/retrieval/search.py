@@ -19,8 +19,6 @@ from torch import Tensor
 from interbasin.arrays import as_tensor, working_dtype
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 
-__all__ = ["METRICS", "Nearest", "Ranking", "blocks_of", "nearest", "prepared", "reranked", "rows_of", "similarity"]
-
 METRICS = ("cosine", "dot", "l2")
 BLOCK_BYTES = 16 * 2**20  # of documents that are looked at together
 SCORES = 2**23  # of queries with documents that are in memory together

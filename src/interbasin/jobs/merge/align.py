@@ -14,8 +14,6 @@ from interbasin.errors import DataError, WiringError
 from interbasin.jobs.rebasin import rebasin
 from interbasin.models import load_model
 
-__all__ = ["align_checkpoints", "align_modules"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 

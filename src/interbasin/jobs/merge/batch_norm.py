@@ -24,8 +24,6 @@ from interbasin.models import load_model
 if TYPE_CHECKING:
     from interbasin.checkpoints.checkpoint import Bytes
 
-__all__ = ["reset_module", "reset_on_disk"]
-
 # What a batch norm keeps of the batches it has seen.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 

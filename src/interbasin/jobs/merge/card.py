@@ -16,8 +16,6 @@ from interbasin.jobs.merge.methods import Recipe
 from interbasin.outcome.hashes import InputFiles
 from interbasin.text import plural
 
-__all__ = ["model_card"]
-
 CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)/snapshots/")
 
 

@@ -13,8 +13,6 @@ from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 
-__all__ = ["merge_in_memory"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from interbasin.jobs.merge.methods import Recipe
 
-__all__ = ["Array", "Chunk", "Combine", "MergedTensors", "Operand", "Operands", "WeightedSum", "narrow", "slices"]
-
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Precision: TypeAlias = "type[np.floating[Any]]"
 

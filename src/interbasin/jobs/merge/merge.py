@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 else:
     Module = TypeVar("Module")
 
-__all__ = ["DTYPES", "merge"]
-
 # Those that a merged checkpoint can be written in.
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 

@@ -19,8 +19,6 @@ from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operands, Weight
 from interbasin.jobs.merge.ties import ties
 from interbasin.text import plural
 
-__all__ = ["METHODS", "Method", "Recipe", "find_method", "resolve"]
-
 DEFAULTS = {"t": 0.5, "density": 0.5, "scale": 1.0}
 ROW = 512  # numbers
 OPPOSITE = "point opposite ways in the two models, where there is no single arc; the line was taken"

@@ -24,8 +24,6 @@ from interbasin.outcome.hashes import Following, files_of
 from interbasin.storage import as_path, refuse_file_in_the_way, write_document
 from interbasin.text import list_names
 
-__all__ = ["MergeResult", "merge_on_disk", "open_model"]
-
 CARD = "README.md"
 CONFIGURATION = "config.json"
 # Settings that change nothing in what a network computes.

@@ -16,8 +16,6 @@ import numpy as np
 
 from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operand, Operands, Precision, WeightedSum, slices
 
-__all__ = ["nth_largest", "ties"]
-
 FEW = 1 << 20  # numbers that are collected without a thought
 BLOCKS, BLOCK = 512, 256  # a sample is so many runs of so many numbers
 EVERYTHING = (-1.0, math.inf)

@@ -23,8 +23,6 @@ from interbasin.text import list_names, plural
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
 
-__all__ = ["match_correlations", "match_covariances", "match_weights_then_covariances"]
-
 
 def match_correlations(task: Task, variant: str) -> Match:
     """Maps by the correlation of units [ainsworth:23, section 3.1], before or behind the non-linearity."""

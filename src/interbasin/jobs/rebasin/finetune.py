@@ -12,8 +12,6 @@ from interbasin.evaluate.scores import Loss, mean_loss
 from interbasin.training import train
 from interbasin.wiring.trace.copying import copied
 
-__all__ = ["finetune"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 

@@ -32,8 +32,6 @@ from interbasin.wiring.compatibility import common_wiring, is_folded, require_sa
 from interbasin.wiring.folding import fold_norms
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["choose_method", "free_spaces", "notes_on_reach", "rebasin"]
-
 COLLAPSE = 0.1  # the share of right answers that an aligned network may lose without a note
 REACHES = ("auto", "exact", "orthogonal")
 _SMALLER = (Group.PERMUTATION, Group.SIGNED)

@@ -31,8 +31,6 @@ from interbasin.wiring.compatibility import common_wiring, require_same_tensors
 from interbasin.wiring.trace.copying import copied
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["rebasin_many"]
-
 
 def rebasin_many(
     networks: Sequence[nn.Module],

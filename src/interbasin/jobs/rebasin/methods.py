@@ -15,8 +15,6 @@ from interbasin.jobs.rebasin.task import Match, Task
 from interbasin.jobs.rebasin.weights import match_weights
 from interbasin.methods import Method, MethodTable
 
-__all__ = ["METHODS", "TURNS"]
-
 # The trait of methods for orthogonal maps, which go beyond the exact groups where ``reach`` allows it.
 TURNS = {"turns": True}
 

@@ -16,8 +16,6 @@ from interbasin.text import plural
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.folding import save_folded
 
-__all__ = ["JointRebasin", "Rebasin"]
-
 ERROR = "alignment_error_relative."
 
 

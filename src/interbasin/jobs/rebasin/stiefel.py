@@ -18,8 +18,6 @@ from interbasin.jobs.rebasin.weights import pose, start
 from interbasin.maps.batched import BatchedLinear
 from interbasin.maps.groups import Group
 
-__all__ = ["descend_on_stiefel"]
-
 TOLERANCE = 1e-6
 
 

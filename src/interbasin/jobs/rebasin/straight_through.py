@@ -26,8 +26,6 @@ from interbasin.training import train
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
 
-__all__ = ["match_straight_through"]
-
 # The free weights move little from step to step, so a sweep or two bring the maps up to date.
 _SWEEPS = 2
 

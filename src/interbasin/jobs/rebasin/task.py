@@ -12,8 +12,6 @@ from interbasin.fit.matching import FreeSpace
 from interbasin.maps import Map
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Match", "Options", "Task"]
-
 
 @dataclass(frozen=True)
 class Options:

@@ -32,8 +32,6 @@ from interbasin.wiring.axes.spaces import In
 from interbasin.wiring.mover import HomedAxes, map_pieces
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Sweeps", "cut", "match_weights", "pose", "start", "sweep_until_converged"]
-
 # Blocks are matched anew in this many sweeps; later ones refine what is inside the blocks as they are matched.
 _BLOCK_SWEEPS = 2
 # Two sweeps inside a pair of blocks: one to meet, one to settle.

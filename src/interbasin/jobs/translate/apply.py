@@ -29,8 +29,6 @@ from interbasin.vectors.stores.opening import open_rows, open_sink
 from interbasin.vectors.stores.rows import Piece, Rows, Sink, output_dtype
 from interbasin.vectors.stores.uri import parse_uri
 
-__all__ = ["ENGINES", "Applied", "apply", "batch_rows", "translate_vectors"]
-
 ENGINES = ("local", "ray")
 BATCH_BYTES = 32 * 2**20  # of vectors that come in and go out together
 FEWEST_ROWS, MOST_ROWS = 256, 65_536

@@ -13,8 +13,6 @@ from interbasin.jobs.translate.methods import METHODS, Options
 from interbasin.jobs.translate.translation import Translation
 from interbasin.randomness import generator_of
 
-__all__ = ["CANDIDATES", "CRITERIA", "Candidate", "judged"]
-
 FOLDS = 3
 # Rows that a held-out row is looked for among; more would only take longer.
 _SEARCHED = 2048

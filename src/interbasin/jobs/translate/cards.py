@@ -8,8 +8,6 @@ from typing import Any
 
 from interbasin.errors import DataError
 
-__all__ = ["METRICS", "Card"]
-
 METRICS = ("cosine", "dot", "l2")
 
 

@@ -18,8 +18,6 @@ from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart
 
-__all__ = ["MEANINGS", "HeldOut", "evaluate_translation"]
-
 DEPTH = 100  # places that are looked at for the right row
 MEANINGS = {
     "cosine": "of translated rows with the right ones, about the mean of the latter; 1 at best",

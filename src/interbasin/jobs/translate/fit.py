@@ -17,8 +17,6 @@ from interbasin.jobs.translate.rows import paired_rows
 from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Draft, Result
 
-__all__ = ["FittedMaps", "fit_translation"]
-
 FEWEST = 40  # pairs from which some can be spared
 HELD = 0.2  # of the pairs
 MOST_HELD = 2000

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from interbasin.randomness import generator_of
 
-__all__ = ["Inversion", "chosen_strength", "farthest_points", "pruned", "regularised"]
-
 
 def farthest_points(sides: Sequence[Tensor], delta: float, starts: Sequence[int]) -> list[Tensor]:
     """The anchors kept from each start, as indices in the order in which they were taken.

@@ -26,8 +26,6 @@ from interbasin.maps import Linear, Map
 from interbasin.methods import Method, MethodTable
 from interbasin.randomness import generator_of
 
-__all__ = ["COMPLETIONS", "METHODS", "VARIANTS", "Options", "completed", "inverted", "named", "ridge_by_leave_one_out"]
-
 STRENGTHS: tuple[float, ...] = tuple(10 ** (-8 + step / 3) for step in range(31))
 # Rows and columns of the target that are enough to tell one strength from another.
 _ROWS, _COLUMNS = 2048, 256

@@ -22,8 +22,6 @@ from interbasin.vectors.stores.opening import open_rows
 from interbasin.vectors.stores.rows import Piece, Rows
 from interbasin.vectors.stores.uri import StoreURI
 
-__all__ = ["pieces_on_ray", "require_ray"]
-
 MOST_BLOCKS = 4096
 PROGRESS = "ray.data._internal.progress"  # what Ray says of its progress bars it says by this logger
 

@@ -24,8 +24,6 @@ from interbasin.jobs.translate.standardiser import Standardiser
 from interbasin.jobs.translate.translation import Translation
 from interbasin.storage import new_folder, read_record, write_record
 
-__all__ = ["RelativeDecoder", "RelativeEncoder", "joined"]
-
 VERSION = 1
 
 

@@ -13,8 +13,6 @@ from torch import Tensor
 from interbasin.arrays import as_tensor, working_dtype
 from interbasin.errors import DataError, ShapeError
 
-__all__ = ["hashes", "paired_rows", "places_of", "rows_of"]
-
 NAMED = 5  # rows in a message
 
 

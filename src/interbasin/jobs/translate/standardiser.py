@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["AT_THE_MEAN", "Standardiser"]
-
 # Rows nearer to the mean than this share of the mean distance have no direction: they are taken to be the mean.
 AT_THE_MEAN = 1e-6
 # Rows whose lengths differ by no more than this share were normalised on purpose.

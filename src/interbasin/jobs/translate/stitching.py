@@ -15,8 +15,6 @@ from interbasin.errors import DataError, InterbasinError, ShapeError
 from interbasin.jobs.translate.translation import Translation
 from interbasin.jobs.translate.translator import Translator
 
-__all__ = ["Stitched", "Translating", "stitch"]
-
 
 class Translating(nn.Module):
     """A fitted translation as a layer: it moves with the network, takes part in gradients, and has nothing to train.

@@ -14,8 +14,6 @@ from interbasin.jobs.translate.standardiser import Standardiser
 from interbasin.maps import Map
 from interbasin.maps.files import restore
 
-__all__ = ["Translation"]
-
 BLOCK = 512  # rows that are translated together
 ORDINARY = 1e-12, 1e12  # lengths of rows for which float32 suffices; others, and rows at the mean, go in float64
 

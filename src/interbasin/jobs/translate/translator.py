@@ -22,8 +22,6 @@ from interbasin.jobs.translate.rows import paired_rows, rows_of
 from interbasin.jobs.translate.translation import Translation
 from interbasin.storage import new_folder, read_record, write_record
 
-__all__ = ["Translator", "compose"]
-
 VERSION = 1
 ALL = (*METHODS, "relative", "auto")
 

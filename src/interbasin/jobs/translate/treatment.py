@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, ShapeError
 from interbasin.vectors.stores.rows import Piece, Rows, output_dtype
 
-__all__ = ["FittedTranslator", "Treatment", "check_fits", "norms_notes", "translator_fingerprint"]
-
 PROBES, SUMS = 4, 64  # rows that tell one translator from another, and how many sums are kept of each
 MOST_NAMED = 5  # bad rows named in one message
 TRUNCATED = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  # what Matryoshka models are cut to

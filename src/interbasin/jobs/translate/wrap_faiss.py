@@ -20,8 +20,6 @@ from interbasin.vectors.stores.faiss import FaissRows, write_index
 from interbasin.vectors.stores.npy import refuse_unless_free
 from interbasin.vectors.stores.rows import Rows
 
-__all__ = ["affine_form", "wrapped"]
-
 AFFINE_TOLERANCE = 1e-4
 UNIT = 1e-3  # how far from 1 the length of vectors may be that were normalised
 

@@ -8,8 +8,6 @@ from interbasin.errors import DataError
 from interbasin.outcome.plots.drawing import LEGEND_LINE, Box, Drawing, colour, in_two, width_of
 from interbasin.outcome.plots.scales import Scale, drawable, linear, logarithmic
 
-__all__ = ["bar_chart"]
-
 WIDTH = 440.0  # of the bars and their numbers; names stand on both sides
 NAMES, LEGEND = 340.0, 340.0  # the most that names of rows and of methods may take
 TWO_LINES = 33.0  # the height of a row whose name takes two

@@ -13,20 +13,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 from interbasin.outcome.plots.scales import Scale
 
-__all__ = [
-    "COLOURS",
-    "LEGEND_LINE",
-    "Box",
-    "Drawing",
-    "colour",
-    "dash",
-    "in_two",
-    "number",
-    "shortened",
-    "width_of",
-    "without_common_start",
-]
-
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#a08000")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 SIZE, TITLE = 13, 15  # letters, in pixels

@@ -10,8 +10,6 @@ from interbasin.errors import DataError
 from interbasin.outcome.plots.drawing import Box, Drawing, number, width_of, without_common_start
 from interbasin.outcome.plots.scales import Scale, drawable, linear
 
-__all__ = ["heat_map"]
-
 # Cividis: from dark blue to yellow, growing evenly lighter, and the same to people who see no red or no green.
 CIVIDIS = (
     (0, 34, 78),

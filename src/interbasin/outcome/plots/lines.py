@@ -10,8 +10,6 @@ from interbasin.errors import DataError
 from interbasin.outcome.plots.drawing import LEGEND_LINE, Box, Drawing, colour, dash, number, width_of
 from interbasin.outcome.plots.scales import Scale, drawable, linear, logarithmic, marked
 
-__all__ = ["line_chart"]
-
 WIDTH, HEIGHT = 520.0, 420.0  # without the names, which stand to the right
 LEGEND = 340.0  # the most that names may take
 MARKS = 6  # about so many a curve

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-__all__ = ["Scale", "drawable", "linear", "logarithmic", "marked"]
-
 LARGEST = 1e280  # beyond, an axis around a number, with room on both sides, may have infinite ends
 SMALLEST = 1e-290  # below, the steps between ticks vanish
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -8,8 +8,6 @@ from interbasin.errors import DataError
 from interbasin.outcome.plots.drawing import LEGEND_LINE, Box, Drawing, colour, width_of
 from interbasin.outcome.plots.scales import Scale, drawable, linear
 
-__all__ = ["scatter_chart"]
-
 WIDTH, HEIGHT = 760.0, 520.0
 LEGEND = 200.0
 MOST = 1500  # points of a group; more only make the file larger and the picture fuller

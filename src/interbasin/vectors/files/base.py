@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, FileError, ShapeError
 from interbasin.text import plural
 
-__all__ = ["Batch", "Reader", "Vectors", "batch_dtype", "stamp_of"]
-
 Batch: TypeAlias = NDArray[Any]  # (rows, width), C-contiguous, writable, a floating dtype in native byte order
 
 

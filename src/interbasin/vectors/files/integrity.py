@@ -8,8 +8,6 @@ from typing import Any
 
 from interbasin.errors import FileError
 
-__all__ = ["check_begins", "cut_short", "damaged", "file_fingerprint"]
-
 # First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
 SIGNATURES = {
     b"\x93NUMPY": "a NumPy array (.npy)",

@@ -19,8 +19,6 @@ from interbasin.errors import DataError, FileError, ShapeError
 from interbasin.vectors.files.base import Batch, Vectors, batch_dtype
 from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
 
-__all__ = ["Header", "MappedReader", "open_npy", "read_header"]
-
 
 @dataclass(frozen=True)
 class Header:

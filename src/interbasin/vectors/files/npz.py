@@ -19,8 +19,6 @@ from interbasin.vectors.files.base import Batch, Reader, Vectors, batch_dtype
 from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
 from interbasin.vectors.files.npy import Header, MappedReader, read_header
 
-__all__ = ["StoredReader", "StreamedReader", "open_npz"]
-
 PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
 LONGEST_HEADER = 2**14  # bytes; NumPy itself refuses headers of more than 10,000
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of the name and of the extra field

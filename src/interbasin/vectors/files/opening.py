@@ -12,8 +12,6 @@ from interbasin.vectors.files.base import Batch, Vectors, stamp_of
 from interbasin.vectors.files.npy import open_npy
 from interbasin.vectors.files.npz import open_npz
 
-__all__ = ["default_rows_per_batch", "open_vectors", "paired_batches"]
-
 SUPPORTED = (".npy", ".npz", ".parquet")
 
 

@@ -17,8 +17,6 @@ from interbasin.vectors.files.base import Batch, Vectors
 from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
 from interbasin.vectors.files.tables import Selection, first_width, select, to_matrix
 
-__all__ = ["ParquetReader", "open_parquet"]
-
 BUFFERED_BYTES = 16 * 2**20  # of the compressed file, over all columns that are read
 PIECE_BYTES = 32 * 2**20  # decoded at a time: a piece and a batch are in memory together
 LEAST_BUFFER, LARGEST_BUFFER = 2**13, 2**20  # for one column

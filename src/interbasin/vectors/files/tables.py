@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.vectors.files.base import batch_dtype
 
-__all__ = ["Selection", "first_width", "select", "to_matrix"]
-
 MOST_LISTED = 20  # columns named in one message
 
 

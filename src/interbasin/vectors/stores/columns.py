@@ -11,8 +11,6 @@ import pyarrow as pa
 from interbasin.vectors.files.tables import Selection, storage_type, to_matrix
 from interbasin.vectors.stores.rows import Piece
 
-__all__ = ["NEW_COLUMN", "list_array", "pieces_of_table", "translated_schema", "vector_field"]
-
 NEW_COLUMN = "vector"  # where the source has no name for its vectors
 
 

@@ -23,8 +23,6 @@ from interbasin.vectors.files.integrity import file_fingerprint
 from interbasin.vectors.stores.rows import Piece
 from interbasin.vectors.stores.uri import StoreURI
 
-__all__ = ["FaissRows", "FaissSink", "open_faiss", "write_index"]
-
 ROWS_PER_CELL = 256  # as many as FAISS itself trains a cell of an IVF index on
 REBUILT = "IndexFlat, IndexIVFFlat and IndexHNSWFlat, also inside an IndexIDMap"
 

@@ -24,8 +24,6 @@ from interbasin.vectors.stores.columns import list_array, pieces_of_table
 from interbasin.vectors.stores.rows import Piece
 from interbasin.vectors.stores.uri import StoreURI
 
-__all__ = ["COUNTS", "LanceRows", "LanceSink", "open_lance", "refuse_table_in_the_way"]
-
 TABLE = "table"  # the name of a table that grows
 COUNTS = ("rows", "rows_per_batch", "version")  # that are saved
 METRICS = {"l2": "l2", "cosine": "cosine", "dot": "inner product"}

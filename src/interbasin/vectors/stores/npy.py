@@ -22,8 +22,6 @@ from interbasin.vectors.files.integrity import file_fingerprint
 from interbasin.vectors.files.npz import StoredReader, archive
 from interbasin.vectors.stores.rows import Piece
 
-__all__ = ["ArrayRows", "ArraySink", "refuse_unless_free", "require_room"]
-
 
 @dataclass(frozen=True)
 class ArrayRows:

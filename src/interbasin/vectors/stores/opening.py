@@ -19,8 +19,6 @@ from interbasin.vectors.stores.uri import FILES, StoreURI
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["open_rows", "open_sink"]
-
 
 def open_rows(address: StoreURI) -> Rows:
     """The store at an address, checked but not yet read.

@@ -34,8 +34,6 @@ from interbasin.vectors.stores.parquet_writer import (
 )
 from interbasin.vectors.stores.rows import Piece
 
-__all__ = ["COUNTS", "ParquetRows", "ParquetSink", "compressions"]
-
 MAGIC = b"PAR1"
 COUNTS = ("rows", "rows_per_batch", "bytes", "footer_bytes")  # that are saved
 DECODED_BYTES = 3 * 2**19  # at a time: so that pyarrow's levels and bitmaps of them stay in the processor's cache

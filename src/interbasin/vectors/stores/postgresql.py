@@ -25,8 +25,6 @@ from interbasin.text import plural, redact
 from interbasin.vectors.stores.rows import Piece
 from interbasin.vectors.stores.uri import StoreURI
 
-__all__ = ["PostgresqlRows", "open_postgresql"]
-
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # and no flags, and no extension of the header
 TRAILER = b"\xff\xff"
 NUMBERS: dict[str, np.dtype[Any]] = {"vector": np.dtype(">f4"), "halfvec": np.dtype(">f2")}

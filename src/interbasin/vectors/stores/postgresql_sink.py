@@ -33,8 +33,6 @@ from interbasin.vectors.stores.postgresql import (
 from interbasin.vectors.stores.rows import Piece
 from interbasin.vectors.stores.uri import StoreURI
 
-__all__ = ["PostgresqlSink"]
-
 MOST_NUMBERS = 16_000  # of a vector of pgvector
 MOST_INDEXED = {"vector": 2_000, "halfvec": 4_000}  # numbers of a vector that an index of pgvector is built over
 LONGEST_NAME = 63  # bytes that the server keeps of a name

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Piece", "Rows", "Sink", "output_dtype"]
-
 
 @dataclass(frozen=True)
 class Piece:

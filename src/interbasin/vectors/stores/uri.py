@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from interbasin.errors import FileError
 
-__all__ = ["StoreURI", "parse_uri"]
-
 FILES = ("npy", "npz", "parquet")
 INDEXES = (".index", ".faiss", ".ivf", ".hnsw", ".idx")  # as indexes of FAISS are often named
 OWN = ("table", "column", "key", "type")  # what of a PostgreSQL address is ours and not the server's

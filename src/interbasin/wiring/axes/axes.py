@@ -46,8 +46,6 @@ from interbasin.wiring.axes.terms import (
     walk,
 )
 
-__all__ = ["Axes"]
-
 
 class Axes:
     """The store of all atoms of one network, and the few things that can be learned about them."""

@@ -11,8 +11,6 @@ from interbasin.wiring.axes.groups import Group, contains, meet
 from interbasin.wiring.axes.spaces import PLACES, Axis, Each, Grid, In, Reason, Role, Row, Space, Still
 from interbasin.wiring.axes.terms import Atom, Family, Leaf, Plain, Product, Same, Sum, Term
 
-__all__ = ["Named", "module_of", "name_spaces"]
-
 # Fixed because the network's own input or output lies there: called that.
 ENDS = frozenset({"input", "output"})
 _SINGLE = Reason("position", "it is one entry long")

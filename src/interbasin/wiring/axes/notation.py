@@ -15,8 +15,6 @@ from interbasin.errors import FileError
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Reason, Role, Row, Space, Still, leaves
 
-__all__ = ["axis_from_json", "axis_to_json", "braces", "line", "space_from_json", "space_to_json"]
-
 
 def line(axes: Sequence[Axis]) -> str:
     """One tensor in the notation.

@@ -12,8 +12,6 @@ from collections.abc import Collection
 import torch
 from torch import fx
 
-__all__ = ["angles"]
-
 _TRIGONOMETRIC = frozenset({"cos", "sin", "polar"})
 
 

@@ -21,8 +21,6 @@ from itertools import accumulate, pairwise
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Reason, Role
 
-__all__ = ["Atom", "Family", "Leaf", "Plain", "Product", "Same", "Sum", "Term"]
-
 
 class Atom:
     """One unknown. What is known of it so far lives in its root, the end of its chain of links."""

@@ -17,8 +17,6 @@ from interbasin.wiring.mover import Mover
 from interbasin.wiring.trace.preflight import named_tensors
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["absorb"]
-
 
 def absorb(model: nn.Module, plan: Plan) -> tuple[str, ...]:
     """Fold as planned; the linear layers that got a bias come back."""

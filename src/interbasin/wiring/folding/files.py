@@ -18,8 +18,6 @@ from interbasin.extras import is_transformers_model
 from interbasin.models.folding import FOLDING, folding_of, write_folding
 from interbasin.storage import as_path, write_document
 
-__all__ = ["save_folded"]
-
 
 def save_folded(
     model: nn.Module,

@@ -30,8 +30,6 @@ from interbasin.wiring.trace.preflight import admit, refuse_numbers_that_are_non
 from interbasin.wiring.trace.tracing import Inputs
 from interbasin.wiring.wire import wire_around
 
-__all__ = ["fold_norms"]
-
 Model = TypeVar("Model", bound=nn.Module)
 
 # How far the folded network may be from the given one, relative to the outputs, before folding is called a failure.

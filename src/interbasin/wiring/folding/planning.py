@@ -14,8 +14,6 @@ from interbasin.wiring.axes.spaces import Axis, In, Role, Space, leaves
 from interbasin.wiring.folding.recognise import Elementary
 from interbasin.wiring.wiring import Wiring
 
-__all__ = ["Plan"]
-
 
 @dataclass(frozen=True)
 class _Place:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Elementary", "recognise"]
-
 # Large enough to tell any two of the formulas apart, small enough for a step that a module takes in float32.
 TOLERANCE = 1e-5
 ROWS, SEED = 4, 0

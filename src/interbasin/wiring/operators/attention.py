@@ -10,8 +10,6 @@ from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.contraction import contract
 from interbasin.wiring.operators.elementwise import add_like, bend
 
-__all__: list[str] = []
-
 
 @rule("scaled_dot_product_attention")
 def attention(

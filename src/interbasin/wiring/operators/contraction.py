@@ -11,8 +11,6 @@ from interbasin.wiring.axes.terms import Same, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.elementwise import add_like
 
-__all__ = ["contract"]
-
 
 def contract(run: Run, one: Value, letters: str, other: Value, others: str, result: str) -> Value:
     """The value of an einsum of two operands, whose axes are named by letters.

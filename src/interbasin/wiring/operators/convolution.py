@@ -12,8 +12,6 @@ from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.contraction import contract
 from interbasin.wiring.operators.elementwise import add_like
 
-__all__ = ["positions"]
-
 KERNEL = Reason("kernel", "a kernel lies along it")
 POSITION = Reason("position", "positions lie along it")
 

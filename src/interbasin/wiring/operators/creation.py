@@ -8,8 +8,6 @@ from interbasin.wiring.axes.terms import Same
 from interbasin.wiring.interpret import Run, Value, constant, rule
 from interbasin.wiring.operators.convolution import POSITION
 
-__all__: list[str] = []
-
 
 @rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like",
       "full_like", "empty_like", "scalar_tensor", "fill", "zero")  # fmt: skip

@@ -10,9 +10,6 @@ from interbasin.wiring.axes.spaces import Role
 from interbasin.wiring.axes.terms import Plain, Same, Term
 from interbasin.wiring.interpret import Pending, Run, Value, rule
 
-__all__ = ["add_like", "bend", "multiply"]
-
-
 # ---------------------------------------------------------------------- one operand
 
 

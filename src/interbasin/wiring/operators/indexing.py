@@ -11,8 +11,6 @@ from interbasin.wiring.axes.terms import Plain, Same, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.convolution import POSITION
 
-__all__: list[str] = []
-
 LOOKED_UP = Reason("lookup", "rows are looked up by index along it")
 
 

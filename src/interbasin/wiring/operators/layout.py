@@ -11,8 +11,6 @@ from interbasin.wiring.axes.terms import Family, Leaf, Product, Same, Sum, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.slicing import stretches
 
-__all__: list[str] = []
-
 
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_copy", "_reshape_alias", "reshape_as",
       "view_as", "squeeze", "unsqueeze", "ravel", "atleast_2d", "atleast_1d", "squeeze_copy")  # fmt: skip

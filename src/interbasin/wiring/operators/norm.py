@@ -10,8 +10,6 @@ from interbasin.wiring.axes.terms import Product, Same, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.elementwise import add_like, multiply
 
-__all__: list[str] = []
-
 
 @rule("layer_norm", "native_layer_norm")
 def layer_norm(

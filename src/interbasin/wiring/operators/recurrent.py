@@ -12,8 +12,6 @@ from interbasin.wiring.operators.contraction import contract
 from interbasin.wiring.operators.convolution import positions
 from interbasin.wiring.operators.elementwise import add_like, bend, combined
 
-__all__: list[str] = []
-
 
 @rule("lstm")
 def lstm(

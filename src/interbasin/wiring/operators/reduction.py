@@ -10,8 +10,6 @@ from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.convolution import POSITION
 from interbasin.wiring.operators.norm import read_lengths
 
-__all__: list[str] = []
-
 
 def _axes(value: Value, dim: Any) -> list[int]:
     rank = len(value.dims)

@@ -11,8 +11,6 @@ from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.convolution import positions
 from interbasin.wiring.operators.elementwise import bend, combined
 
-__all__: list[str] = []
-
 # How several entries that come to one place may be taken together without bending them.
 LINEAR = frozenset({"sum", "mean", "add"})
 

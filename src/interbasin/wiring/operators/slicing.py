@@ -10,8 +10,6 @@ from interbasin.wiring.axes.terms import Family, Leaf, Plain, Product, Same, Sum
 from interbasin.wiring.interpret import Pending, Run, Value, rule
 from interbasin.wiring.operators.convolution import POSITION
 
-__all__ = ["stretches"]
-
 
 def stretches(run: Run, term: Term) -> Term:
     """The term as a stretch of a longer axis: what was the same all along it differs from the next stretch."""

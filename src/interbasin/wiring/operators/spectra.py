@@ -10,8 +10,6 @@ from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.convolution import positions
 from interbasin.wiring.operators.elementwise import add_like, bend, pointwise
 
-__all__: list[str] = []
-
 
 @rule("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft", "_fft_r2c", "_fft_c2r", "_fft_c2c")
 def transformed(run: Run, self: Value, dim: Any = -1, **_: Any) -> Value:

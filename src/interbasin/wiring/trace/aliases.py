@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 import torch
 from torch import fx
 
-__all__ = ["Writes", "regions", "writes_of"]
-
 # These return their very input when they have nothing to drop, and the tracer does not say so.
 HANDED_ON = frozenset({"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"})
 

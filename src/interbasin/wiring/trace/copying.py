@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from interbasin.errors import WiringError
 
-__all__ = ["clone_arguments", "copied", "copy_for_evaluation", "forget_what_was_derived"]
-
 Model = TypeVar("Model", bound=nn.Module)
 Value = TypeVar("Value")
 

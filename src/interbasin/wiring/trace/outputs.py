@@ -13,8 +13,6 @@ from torch.utils import _pytree as pytree
 
 from interbasin.errors import WiringError
 
-__all__ = ["returned_tensors"]
-
 # What a network may return beside tensors: it cannot depend on the values of any.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range)
 

@@ -12,8 +12,6 @@ from interbasin.errors import WiringError
 from interbasin.text import plural
 from interbasin.wiring.trace.refusals import first_line, short
 
-__all__ = ["admit", "named_tensors", "names_kept", "refuse_numbers_that_are_none"]
-
 # Where modules with quantised weights come from.
 QUANTISED = (
     *("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized", "torchao.quantization"),

@@ -20,8 +20,6 @@ from interbasin.errors import WiringError
 from interbasin.wiring.trace.aliases import Writes, regions, written
 from interbasin.wiring.trace.copying import clone_arguments, copied
 
-__all__ = ["call_failed", "explain", "first_line", "random_operator", "refuse_graph", "short"]
-
 DROPOUT = frozenset({"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout"})
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 

@@ -21,20 +21,6 @@ from interbasin.jobs.translate.rows import places_of
 from interbasin.jobs.translate.translator import Translator
 from interbasin.text import plural
 
-__all__ = [
-    "All",
-    "AuditInputs",
-    "CrossFitted",
-    "IncompletePoolError",
-    "Pool",
-    "backward",
-    "check_pair_order",
-    "embedded_pool",
-    "forward",
-    "given_pool",
-    "methods_of",
-]
-
 FOLDS = 4
 
 

@@ -40,8 +40,6 @@ from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Stages
 from interbasin.text import plural
 
-__all__ = ["audit", "pool_rows"]
-
 FEW_QUERIES = 100
 LARGE_SHARE = 0.1  # of the index: pairs that the map has seen and that are searched among
 STAGES = ("fit", "search", "new model", "curve")

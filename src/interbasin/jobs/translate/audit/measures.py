@@ -24,21 +24,6 @@ from interbasin.evaluate.retrieval import (
 from interbasin.jobs.translate.audit.inputs import AuditInputs, CrossFitted
 from interbasin.jobs.translate.translator import Translator
 
-__all__ = [
-    "LESS_THAN",
-    "Choice",
-    "Curve",
-    "SearchMetric",
-    "Searched",
-    "Slice",
-    "chosen_elsewhere",
-    "counts_of",
-    "learning_curve",
-    "searched",
-    "slices",
-    "translated_search",
-]
-
 Numbers = NDArray[np.float64]
 FOLDS = 5
 

@@ -15,8 +15,6 @@ from interbasin.jobs.translate.audit.verdict import Verdict
 from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart, line_chart
 
-__all__ = ["MEASURES", "WAYS", "Audit", "Way"]
-
 WAYS = {
     "keep": "keep the old model",
     "translate": "translate documents",

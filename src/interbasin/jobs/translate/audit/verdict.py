@@ -11,8 +11,6 @@ import numpy as np
 from interbasin.evaluate.retrieval import Bootstrap, Interval
 from interbasin.jobs.translate.audit.measures import Choice
 
-__all__ = ["ADVICE", "Verdict", "judged"]
-
 ADVICE = {
     "translate": "translated vectors are as good as re-embedding everything, or better than what there is",
     "translate first": "translated vectors are better than what there is, and re-embedding better still",

@@ -16,8 +16,6 @@ from interbasin.jobs.translate.bridge.thresholds import MatchedThreshold, Recali
 from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Outcome, new_outcome
 
-__all__ = ["LOADER", "Bridge", "bridge"]
-
 # As it is written beside the arrays, and shown in the documentation.
 LOADER = '''\
 import numpy as np

@@ -18,8 +18,6 @@ from interbasin.extras import import_extra
 from interbasin.jobs.translate.standardiser import AT_THE_MEAN
 from interbasin.jobs.translate.translator import Translator
 
-__all__ = ["Steps", "check_graph", "write_graph"]
-
 LEAST = 1e-30  # a length to divide by
 
 

@@ -18,17 +18,6 @@ from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.evaluate.retrieval import nearest, similarity
 from interbasin.evaluate.retrieval.search import METRICS, blocks_of, prepared, rows_of
 
-__all__ = [
-    "Decisions",
-    "MatchedThreshold",
-    "Recalibration",
-    "drawn_rows",
-    "match_threshold",
-    "matched_threshold",
-    "recalibrate",
-    "recalibrated",
-]
-
 FEWEST = 20  # pairs of scores, and pairs on either side of a threshold that place it well
 MOST_DOCUMENTS = 50_000  # of the index, for scores
 MOST_PAIRS = 2**24  # of queries with documents, whose scores are held at once

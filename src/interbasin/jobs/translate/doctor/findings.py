@@ -15,8 +15,6 @@ from interbasin.jobs.translate.doctor.mixture import Stretches
 from interbasin.jobs.translate.rows import hashes
 from interbasin.text import plural
 
-__all__ = ["Finding", "State"]
-
 NAMED = 5  # rows in a message
 MOST_HASHES = 2**22  # kept at once; of a larger table every second, fourth, ... distinct row is looked at
 LOOKED_AT = 512  # rows whose numbers are looked at one by one

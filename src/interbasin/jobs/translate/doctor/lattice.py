@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["largest_step", "storage_of"]
-
 MOST_LEVELS = 300.0  # steps from zero to the largest number, of eight bits with or without a sign
 NEAR = 0.02  # of a step
 FEWEST_NUMBERS = 16  # in a row, so that chance does not put all of them on a grid

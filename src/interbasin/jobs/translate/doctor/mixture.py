@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Mixture", "Stretches"]
-
 WIDTH = 128  # directions that are looked at; wider vectors are projected at random
 MOST, SHORTEST = 64, 128  # stretches, and rows in one to begin with
 SAMPLE = 4096  # rows that are kept for clusters
