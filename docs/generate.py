@@ -52,8 +52,8 @@ def command_line() -> str:
     return "\n\n".join(pages) + "\n"
 
 
-def filled(page: str) -> str:
-    """A page with its tables made anew."""
+def fill_tables(page: str) -> str:
+    """A page with its tables made again."""
 
     def fill(match: re.Match[str]) -> str:
         if match["name"] == "scoreboard":
@@ -62,8 +62,8 @@ def filled(page: str) -> str:
         question, make = MAKERS[match["name"]]
         if not (RESULTS / f"{question}.json").exists():
             return f"{match[1]}Not measured yet: `python benchmarks/{question}.py` does.\n{match[3]}"
-        found = json.loads((RESULTS / f"{question}.json").read_text("utf-8"))
-        return f"{match[1]}{make(found)}\n{match[3]}"
+        results = json.loads((RESULTS / f"{question}.json").read_text("utf-8"))
+        return f"{match[1]}{make(results)}\n{match[3]}"
 
     return TABLE.sub(fill, page)
 
@@ -72,7 +72,7 @@ def main() -> None:
     wanted = {ROOT / "docs" / "command-line.md": command_line()}
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         if path not in wanted:
-            wanted[path] = filled(path.read_text("utf-8"))
+            wanted[path] = fill_tables(path.read_text("utf-8"))
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in sys.argv[1:]:
         for path in stale:

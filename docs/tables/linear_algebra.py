@@ -8,7 +8,7 @@ from typing import Any
 from tables.markdown import bars_with_places, environment, megabytes, number, table
 
 
-def polar(found: dict[str, Any]) -> str:
+def polar(results: dict[str, Any]) -> str:
     rows = [
         (
             case["key"],
@@ -20,13 +20,13 @@ def polar(found: dict[str, Any]) -> str:
             number(case["reconstruction"]),
             number(case["difference"]),
         )
-        for case in found["cases"]
+        for case in results["cases"]
     ]
     columns = ("case", "SVD ms", "polar ms", "speed", "path", "‖Q'Q−I‖", "‖QH−A‖/‖A‖", "to the SVD's")
-    return table(columns, rows) + f"\n\n{environment(found)}"
+    return table(columns, rows) + f"\n\n{environment(results)}"
 
 
-def moments(found: dict[str, Any]) -> str:
+def moments(results: dict[str, Any]) -> str:
     times = [
         (
             f"{case['source']} x {case['target']}",
@@ -36,14 +36,14 @@ def moments(found: dict[str, Any]) -> str:
             f"{case['times']['ours']['best']:.3f}",
             f"{case['ratio']:.2f}",
         )
-        for case in found["time"]
+        for case in results["time"]
     ]
     memory = [
         (f"{case['rows']:,}", megabytes(case["ours_bytes"]), megabytes(case["published_bytes"]))
-        for case in found["memory"]
+        for case in results["memory"]
     ]
     accuracy = [
-        (f"{case['mean']:g}", number(case["ours"]), number(case["without_origin"])) for case in found["accuracy"]
+        (f"{case['mean']:g}", number(case["ours"]), number(case["without_origin"])) for case in results["accuracy"]
     ]
     parts = [
         table(("widths", "rows", "Gram matrices", "float64 first, s", "streamed, s", "ratio"), times),
@@ -51,7 +51,7 @@ def moments(found: dict[str, Any]) -> str:
         table(("rows", "streamed, MB", "float64 first, MB"), memory),
         "Relative error of the centred cross-product of float32 rows, by the mean of the rows (their spread is 1):",
         table(("mean", "streamed", "float32 sums without an origin"), accuracy),
-        environment(found),
+        environment(results),
     ]
     return "\n\n".join(parts)
 

@@ -11,24 +11,24 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence
     return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
 
 
-def environment(found: dict[str, Any]) -> str:
-    where = found["environment"]
+def environment(results: dict[str, Any]) -> str:
+    where = results["environment"]
     threads = "one thread" if where["threads"] == 1 else f"{where['threads']} threads"
     return f"{where['processor']}, {threads}, torch {where['torch']}, seed {where['seed']}, {where['date'][:10]}."
 
 
-def bars_with_places(found: dict[str, Any]) -> str:
+def bars_with_places(results: dict[str, Any]) -> str:
     rows = [
         (name, bar["bar"], number(bar["found"]), bar["where"] or "-", "met" if bar["met"] else "**not met**")
-        for name, bar in found["bars"].items()
+        for name, bar in results["bars"].items()
     ]
-    return table(("bar", "asked", "found", "worst at", ""), rows) + f"\n\n{environment(found)}"
+    return table(("bar", "asked", "found", "worst at", ""), rows) + f"\n\n{environment(results)}"
 
 
-def bars(found: dict[str, Any]) -> str:
+def bars(results: dict[str, Any]) -> str:
     rows = [
         (name, bar["bar"], number(bar["found"]), "met" if bar["met"] else "**not met**")
-        for name, bar in found["bars"].items()
+        for name, bar in results["bars"].items()
     ]
     return table(("bar", "asked", "found", ""), rows)
 
@@ -41,8 +41,8 @@ def megabytes(count: int | None) -> str:
     return "-" if count is None else f"{count / 1e6:,.0f}"
 
 
-def spread(one: dict[str, float], times: float = 1, digits: int = 3) -> str:
-    return f"{times * one['mean']:.{digits}f} ± {times * one['deviation']:.{digits}f}"
+def spread(figure: dict[str, float], times: float = 1, digits: int = 3) -> str:
+    return f"{times * figure['mean']:.{digits}f} ± {times * figure['deviation']:.{digits}f}"
 
 
 def range_of_numbers(values: Sequence[float]) -> str:

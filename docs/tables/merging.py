@@ -8,7 +8,7 @@ from typing import Any
 from tables.markdown import bars_with_places, environment, megabytes, number, table
 
 
-def merging(found: dict[str, Any]) -> str:
+def merging(results: dict[str, Any]) -> str:
     cases = [
         (
             case["key"],
@@ -20,7 +20,7 @@ def merging(found: dict[str, Any]) -> str:
             f"{case['inside_ratio']:.2f}",
             *(megabytes(case["peak_bytes"][name]) for name in ("mergekit", "interbasin")),
         )
-        for case in found["cases"]
+        for case in results["cases"]
     ]
     columns = (
         "merge",
@@ -35,18 +35,18 @@ def merging(found: dict[str, Any]) -> str:
         "mergekit, MB",
         "peak MB",
     )
-    parts = [f"{found['parameters']['small'] / 1e6:.1f} M parameters in float32:", table(columns, cases)]
-    if found["growth"]:
+    parts = [f"{results['parameters']['small'] / 1e6:.1f} M parameters in float32:", table(columns, cases)]
+    if results["growth"]:
         growth = [
             (case["method"], *(megabytes(case["peak_bytes"][size]) for size in ("small", "large")))
-            for case in found["growth"]
+            for case in results["growth"]
         ]
         parts += [
-            f"Peak memory of the whole command, two models, and for {found['parameters']['large'] / 1e9:.2f} B "
+            f"Peak memory of the whole command, two models, and for {results['parameters']['large'] / 1e9:.2f} B "
             "parameters in bfloat16:",
             table(("method", "30 M, MB", "1 B, MB"), growth),
         ]
-    return "\n\n".join([*parts, f"mergekit {found['environment']['mergekit'].split()[0]}; {environment(found)}"])
+    return "\n\n".join([*parts, f"mergekit {results['environment']['mergekit'].split()[0]}; {environment(results)}"])
 
 
 MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {

@@ -8,28 +8,30 @@ from typing import Any
 from tables.markdown import environment, megabytes, number, table
 
 
-def recording(found: dict[str, Any]) -> str:
+def recording(results: dict[str, Any]) -> str:
     rows = [
         (
             way,
-            str(found["products"][way]),
-            f"{found['times'][way]['best']:.2f}",
-            f"{found['times']['published']['best'] / found['times'][way]['best']:.2f}",
-            megabytes(found["bytes"][way]),
-            f"{found['bytes']['published'] / found['bytes'][way]:.1f}",
+            str(results["products"][way]),
+            f"{results['times'][way]['best']:.2f}",
+            f"{results['times']['published']['best'] / results['times'][way]['best']:.2f}",
+            megabytes(results["bytes"][way]),
+            f"{results['bytes']['published'] / results['bytes'][way]:.1f}",
         )
         for way in ("spaces", "boundaries", "published")
     ]
     columns = ("what is recorded", "products a batch", "seconds", "times as fast", "peak MB", "times less memory")
-    return table(columns, rows) + f"\n\n{environment(found)}"
+    return table(columns, rows) + f"\n\n{environment(results)}"
 
 
-def architectures(found: dict[str, Any]) -> str:
-    cases = sorted(found["architectures"], key=lambda case: (case["traced"], case.get("coverage", 0.0)))
-    short = [(*wired(case), "; ".join(case["reasons"]).replace("|", "\\|")) for case in cases if case["reasons"]]
-    full = [wired(case) for case in found["architectures"] if not case["reasons"]]
-    bars, columns = found["bars"], ("architecture", "spaces", "coverage", "check32", "check64", "seconds")
-    summary = found["summary"]
+def architectures(results: dict[str, Any]) -> str:
+    cases = sorted(results["architectures"], key=lambda case: (case["traced"], case.get("coverage", 0.0)))
+    short = [
+        (*describe_wiring(case), "; ".join(case["reasons"]).replace("|", "\\|")) for case in cases if case["reasons"]
+    ]
+    full = [describe_wiring(case) for case in results["architectures"] if not case["reasons"]]
+    bars, columns = results["bars"], ("architecture", "spaces", "coverage", "check32", "check64", "seconds")
+    summary = results["summary"]
     parts = [
         f"{summary['architectures']} architectures: {summary['traced']} can be traced, and {len(full)} meet all bars. "
         f"The median coverage is {summary['median_coverage']:.1%}, the median time "
@@ -39,12 +41,12 @@ def architectures(found: dict[str, Any]) -> str:
         table((*columns, "because"), short, words=(0, 6)) if short else "None.",
         "**The others**:",
         table(columns, full),
-        environment(found),
+        environment(results),
     ]
     return "\n\n".join(parts)
 
 
-def wired(case: dict[str, Any]) -> tuple[str, ...]:
+def describe_wiring(case: dict[str, Any]) -> tuple[str, ...]:
     if not case["traced"]:
         return (case["name"], *["-"] * 5)
     return (
@@ -57,7 +59,7 @@ def wired(case: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def wiring_depth(found: dict[str, Any]) -> str:
+def wiring_depth(results: dict[str, Any]) -> str:
     rows = [
         (
             case["shape"],
@@ -67,10 +69,10 @@ def wiring_depth(found: dict[str, Any]) -> str:
             f"{case['times']['wire']['best']:.2f}",
             f"{case['ratio']:.2f}",
         )
-        for case in found["depth"]
+        for case in results["depth"]
     ]
     columns = ("network", "layers", "operators", "torch.export alone, s", "wiring, s", "ratio")
-    return table(columns, rows) + f"\n\n{environment(found)}"
+    return table(columns, rows) + f"\n\n{environment(results)}"
 
 
 MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {

@@ -8,10 +8,10 @@ from typing import Any
 from tables.markdown import bars, environment, number, range_of, range_of_numbers, spread, table
 
 
-def rebasin_methods(found: dict[str, Any]) -> str:
+def rebasin_methods(results: dict[str, Any]) -> str:
     def row(label: str, figures: dict[str, Any]) -> tuple[str, ...]:
         lerp, cycles = figures["lerp"], figures.get("cycles")
-        composed = [one["mean"] for name, one in (cycles or {}).items() if name.startswith("cycle_error.")]
+        composed = [error["mean"] for name, error in (cycles or {}).items() if name.startswith("cycle_error.")]
         return (
             label,
             str(figures["pairs"]),
@@ -39,11 +39,11 @@ def rebasin_methods(found: dict[str, Any]) -> str:
         "composed cycle a space",
         "s",
     )
-    rows = [row(label, figures) for label, figures in found["methods"].items()]
-    return table(columns, rows) + f"\n\n{_pairs(found)} {environment(found)}"
+    rows = [row(label, figures) for label, figures in results["methods"].items()]
+    return table(columns, rows) + f"\n\n{_pairs(results)} {environment(results)}"
 
 
-def rebasin_finetuned(found: dict[str, Any]) -> str:
+def rebasin_finetuned(results: dict[str, Any]) -> str:
     rows = [
         (
             label,
@@ -54,7 +54,7 @@ def rebasin_finetuned(found: dict[str, Any]) -> str:
             f"{spread(figures['lerp_finetuned']['middle_accuracy'], 100, 2)} %",
             spread(figures["slerp_finetuned"]["barrier_original"]),
         )
-        for label, figures in found["methods"].items()
+        for label, figures in results["methods"].items()
     ]
     columns = (
         "method",
@@ -65,30 +65,37 @@ def rebasin_finetuned(found: dict[str, Any]) -> str:
         "middle",
         "SLERP, original ends",
     )
-    return table(columns, rows) + f"\n\n{_pairs(found)}"
+    return table(columns, rows) + f"\n\n{_pairs(results)}"
 
 
-def rebasin_papers(found: dict[str, Any]) -> str:
+def rebasin_papers(results: dict[str, Any]) -> str:
     words = {None: "-", True: "met", False: "**not met**"}
     rows = [
-        (one["where"], one["what"], number(one["theirs"]), number(one["ours"]), one["method"], words[one["met"]])
-        for one in found["papers"]
+        (
+            figure["where"],
+            figure["what"],
+            number(figure["theirs"]),
+            number(figure["ours"]),
+            figure["method"],
+            words[figure["met"]],
+        )
+        for figure in results["papers"]
     ]
     return table(("where", "what", "theirs", "ours", "by", ""), rows, words=(0, 1, 4, 5))
 
 
-def rebasin_layers(found: dict[str, Any]) -> str:
+def rebasin_layers(results: dict[str, Any]) -> str:
     def means(errors: dict[str, Any], prefix: str) -> list[float]:
-        return [one["mean"] for name, one in errors.items() if name.startswith(prefix)]
+        return [error["mean"] for name, error in errors.items() if name.startswith(prefix)]
 
     rows = [
         (
             label,
-            *(number(one) for one in means(figures["errors_pre"], "alignment_error.")),
-            *(f"{one:.3f}" for one in means(figures["errors_pre"], "alignment_error_relative.")),
-            *(f"{one:.3f}" for one in means(figures["errors_post"], "alignment_error_relative.")),
+            *(number(error) for error in means(figures["errors_pre"], "alignment_error.")),
+            *(f"{error:.3f}" for error in means(figures["errors_pre"], "alignment_error_relative.")),
+            *(f"{error:.3f}" for error in means(figures["errors_post"], "alignment_error_relative.")),
         )
-        for label, figures in found["methods"].items()
+        for label, figures in results["methods"].items()
         if "errors_pre" in figures
     ]
     if not rows:
@@ -96,10 +103,10 @@ def rebasin_layers(found: dict[str, Any]) -> str:
     layers = range(1, 1 + (len(rows[0]) - 1) // 3)
     kinds = ("before", "before, relative", "behind, relative")
     columns = ("method", *(f"layer {layer}, {kind}" for kind in kinds for layer in layers))
-    return table(columns, rows) + f"\n\n{_pairs(found)}"
+    return table(columns, rows) + f"\n\n{_pairs(results)}"
 
 
-def rebasin_widths(found: dict[str, Any]) -> str:
+def rebasin_widths(results: dict[str, Any]) -> str:
     permutation, orthogonal = "permutation-weights", "procrustes-weights coordinate"
     rows = [
         (
@@ -115,7 +122,7 @@ def rebasin_widths(found: dict[str, Any]) -> str:
             spread(case[permutation]["lerp_finetuned"]["barrier_original"]),
             spread(case[orthogonal]["lerp_finetuned"]["barrier_original"]),
         )
-        for width, case in found["widths"].items()
+        for width, case in results["widths"].items()
     ]
     columns = (
         "width",
@@ -130,19 +137,19 @@ def rebasin_widths(found: dict[str, Any]) -> str:
         "permutations, fine-tuned",
         "orthogonal, fine-tuned",
     )
-    return table(columns, rows) + f"\n\n{_pairs(found)}"
+    return table(columns, rows) + f"\n\n{_pairs(results)}"
 
 
-def _pairs(found: dict[str, Any]) -> str:
+def _pairs(results: dict[str, Any]) -> str:
     return (
-        f"{found['recipe']['data']}, mean ± standard deviation over pairs of networks, on "
-        f"{found['test_images']:,} test images."
+        f"{results['recipe']['data']}, mean ± standard deviation over pairs of networks, on "
+        f"{results['test_images']:,} test images."
     )
 
 
-def planted(found: dict[str, Any]) -> str:
+def planted(results: dict[str, Any]) -> str:
     rows = []
-    for case in found["cases"]:
+    for case in results["cases"]:
         ours, usual = case["ours"], case["usual"]
         left = ours["ratio"] if "ratio" in ours else ours["distance"]
         rows.append(
@@ -169,14 +176,14 @@ def planted(found: dict[str, Any]) -> str:
         "the usual algorithm",
         "s",
     )
-    return table(columns, rows) + f"\n\n{environment(found)}"
+    return table(columns, rows) + f"\n\n{environment(results)}"
 
 
-def weight_matching_pairs(found: dict[str, Any]) -> str:
+def weight_matching_pairs(results: dict[str, Any]) -> str:
     rows = []
-    for pair in found["pairs"]:
+    for pair in results["pairs"]:
         for way, label in (("rebasin", "`rebasin` 0.0.47"), ("plain", "plain reference"), ("ours", "interbasin")):
-            runs = [one[way] for one in pair["rounds"]]
+            runs = [round_[way] for round_ in pair["rounds"]]
             whole = [run["whole"] for run in runs if "whole" in run]
             rows.append(
                 (
@@ -190,16 +197,16 @@ def weight_matching_pairs(found: dict[str, Any]) -> str:
             )
     bars = [
         (name, bar["bar"], f"{bar['found']:.4g}", "met" if bar["met"] else "**not met**")
-        for name, bar in found["bars"].items()
+        for name, bar in results["bars"].items()
     ]
     columns = ("seeds", "by", "before", "distance left", "matching, s", "whole call, s")
-    parts = [table(columns, rows, words=(0, 1)), table(("bar", "asked", "worst pair", ""), bars), environment(found)]
+    parts = [table(columns, rows, words=(0, 1)), table(("bar", "asked", "worst pair", ""), bars), environment(results)]
     return "\n\n".join(parts)
 
 
-def weight_matching_transformers(found: dict[str, Any]) -> str:
+def weight_matching_transformers(results: dict[str, Any]) -> str:
     rows = []
-    for case in found["transformers"]:
+    for case in results["transformers"]:
         peer = case["rebasin"]
         after = f"{peer['answer']}: {peer['after']:.2f}" if "after" in peer else peer["answer"]
         mine = case["ours"]
@@ -207,7 +214,7 @@ def weight_matching_transformers(found: dict[str, Any]) -> str:
     return table(("pair", "before", "`rebasin`", "interbasin", "whole call, s"), rows)
 
 
-def weight_matching_widths(found: dict[str, Any]) -> str:
+def weight_matching_widths(results: dict[str, Any]) -> str:
     rows = [
         (
             case["kind"],
@@ -217,15 +224,15 @@ def weight_matching_widths(found: dict[str, Any]) -> str:
             f"{case['ratio']:.2f}",
             *(f"{case[name]:.2f}" for name in ("before", "plain", "ours")),
         )
-        for case in found["widths"]
+        for case in results["widths"]
     ]
     columns = ("maps", "width", "plain, s", "interbasin, s", "times as fast", "distance before", "plain", "interbasin")
-    return table(columns, rows) + f"\n\n{environment(found)}"
+    return table(columns, rows) + f"\n\n{environment(results)}"
 
 
-def real_pairs(found: dict[str, Any]) -> str:
+def real_pairs(results: dict[str, Any]) -> str:
     parts = []
-    for pair in found["pairs"]:
+    for pair in results["pairs"]:
         rows = []
         for way in pair["ways"]:
             options = way["options"]
@@ -249,7 +256,7 @@ def real_pairs(found: dict[str, Any]) -> str:
             ends += f" Half-way without alignment and without a reset: {pair['middle_accuracy_without_reset']:.1%}."
         columns = ("method", "exact", "aligned", "half-way", "loss there", "barrier, original", "distance", "s")
         parts.append(f"{ends}\n\n{table(columns, rows)}")
-    return "\n\n".join([*parts, environment(found)])
+    return "\n\n".join([*parts, environment(results)])
 
 
 MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {

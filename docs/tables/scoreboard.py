@@ -10,20 +10,20 @@ from tables.markdown import table
 Bars = list[tuple[str, bool]]
 
 
-def named(found: dict[str, Any]) -> Bars:
-    return [(name, bool(bar["met"])) for name, bar in found["bars"].items()]
+def named_bars(results: dict[str, Any]) -> Bars:
+    return [(name, bool(bar["met"])) for name, bar in results["bars"].items()]
 
 
-def architectures(found: dict[str, Any]) -> Bars:
-    return [(case["name"], not case["reasons"]) for case in found["architectures"]]
+def architectures(results: dict[str, Any]) -> Bars:
+    return [(case["name"], not case["reasons"]) for case in results["architectures"]]
 
 
-def planted(found: dict[str, Any]) -> Bars:
-    return [(case["key"], bool(case["met"])) for case in found["cases"] if case["bar"] is not None]
+def planted_bars(results: dict[str, Any]) -> Bars:
+    return [(case["key"], bool(case["met"])) for case in results["cases"] if case["bar"] is not None]
 
 
-def verdicts(found: dict[str, Any]) -> Bars:
-    return [(f"{bar['change']}: {bar['found']}", bool(bar["met"])) for bar in found["bars"]]
+def verdicts(results: dict[str, Any]) -> Bars:
+    return [(f"{bar['change']}: {bar['found']}", bool(bar["met"])) for bar in results["bars"]]
 
 
 # Question -> what it asks, the page and heading that tell more, and its bars.
@@ -31,7 +31,7 @@ QUESTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], Bars]]] = {
     "polar": (
         "Is the orthogonal factor as accurate as it says, and ever slower than the SVD?",
         "docs/benchmarks.md#is-the-orthogonal-factor-as-accurate-as-it-says-and-ever-slower-than-the-svd",
-        named,
+        named_bars,
     ),
     "wiring": (
         "Which architectures can be wired, and how much of them can move?",
@@ -41,27 +41,27 @@ QUESTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], Bars]]] = {
     "planted": (
         "Is a planted symmetry found again?",
         "docs/benchmarks.md#is-a-planted-symmetry-found-again",
-        planted,
+        planted_bars,
     ),
     "weight_matching": (
         "Does weight matching reach nearer than PyPI's rebasin?",
         "docs/benchmarks.md#does-weight-matching-reach-nearer-than-pypis-rebasin-and-how-does-it-grow-with-width",
-        named,
+        named_bars,
     ),
     "orthogonal_rebasin": (
         "Do orthogonal maps bring two MLPs into one basin?",
         "docs/benchmarks.md#do-orthogonal-maps-bring-two-mlps-into-one-basin-and-what-do-they-cost",
-        named,
+        named_bars,
     ),
     "merge": (
         "Does merging agree with mergekit, and is it faster and smaller?",
         "docs/benchmarks.md#does-merging-agree-with-mergekit-and-is-it-faster-and-smaller",
-        named,
+        named_bars,
     ),
     "stitching": (
         "Does the head of one network understand the encoder of another?",
         "docs/benchmarks-translate.md#does-the-head-of-one-network-understand-the-encoder-of-another",
-        named,
+        named_bars,
     ),
     "migration": (
         "Should an index be migrated, and does the audit know?",
@@ -71,7 +71,7 @@ QUESTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], Bars]]] = {
     "translate_speed": (
         "How fast is a store translated?",
         "docs/benchmarks-translate.md#how-fast-is-a-store-translated",
-        named,
+        named_bars,
     ),
 }
 MOST_NAMED = 4

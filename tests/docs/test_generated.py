@@ -33,10 +33,10 @@ def test_the_generated_pages_are_up_to_date() -> None:
 
 def test_a_table_that_was_edited_by_hand_is_noticed(generate: ModuleType) -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
-    assert generate.filled(page) == page
+    assert generate.fill_tables(page) == page
     edited = re.sub(r"(<!-- table: moments -->\n.*?ratio \|.*?\n.*?\n\| )", r"\g<1>9", page, flags=re.DOTALL)
     assert edited != page
-    assert generate.filled(edited) == page
+    assert generate.fill_tables(edited) == page
 
 
 def test_every_command_is_documented_with_an_example(generate: ModuleType) -> None:
@@ -74,7 +74,7 @@ def test_architectures_that_fall_short_come_first_with_their_reason(generate: Mo
 def test_a_table_without_results_says_how_to_get_them(generate: ModuleType, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(generate, "RESULTS", tmp_path)
     page = "<!-- table: architectures -->\nold\n<!-- end of table -->\n"
-    assert "Not measured yet: `python benchmarks/wiring.py` does." in generate.filled(page)
+    assert "Not measured yet: `python benchmarks/wiring.py` does." in generate.fill_tables(page)
 
 
 def test_a_figure_of_a_paper_that_is_not_met_is_said_to_be_so(generate: ModuleType) -> None:
