@@ -246,3 +246,19 @@ def test_networks_that_have_nothing_in_common_are_refused() -> None:
     with pytest.raises(WiringError) as caught:
         Correspondence.by_role(wiring({"table": "60 7 embed"}), mlp(2))
     assert all(word in str(caught.value) for word in words)
+
+
+def test_a_gain_is_no_partner_of_a_shift_where_positions_stay() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.out = nn.Linear(4, 3, bias=False), nn.Linear(4, 2, bias=False)
+            self.matrices = nn.Parameter(torch.randn(2, 2, 3))
+            self.gain, self.shift = nn.Parameter(torch.randn(2)), nn.Parameter(torch.randn(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = torch.einsum("bnc,noc->bno", self.stem(x), self.matrices)
+            return self.out(nn.functional.group_norm(hidden, 1, self.gain, self.shift).flatten(1))
+
+    itself = wire(Positions(), torch.randn(3, 2, 4))
+    assert Correspondence.by_role(itself, itself) == Correspondence.identity(itself)

@@ -230,7 +230,7 @@ class Match:
             outline.roles.get(entry.space or "") for outline, entry in zip(self.outlines, (source, target), strict=True)
         )
         if ours is None or theirs is None:
-            return ours is theirs
+            return ours is theirs and source.role is target.role
         same_role = source.role is target.role or (ours.compared and theirs.compared)
         return same_role and source.fused == target.fused and (source.space, target.space) in self.spaces
 
