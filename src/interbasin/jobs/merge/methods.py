@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from interbasin.arcs import PARALLEL, shares_on_arc
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operands, WeightedSum, slices
 from interbasin.jobs.merge.ties import ties
+from interbasin.paths import PARALLEL, shares_on_arc
 from interbasin.text import plural
 
 DEFAULTS = {"t": 0.5, "density": 0.5, "scale": 1.0}
