@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-
 import torch
 
-from interbasin.errors import DataError
+from interbasin.checks import require_whole
 
 
 def generator_of(seed: object) -> torch.Generator:
@@ -15,10 +13,4 @@ def generator_of(seed: object) -> torch.Generator:
     Raises:
         DataError: unless the seed is a whole number from 0 to 2**63 - 1.
     """
-    try:
-        number = operator.index(seed)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**63:
-        raise DataError(f"A seed is a whole number from 0 to 2**63 - 1, got {seed!r}; try 0.")
-    return torch.Generator().manual_seed(number)
+    return torch.Generator().manual_seed(require_whole("seed", seed, 0, 2**63 - 1))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from interbasin.fit.polar import polar
 from interbasin.maps import Map
-from interbasin.maps.base import Role
+from interbasin.maps.base import Group, Role
 from interbasin.maps.batched import (
     BatchedLinear,
     BatchedMap,
@@ -38,7 +38,6 @@ from interbasin.maps.batched import (
     block_places,
     choose_blocks,
 )
-from interbasin.maps.groups import Group
 
 _PERMUTING = (Group.PERMUTATION, Group.SIGNED)
 # Groups whose maps change lengths, and their isometries.

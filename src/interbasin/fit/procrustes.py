@@ -13,7 +13,7 @@ from interbasin.fit.polar import polar
 from interbasin.fit.registry import Proposal, solver
 from interbasin.maps import Linear, Map, Orthogonal
 from interbasin.statistics import PairedMoments
-from interbasin.statistics.residual import carried_energy
+from interbasin.statistics.similarity import carried_energy
 
 
 @solver(name="procrustes", reference="schonemann:66", grams=False)

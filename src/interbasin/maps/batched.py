@@ -17,9 +17,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from interbasin.maps.base import Map, Role
+from interbasin.maps.base import Group, Map, Role
 from interbasin.maps.blocks import Blocks
-from interbasin.maps.groups import Group
 from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
 from interbasin.maps.permutation import Permutation, SignedPermutation
@@ -27,15 +26,10 @@ from interbasin.maps.permutation import Permutation, SignedPermutation
 
 @dataclass(frozen=True, eq=False)
 class BatchedPermutation:
-    """Units that change places, and perhaps signs: target unit ``i`` of block ``b`` is source unit ``index[b, i]``.
+    """Units that change places, and perhaps signs: target unit ``i`` of block ``b`` is source unit ``index[b, i]``."""
 
-    Attributes:
-        index: Whole numbers, ``(blocks, size)``.
-        signs: +1 or -1 for each target unit, or None for no changes of sign.
-    """
-
-    index: Tensor
-    signs: Tensor | None = None
+    index: Tensor  # whole numbers, (blocks, size)
+    signs: Tensor | None = None  # +1 or -1 for each target unit; None for no changes of sign
 
     @property
     def is_identity(self) -> bool:
@@ -77,15 +71,10 @@ class BatchedPermutation:
 
 @dataclass(frozen=True, eq=False)
 class BatchedLinear:
-    """Dense matrices.
+    """Dense matrices."""
 
-    Attributes:
-        matrix: ``(blocks, size, size)``.
-        dual: Their inverse transposes; None for isometries, which are their own duals.
-    """
-
-    matrix: Tensor
-    dual: Tensor | None = None
+    matrix: Tensor  # (blocks, size, size)
+    dual: Tensor | None = None  # their inverse transposes; None for isometries, which are their own duals
 
     @property
     def is_identity(self) -> bool:

@@ -20,7 +20,7 @@ from interbasin.jobs.rebasin.finetune import finetune as finetune_model
 from interbasin.jobs.rebasin.methods import METHODS
 from interbasin.jobs.rebasin.result import Rebasin
 from interbasin.jobs.rebasin.task import Match, Options, Task
-from interbasin.maps.groups import Group
+from interbasin.maps.base import Group
 from interbasin.methods import Method
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from interbasin.fit.matching import Admit, Dim, FreeSpace, Piece, Problem, assign, solve
 from interbasin.jobs.rebasin.task import Match, Task
-from interbasin.maps.base import Role
+from interbasin.maps.base import Group, Role
 from interbasin.maps.batched import BatchedMap, BatchedPermutation, choose_blocks
-from interbasin.maps.groups import Group
 from interbasin.randomness import generator_of
 from interbasin.wiring.axes.spaces import In
 from interbasin.wiring.mover import HomedAxes, map_pieces
