@@ -14,11 +14,10 @@ from interbasin.batches import WithoutLabels, as_batches, describe_size, require
 from interbasin.errors import InterbasinError, WiringError
 from interbasin.evaluate.alignment_error import AlignmentError, alignment_error
 from interbasin.evaluate.barrier import Barrier, barrier
-from interbasin.evaluate.cka import LayerSimilarity, cka
 from interbasin.evaluate.cycle import Aligned, cycle
 from interbasin.evaluate.distance import distance
-from interbasin.evaluate.pca import Coordinates, pca
-from interbasin.evaluate.scores import Loss
+from interbasin.evaluate.layers import Coordinates, LayerSimilarity, cka, pca
+from interbasin.evaluate.performance import Loss
 from interbasin.outcome import Draft, Result, Stages
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
 from interbasin.wiring import Alignment, Wiring, wire

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from interbasin.batches import outputs_of, split_batch
-from interbasin.evaluate.scores import Loss, mean_loss
+from interbasin.evaluate.performance import Loss, mean_loss
 from interbasin.training import train
 from interbasin.wiring.trace.copying import copied
 

@@ -14,7 +14,7 @@ from interbasin.batches import WithoutLabels, as_batches, describe_size, require
 from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
-from interbasin.evaluate.scores import Loss
+from interbasin.evaluate.performance import Loss
 from interbasin.fit.matching import FreeSpace
 from interbasin.jobs.rebasin.finetune import finetune as finetune_model
 from interbasin.jobs.rebasin.methods import METHODS
