@@ -243,8 +243,8 @@ def reranked(
             documents = prepared(rows_of(vectors(wanted.numpy()), "The documents").to(asked.dtype), metric)
             if documents.shape != fetched[absent:].shape:
                 raise ShapeError(
-                    f"Asked for vectors of {len(wanted)} documents in the width {asked.shape[1]} of the queries, got "
-                    f"shape {tuple(documents.shape)}."
+                    f"Vectors of {len(wanted)} documents in the width {asked.shape[1]} of the queries were asked for, "
+                    f"and shape {tuple(documents.shape)} was given."
                 )
             fetched[absent:] = documents
         products = torch.bmm(fetched[where], asked[place : place + step, :, None])[..., 0]
