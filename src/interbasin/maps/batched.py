@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -75,11 +75,7 @@ class BatchedLinear:
 
     matrix: Tensor  # (blocks, size, size)
     dual: Tensor | None = None  # their inverse transposes; None for isometries, which are their own duals
-
-    @property
-    def is_identity(self) -> bool:
-        """False: to look would cost as much as to act."""
-        return False
+    is_identity: ClassVar[bool] = False  # to look would cost as much as to act
 
     def side(self, role: Role) -> BatchedLinear:
         """What an axis of that role follows: the map, its dual, or for gains their product entry by entry."""

@@ -1,22 +1,21 @@
-"""The job: network A in the coordinates of network B."""
+"""The job: check the request, wire, match, carry, measure, and repair if asked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from interbasin.activations.choose import standing
 from interbasin.batch_norm import has_batch_norm, reset_batch_norm
-from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
+from interbasin.batches import WithoutLabels, as_batches, describe_size, outputs_of, require_reiterable, split_batch
 from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
-from interbasin.evaluate.performance import Loss
+from interbasin.evaluate.performance import Loss, mean_loss
 from interbasin.fit.matching import FreeSpace
-from interbasin.jobs.rebasin.finetune import finetune as finetune_model
 from interbasin.jobs.rebasin.methods import METHODS
 from interbasin.jobs.rebasin.result import Rebasin
 from interbasin.jobs.rebasin.task import Match, Options, Task
@@ -25,16 +24,20 @@ from interbasin.methods import Method
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
 from interbasin.text import list_names, plural
+from interbasin.training import train
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
 from interbasin.wiring.check import difference, round_off
 from interbasin.wiring.compatibility import common_wiring, is_folded, require_same_tensors
 from interbasin.wiring.folding import fold_norms
+from interbasin.wiring.trace.copying import copied
 from interbasin.wiring.wiring import Wiring
 
 COLLAPSE = 0.1  # the share of right answers that an aligned network may lose without a note
 REACHES = ("auto", "exact", "orthogonal")
-_SMALLER = (Group.PERMUTATION, Group.SIGNED)
+_PERMUTATIONS = (Group.PERMUTATION, Group.SIGNED)
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def rebasin(
@@ -117,10 +120,14 @@ def rebasin(
     generator_of(seed)  # which refuses a bad seed before long work
     if points == 1:
         raise DataError("Asked for a barrier over 1 point; give at least two, the ends, or 0 for none.")
-    least = {"finetune": (finetune, 0), "points": (points, 0)}
-    least |= {"restarts": (restarts, 1), "sweeps": (sweeps, 1), "epochs": (epochs, 1)}
-    for name, (value, smallest) in least.items():
-        require_whole(name, value, least=smallest)
+    for name, value, least in (
+        ("finetune", finetune, 0),
+        ("points", points, 0),
+        ("restarts", restarts, 1),
+        ("sweeps", sweeps, 1),
+        ("epochs", epochs, 1),
+    ):
+        require_whole(name, value, least)
     require_finite("tolerance", tolerance, least=0)
     require_finite("rate", rate, least=0)
     require_reiterable(data, "Re-basin")
@@ -261,30 +268,26 @@ def free_spaces(wiring: Wiring, reach: str = "auto", *, turns: bool = True) -> t
     A space's exact group leaves the network's function as it is. The papers' orthogonal maps reach beyond it: behind a
     ReLU they change the function, in exchange for a closer match.
 
-    - ``"exact"``: in every space its own group, and nothing beyond.
+    - ``"exact"``: in every space its own group.
     - ``"orthogonal"``: orthogonal maps wherever the exact group is a smaller one; approximate, and reported as such.
     - ``"auto"``: beyond the groups only in networks that have no exact rotation at all (plain MLPs and the like, as in
       the papers), and there only in spaces without gains, which follow no rotation. Networks with attention have exact
       rotations in their heads and, when norms are folded, in their streams: they stay exact.
 
-    Spaces that are divided into blocks (heads) move by permutations in any case.
-
-    Args:
-        wiring: Of the networks.
-        reach: As above.
-        turns: Whether the method is for orthogonal maps; ``"auto"`` keeps others exact.
+    Spaces that are divided into blocks (heads) move by permutations in any case. ``turns`` says whether the method is
+    for orthogonal maps; ``"auto"`` keeps others exact.
     """
     require_choice("reach", reach, REACHES)
     divided = {outer for space in wiring.spaces.values() for outer in space.within}
     moving = {name: space for name, space in wiring.spaces.items() if not space.is_fixed}
-    plain = all(space.group in _SMALLER for space in moving.values())
+    plain = all(space.group in _PERMUTATIONS for space in moving.values())
     beyond = reach == "orthogonal" or (reach == "auto" and turns and plain)
     free = []
     for name, space in moving.items():
         group = space.group
         if name in divided:
             group = Group.PERMUTATION
-        elif beyond and group in _SMALLER and (reach == "orthogonal" or not space.scales):
+        elif beyond and group in _PERMUTATIONS and (reach == "orthogonal" or not space.scales):
             group = Group.ORTHOGONAL
         free.append(FreeSpace(name, space.size, space.within, space.blocks, group))
     return tuple(free)
@@ -308,7 +311,42 @@ def notes_on_reach(wiring: Wiring, reach: str, *, turns: bool) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------------- figures and notes
+# ---------------------------------------------------------------------- repair, figures and notes
+
+
+def finetune_model(
+    model: Model,
+    data: Any,
+    loss: Loss | None = None,
+    *,
+    epochs: int = 2,
+    rate: float = 1e-4,
+    report: Callable[[str], object] | None = None,
+) -> Model:
+    """A copy of ``model`` after some epochs of Adam, in the order in which the data come.
+
+    Two epochs at 1e-4 undo what approximate maps cost [adelfio:25, section 4]. Batch norms and dropout stay in
+    evaluation mode: only the weights are repaired, and the statistics are reset separately.
+
+    Raises:
+        DataError: if there are no labels and no loss that works without, or the loss is not finite.
+    """
+    network = copied(model).eval()
+    network.requires_grad_(True)
+
+    def batch_loss(batch: Any, index: int) -> Tensor:
+        inputs, labels = split_batch(batch)
+        return mean_loss(outputs_of(network, inputs, index), labels, inputs, index, loss)
+
+    parameters = [parameter for parameter in network.parameters() if parameter.is_floating_point()]
+    train(parameters, data, batch_loss, epochs=epochs, rate=rate, what="fine-tuning", report=report)
+    required = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(required[name])
+        parameter.grad = None
+    for module, original in zip(network.modules(), model.modules(), strict=True):
+        module.training = original.training
+    return network
 
 
 def _output_change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs: Any) -> float:

@@ -175,7 +175,7 @@ def _stack(networks: Sequence[nn.Module], name: str) -> Tensor:
 
 def _common_wiring(networks: Sequence[nn.Module], inputs: Any) -> Wiring:
     if not isinstance(networks, Sequence | nn.ModuleList):
-        raise DataError(f"Common coordinates are for a list of networks, found a {type(networks).__name__}.")
+        raise DataError(f"Common coordinates are for a list of networks, got a {type(networks).__name__}.")
     if len(networks) < 2:
         raise DataError(f"Common coordinates are for two networks or more, found {len(networks)}.")
     wiring = None

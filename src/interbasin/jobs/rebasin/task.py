@@ -15,23 +15,14 @@ from interbasin.wiring.wiring import Wiring
 
 @dataclass(frozen=True)
 class Options:
-    """How thorough a method is. Each method reads the ones that concern it.
-
-    Attributes:
-        restarts: How many runs, from different starts; the best is kept.
-        sweeps: The limit of sweeps over all spaces; for a descent, the limit of steps in tens.
-        tolerance: A sweep that gains less than this share of the objective is the last.
-        centered: Whether activations are taken about their means.
-        epochs: Passes over the data of the straight-through method.
-        rate: Learning rate of the straight-through method.
-    """
+    """How thorough a method is. Each method reads the ones that concern it; `rebasin` explains them."""
 
     restarts: int = 1
     sweeps: int = 100
     tolerance: float = 1e-6
     centered: bool = True
     epochs: int = 5
-    rate: float = 1e-3
+    rate: float = 1e-3  # learning rate of the straight-through method
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ The best map of one space is found by `interbasin.fit.matching.solve`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from interbasin.fit.matching import Admit, Dim, FreeSpace, Piece, Problem, assign, solve
 from interbasin.jobs.rebasin.task import Match, Task
@@ -59,6 +59,7 @@ def match_weights(task: Task, variant: str) -> Match:
 def _best_run(task: Task) -> Match:
     """The best of the runs: the first from the start that uses most of what is known, the others in random order."""
     options, best, ends = task.options, None, []
+    note = f"The objective was still falling after sweep {options.sweeps}; more (sweeps=) may match closer."
     for run in range(options.restarts):
         generator = generator_of(task.seed + run)
         problem = pose(task)
@@ -74,16 +75,10 @@ def _best_run(task: Task) -> Match:
         )
         ends.append(sweeps.path[-1])
         if best is None or ends[-1] < best.objective:
-            note = f"The objective was still falling after sweep {options.sweeps}; more (sweeps=) may match closer."
-            best = Match(
-                problem.maps(),
-                ends[-1],
-                (before, *sweeps.path),
-                sweeps.converged,
-                notes=() if sweeps.converged else (note,),
-            )
+            notes = () if sweeps.converged else (note,)
+            best = Match(problem.maps(), ends[-1], (before, *sweeps.path), sweeps.converged, notes=notes)
     assert best is not None
-    return Match(best.maps, best.objective, best.path, best.converged, tuple(ends), best.notes)
+    return replace(best, runs=tuple(ends))
 
 
 # ---------------------------------------------------------------------- two networks as a problem
@@ -91,25 +86,19 @@ def _best_run(task: Task) -> Match:
 
 def pose(task: Task) -> Problem:
     """The match of the networks' parameters."""
-    source, target = (dict(network.named_parameters()) for network in (task.source, task.target))
     # Entries that only change places lose nothing in single precision.
     permuting = all(space.group in (Group.PERMUTATION, Group.SIGNED) for space in task.free)
-    names = [name for name in task.wiring.tensors if name in source]
     movable = {space.name for space in task.free}
-    pieces = cut(task.wiring, source, target, names, movable, torch.float32 if permuting else torch.float64)
+    pieces = cut(task.wiring, task.source, task.target, movable, torch.float32 if permuting else torch.float64)
     return Problem(pieces, task.free, task.wiring.spaces)
 
 
 def cut(
-    wiring: Wiring,
-    source: Mapping[str, Tensor],
-    target: Mapping[str, Tensor],
-    names: Iterable[str],
-    movable: set[str],
-    dtype: torch.dtype,
+    wiring: Wiring, source: nn.Module, target: nn.Module, movable: set[str], dtype: torch.dtype = torch.float32
 ) -> list[Piece]:
-    """The pieces of the tensors ``names`` that touch a ``movable`` space."""
+    """The pieces of the networks' parameters that touch a ``movable`` space."""
     pieces: list[Piece] = []
+    parameters, targets = (dict(network.named_parameters()) for network in (source, target))
 
     def collect(name: str, pair: tuple[Tensor, ...], axes: HomedAxes) -> Tensor:
         dims = tuple(
@@ -120,9 +109,10 @@ def cut(
             pieces.append(Piece(name, pair[0], pair[1], dims))
         return pair[0]
 
-    for name in names:
-        pair = source[name].detach().to(dtype), target[name].detach().to(dtype)
-        map_pieces(pair, list(enumerate(wiring.tensors[name].axes)), partial(collect, name))
+    for name, tensor in wiring.tensors.items():
+        if name in parameters:
+            pair = parameters[name].detach().to(dtype), targets[name].detach().to(dtype)
+            map_pieces(pair, list(enumerate(tensor.axes)), partial(collect, name))
     return pieces
 
 
