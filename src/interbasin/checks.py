@@ -107,6 +107,6 @@ def _describe_bounds(
 ) -> str:
     if least is not None and most is not None:
         return f" from {least:g} to {most:g}"
-    bounds = {"of at least": least, "above": above, "of at most": most, "below": below}
-    words = [f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None]
-    return f" {' and '.join(words)}" if words else ""
+    bounds = {"at least": least, "above": above, "at most": most, "below": below}
+    words = " and ".join(f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None)
+    return f" of {words}" if words.startswith("at") else f" {words}" if words else ""

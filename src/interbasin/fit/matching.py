@@ -86,16 +86,10 @@ class Piece:
         """The axes that lie in ``space``."""
         return [place for place, dim in enumerate(self.dims) if dim.space == space]
 
-    def to_front(self, place: int, space: FreeSpace) -> tuple[list[int], list[int]]:
-        """The axes of the blocks that divide the axis at ``place``, and that axis; and where they go, to the front."""
-        order = [place]
-        for outer in reversed(space.within):
-            places = self.places(outer)
-            # Of several axes in that space, one of the same home comes first.
-            order.insert(
-                0, next((other for other in places if self.dims[other].home == self.dims[place].home), places[0])
-            )
-        return order, list(range(len(order)))
+    def beside(self, place: int, space: str) -> int:
+        """The axis with the blocks of ``space`` that divide the axis at ``place``: one of the same home comes first."""
+        places = self.places(space)
+        return next((other for other in places if self.dims[other].home == self.dims[place].home), places[0])
 
 
 # Whether a piece, seen along one of its axes, has a say.
@@ -188,7 +182,8 @@ class Problem:
 
     def _front(self, piece: Piece, tensor: Tensor, place: int, space: FreeSpace) -> Tensor:
         """The tensor as columns of one space, ``(blocks, size, rest)``."""
-        return tensor.movedim(*piece.to_front(place, space)).reshape(space.blocks, space.size, -1)
+        order = [*(piece.beside(place, name) for name in space.within), place]
+        return tensor.movedim(order, list(range(len(order)))).reshape(space.blocks, space.size, -1)
 
     # ------------------------------------------------------------------ moving it
 
@@ -203,10 +198,10 @@ class Problem:
             if isinstance(side, BatchedPermutation) and side.signs is None and space.blocks == 1:
                 piece.source = piece.source.index_select(place, side.index[0])
             else:
-                order, first = piece.to_front(place, space)
-                front = piece.source.movedim(order, first)
+                order = [*(piece.beside(place, other) for other in space.within), place]
+                front = piece.source.movedim(order, list(range(len(order))))
                 moved = side(front.reshape(space.blocks, space.size, -1))
-                piece.source = moved.reshape(front.shape).movedim(first, order)
+                piece.source = moved.reshape(front.shape).movedim(list(range(len(order))), order)
             cross = self._crosses.pop(piece, {}).get(place)
             # To turn a correlation takes as long as to make it anew from as many vectors as it has units.
             pays = isinstance(side, BatchedPermutation) or piece.source.numel() > space.blocks * space.size**2

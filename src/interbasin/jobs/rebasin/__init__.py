@@ -7,8 +7,8 @@ The road, as `rebasin` in ``job`` walks it:
 3. carry the source through the maps, measure what that changed, and return a `Rebasin` (``result``).
 
 The methods, by subject: ``weights``, ``activations``, ``stiefel`` (descent) and ``straight_through`` (by the loss). All
-pose one problem, two sets of tensors whose axes lie in the same spaces, and `interbasin.fit.matching` solves it space by
-space. ``many`` aligns more than two networks. A new method is a function in a file of its own and a row in ``methods``.
+pose one problem: two sets of tensors whose axes lie in the same spaces. `interbasin.fit.matching` solves it per space.
+``many`` aligns more than two networks. A new method is a function in a file of its own and a row in ``methods``.
 """
 
 from interbasin.jobs.rebasin.job import rebasin
