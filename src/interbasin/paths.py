@@ -142,8 +142,8 @@ def interpolate_tensors(
         elif t in (0, 1) or not (start.is_floating_point() or start.is_complex()):
             between[name] = (start if t < 0.5 else end).to(start.dtype, copy=True)
         elif start.is_complex():
-            pairs = (torch.view_as_real(tensor.resolve_conj()) for tensor in (start, end.to(start.dtype)))
-            between[name] = torch.view_as_complex(between_two(*pairs, t))
+            real, real_end = (torch.view_as_real(tensor.resolve_conj()) for tensor in (start, end.to(start.dtype)))
+            between[name] = torch.view_as_complex(between_two(real, real_end, t))
         else:
             between[name] = between_two(start, end, t)
     return between

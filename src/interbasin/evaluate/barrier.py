@@ -31,8 +31,8 @@ class Barrier(Measured):
 
     ``metrics`` hold ``barrier`` and ``barrier_accuracy``, against the chord of the path's own ends, and, where ``ends``
     were given, ``barrier_original`` and ``barrier_accuracy_original``, against the chord of those. Figures of accuracy
-    say how far it falls below the chord, and are absent where there is none. As a number, the result is the barrier of
-    the loss against the chord that was asked for. It is NaN if the loss is NaN anywhere on the way.
+    say how far it falls below the chord. As a number, the result is the barrier of the loss against the chord that was
+    asked for; NaN if the loss is NaN anywhere on the way.
 
     Attributes:
         t: The grid.

@@ -132,8 +132,13 @@ def _solve(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tens
         solution = _gram(wide, tolerance, drop, path)
         return (*_svd(wide, tolerance, drop), "svd") if solution is None else (*solution, "gram")
     # Each matrix has its own condition; and LAPACK, which does the work, walks a batch one matrix at a time anyway.
-    factors, ranks, taken = zip(*(_solve(matrix, tolerance, drop, path) for matrix in wide), strict=True)
-    return torch.stack(factors), torch.tensor(ranks, device=wide.device), "+".join(sorted(set(taken)))
+    solutions = [_solve(matrix, tolerance, drop, path) for matrix in wide]
+    ranks = torch.tensor([rank for _, rank, _ in solutions], device=wide.device)
+    return (
+        torch.stack([factor for factor, *_ in solutions]),
+        ranks,
+        "+".join(sorted({taken for *_, taken in solutions})),
+    )
 
 
 def _gram_may_pay(wide: Tensor) -> bool:

@@ -239,10 +239,7 @@ def _evaluate(objective: JointObjective, points: tuple[Tensor, ...]) -> _Place:
 
 
 def _search(objective: JointObjective, here: _Place, guess: float, lowest: float) -> _Place | None:
-    """The first point on the curve that Armijo's rule accepts, or None where none is better.
-
-    ``lowest`` is the lowest value so far.
-    """
+    """The first point on the curve that Armijo's rule accepts, or None; ``lowest`` is the lowest value so far."""
     curves = [_cayley_curve(*pair) for pair in zip(here.points, here.gradients, strict=True)]
     slope = 0.5 * _length([_skew(*pair) for pair in zip(here.points, here.gradients, strict=True)]) ** 2
     # Below this round-off, of the objective and of the points, hides any decrease; there the gradient alone decides, as

@@ -162,21 +162,12 @@ def _require_same_ties(networks: Sequence[tuple[str, LazyTensors]]) -> None:
 
 
 class Operand:
-    """The numbers of one tensor of one network, read chunk by chunk.
-
-    Args:
-        entry: Its dtype and shape.
-        read: What reads its bytes; see `LazyTensors.reading`.
-
-    Attributes:
-        kind: The dtype of the numbers by torch's name; a key of `STORED`.
-        length: How many there are; complex ones count twice.
-    """
+    """The numbers of one tensor of one network, read chunk by chunk by what `LazyTensors.reading` gives."""
 
     def __init__(self, entry: Entry, read: Callable[[int, Array], Array]) -> None:
-        self.kind = entry.kind
+        self.kind = entry.kind  # a key of STORED
         self._read, self._dtype = read, np.dtype(STORED[entry.kind])
-        self.length: int = entry.nbytes // self._dtype.itemsize
+        self.length: int = entry.nbytes // self._dtype.itemsize  # complex numbers count twice
         self._buffer = np.empty(CHUNK * self._dtype.itemsize, np.uint8)
 
     def take(self, part: slice) -> Array:
@@ -208,11 +199,7 @@ Combine: TypeAlias = Callable[[Chunk], Array]
 
 
 class Operands:
-    """A tensor of every model, and of the base: what a method of merging is given.
-
-    Args:
-        operands: The tensors, in the order in which the networks were given.
-        has_base: Whether the last is that of the base.
+    """One tensor of every network, the base last if there is one: what a method of merging is given.
 
     Attributes:
         models: Those of the models.
@@ -234,20 +221,10 @@ class Operands:
 
 
 def _merge_tensor(name: str, tensor: Operands, combine: Combine, kind: str, networks: Sequence[str]) -> Iterator[Array]:
-    """The merged tensor, chunk by chunk, as it is to be stored; a chunk is good until the next is asked for.
+    """The merged tensor in the dtype ``kind``, chunk by chunk; a chunk is good until the next is asked for.
 
     What is the same in all networks is taken as it is: merging it could only round it, and it need not be finite, as
     masks are not.
-
-    Args:
-        name: What messages call the tensor.
-        tensor: The tensor of every network.
-        combine: Merges a chunk of it.
-        kind: The dtype of the result.
-        networks: What messages call the networks; the base last.
-
-    Raises:
-        DataError: if a number comes out that is not finite, or that the dtype cannot hold.
     """
     operands, precision = tensor.operands, tensor.precision
     first, alike = operands[0].kind, len({operand.kind for operand in operands}) == 1

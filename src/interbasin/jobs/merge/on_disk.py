@@ -33,17 +33,8 @@ CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)/snapshots/"
 CONFIGURATION = "config.json"
 # Settings that change nothing in what a network computes.
 BESIDES = {
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-    "_commit_hash",
-    "finetuning_task",
-    "id2label",
-    "label2id",
-    "task_specific_params",
+    *("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "_commit_hash"),
+    *("finetuning_task", "id2label", "label2id", "task_specific_params"),
 }
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
@@ -240,11 +231,7 @@ def _refuse_in_the_way(target: Path, checkpoints: Sequence[Checkpoint], force: b
 
 
 def _compare_configurations(folders: Sequence[Path]) -> list[str]:
-    """What a reader of the result should know of the configurations and tokenizers in these folders.
-
-    Raises:
-        WiringError: if they are of different architectures, though their tensors are called the same.
-    """
+    """What a user should know of configurations and tokenizers that differ; other architectures are refused."""
     configured = [
         (folder, read_json(folder / CONFIGURATION)) for folder in folders if (folder / CONFIGURATION).is_file()
     ]
@@ -254,8 +241,8 @@ def _compare_configurations(folders: Sequence[Path]) -> list[str]:
         if settings.get("model_type") != expected.get("model_type"):
             raise WiringError(
                 f"{first} is of the architecture {expected.get('model_type')} and {folder} of "
-                f"{settings.get('model_type')}, which compute differently though their tensors are alike; if they may "
-                "be merged, give the weights' files themselves, for which no configuration is read."
+                f"{settings.get('model_type')}, which compute differently though their tensors are alike; to merge "
+                "them all the same, give the files of the weights, for which no configuration is read."
             )
         # A setting that is left out stands for a default that is not known here.
         shared = sorted((expected.keys() & settings.keys()) - BESIDES)

@@ -81,9 +81,8 @@ def rebasin(
         finetune: Epochs of fine-tuning after alignment; the paper takes 2.
         seed: Of all that is drawn at random.
         reach: ``"exact"``: only maps that leave the function as it is. ``"orthogonal"``: orthogonal maps everywhere,
-            approximate where the network does not allow them. ``"auto"``: what the method is known for; methods for
-            orthogonal maps go beyond the exact groups only in networks without any exact rotation (attention has some),
-            and only in spaces without norm gains. ``notes`` say where that kept a method to exact maps.
+            approximate where the network does not allow them. ``"auto"``: what the method is known for, see
+            `free_spaces`; ``notes`` say where that kept a method to exact maps.
         stay_in_class: Keep the architecture as it is. If False, the norms of both networks are folded first, unless
             they are already, so that residual streams move by orthogonal maps; ``target`` of the result is then the
             folded target.
@@ -93,10 +92,9 @@ def rebasin(
         centered: Whether activations are matched about their means.
         epochs: Passes of the straight-through method over the data.
         rate: Learning rate of fine-tuning.
-        reset: Where networks have batch norms, their running statistics are estimated anew: at every point of a
-            barrier between its ends, which keep their own, and in the aligned network if its maps are approximate.
-            True: on ``data``, if there are any; batches: on those; False: not at all, so that statistics are
-            interpolated like weights. ``notes`` and ``request`` say what was done.
+        reset: Where networks have batch norms, estimate their running statistics anew, at every point of a barrier
+            between its ends and in an aligned network with approximate maps. True: on ``data``, if there are any;
+            batches: on those; False: not at all, so that statistics are interpolated like weights.
         test: Data to measure on; by default ``data``.
         points: Also measure the barrier over this many points, on ``test``, without alignment and with it: metrics
             ``barrier``, ``barrier_original`` and ``barrier_none``.
@@ -350,11 +348,7 @@ def finetune_model(
 
 
 def _output_change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs: Any) -> float:
-    """How much the outputs changed; for exact maps, nothing beyond rounding.
-
-    Raises:
-        WiringError: if exact maps changed the function.
-    """
+    """How much the outputs changed; more than rounding is an error if the maps are exact."""
     change = difference(source, aligned, inputs)
     allowed = 10 * round_off(source)
     if alignment.is_exact and not change <= allowed:

@@ -131,7 +131,7 @@ def start(
     Args:
         problem: Moved in place.
         written_only: Only look at tensors that write a space, as the papers' sequential Procrustes does.
-        generator: Choose at random among the spaces of which enough is seen, instead of the one of which most is.
+        generator: Choose at random among the spaces of which enough is seen.
         solver: Finds the map of a space without blocks from its correlation, instead of the closed form.
     """
     known: set[str | None] = {None}
@@ -199,7 +199,7 @@ def _match_each(problem: Problem) -> None:
 
 @dataclass(frozen=True)
 class Sweeps:
-    """How a descent went: the objective after each sweep, the first before any, and whether it converged."""
+    """How the sweeps went: the objective after each, the first before any, and whether they converged."""
 
     path: tuple[float, ...]
     converged: bool
@@ -215,12 +215,7 @@ def sweep_until_converged(
 ) -> Sweeps:
     """Sweep over all spaces in random order until nothing moves, or the objective falls by less than ``tolerance``.
 
-    Args:
-        problem: Moved in place.
-        generator: Of the order of spaces in each sweep.
-        tolerance: Relative to the objective.
-        limit: Of sweeps.
-        report: Called after each sweep with a line of text.
+    The problem is moved in place. ``tolerance`` is relative to the objective, ``limit`` that of sweeps.
     """
     path = [problem.distance()]
     # Nearer than a checkpoint's own rounding there is nothing to gain.
@@ -325,11 +320,7 @@ def _match_blocks(
 def _settle(pairs: Problem, blocks: FreeSpace, generator: torch.Generator | None, visits: int) -> Tensor:
     """Sweep inside pairs of blocks. Returns the distance that is left of each, ``(blocks outside, blocks)``.
 
-    Args:
-        pairs: Moved in place.
-        blocks: The space whose blocks are paired.
-        generator: Of the order of spaces.
-        visits: How often each space was visited before.
+    ``visits`` says how often each space was visited before.
     """
     # Where no tensor lies in two of the spaces, each is at its best after one visit.
     entangled = any(len({dim.space for dim in piece.dims if dim.space in pairs.free}) > 1 for piece in pairs.pieces)
