@@ -41,7 +41,7 @@ class SpaceError:
 
 @dataclass(frozen=True)
 class AlignmentError(Measured):
-    """Errors by space; ``metrics`` hold ``alignment_error.<space>`` and the rest under names like it."""
+    """Errors by space; ``metrics`` hold ``alignment_error.<space>`` and the others under such names."""
 
     spaces: Mapping[str, SpaceError]
 

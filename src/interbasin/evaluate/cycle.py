@@ -56,7 +56,7 @@ def cycle(
         batch_size: For data that are one tensor.
 
     Returns:
-        For ``"return"``: ``cycle_loss`` and ``cycle_accuracy``, of the network that came back minus the original's, and
+        For ``"return"``: ``cycle_loss`` and ``cycle_accuracy``, of the returned network minus the original's, and
         ``cycle_frne``, the relative Frobenius error of its weights. For ``"compose"``: ``cycle_error.<space>``, and
         ``cycle_error_relative.<space>``, divided by the norm of the identity.
 

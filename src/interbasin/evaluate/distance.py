@@ -51,8 +51,8 @@ def distance(a: nn.Module | Mapping[str, Tensor], b: nn.Module | Mapping[str, Te
     lonely = sorted(parameters.keys() ^ references.keys())
     if lonely:
         raise WiringError(
-            f"Asked for the distance of two networks, but the parameter {lonely[0]!r} is only in one of them "
-            f"({len(lonely)} such); give networks of one architecture, with the same ties."
+            f"Asked for the distance of two networks, but {lonely[0]!r} is only in one of them ({len(lonely)} such "
+            "parameters); give networks of one architecture, with the same ties."
         )
     apart, sizes = {}, []
     for name, tensor in parameters.items():

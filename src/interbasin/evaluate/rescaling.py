@@ -91,14 +91,14 @@ def rescaled(
         lengths.append(_mean_norm(network, known[name], name, data, loss))
         row = []
         for factor in factors:
-            with _hooked(known[name], name, _set_length(factor * lengths[-1] if relative else factor)):
+            with _hook_rows(known[name], name, _set_length(factor * lengths[-1] if relative else factor)):
                 row.append(measure_performance(network, data, loss))
         rows.append(tuple(row))
     return Rescaling(names, factors, tuple(rows), untouched, tuple(lengths))
 
 
 @contextmanager
-def _hooked(module: nn.Module, name: str, change: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
+def _hook_rows(module: nn.Module, name: str, change: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
     """Meanwhile ``change`` gets the rows that a module gives (the whole network: takes) and their lengths."""
 
     def apply(value: Any) -> Any:
@@ -132,7 +132,7 @@ def _mean_norm(network: nn.Module, module: nn.Module, name: str, data: Any, loss
         sums.append(torch.stack([lengths.double().sum(), torch.tensor(float(lengths.numel()))]))
         return rows
 
-    with _hooked(module, name, add):
+    with _hook_rows(module, name, add):
         measure_performance(network, data, loss)
     if not sums:
         raise DataError(f"{name} is not called on these data; choose a module that is.")

@@ -119,10 +119,10 @@ class Nearest:
 
     def ranking(self) -> Ranking:
         """The nearest of the documents so far."""
-        return _padded(self._rows, self._scores, self.k)
+        return _pad_ranking(self._rows, self._scores, self.k)
 
 
-def _padded(rows: Tensor, scores: Tensor, k: int) -> Ranking:
+def _pad_ranking(rows: Tensor, scores: Tensor, k: int) -> Ranking:
     missing = max(0, k - rows.shape[1])
     rows = torch.nn.functional.pad(rows, (0, missing), value=-1)
     return Ranking(rows.numpy(), torch.nn.functional.pad(scores, (0, missing), value=-torch.inf).numpy())
@@ -254,7 +254,7 @@ def reranked(
         order = torch.sort(products, dim=1, descending=True, stable=True).indices[:, :k]
         chosen.append(candidates.gather(1, order))
         scores.append(products.gather(1, order))
-    return _padded(torch.cat(chosen), torch.cat(scores), k)
+    return _pad_ranking(torch.cat(chosen), torch.cat(scores), k)
 
 
 # ---------------------------------------------------------------------- measures
@@ -274,12 +274,11 @@ class Labels:
 
     @classmethod
     def of(cls, given: Any, queries: int, documents: int) -> Labels:
-        """Labels from what a user gave.
+        """Labels for so many queries and documents.
 
         Args:
             given: For every query a row, or several; or a mapping from the number of a query to its rows.
-            queries: How many queries there are.
-            documents: How many documents there are.
+            queries, documents: How many there are.
 
         Raises:
             DataError: if they name a query or a document that is not there, or nothing at all.
