@@ -63,9 +63,7 @@ class LayerwiseMoments:
         """The moments that were saved to ``folder``."""
         state, _ = load_accumulator(folder)
         if not state.grams:
-            raise DataError(
-                f"The statistics in {folder} hold no Gram matrices; LayerwiseMoments always do. Collect them anew."
-            )
+            raise DataError(f"The statistics in {folder} hold no Gram matrices, which LayerwiseMoments need.")
         return cls._of_state(state)
 
     @property
@@ -100,7 +98,7 @@ class LayerwiseMoments:
     def cka(self) -> Tensor:
         """The matrix of linear CKA: one row per source layer, one column per target layer."""
         if not self.count:
-            raise DataError("These moments are empty: no batch was added yet; call update(sources, targets) first.")
+            raise DataError("These moments are empty; call update(sources, targets) first.")
         values = [[linear_cka(self.pair(source, target)) for target in self.targets] for source in self.sources]
         return torch.tensor(values, dtype=torch.float64)
 

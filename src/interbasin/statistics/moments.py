@@ -185,7 +185,7 @@ class PairedMoments:
         return self._state.targets[TARGET] if self.count else self._nothing()
 
     def _nothing(self) -> Any:
-        raise DataError("These moments are empty: no batch was added yet; call update(x, y) first.")
+        raise DataError("These moments are empty; call update(x, y) first.")
 
     def _gram(self, side: Side, centered: bool) -> Tensor:
         if not self.has_grams:

@@ -115,7 +115,8 @@ def rebasin(
         >>> rebasin(other, net, inputs, method="permutation-weights").metrics["distance_after"]
         0.0
     """
-    generator_of(seed)  # which refuses a bad seed before long work
+    # What was asked, refused before long work if it cannot be.
+    generator_of(seed)
     if points == 1:
         raise DataError("Asked for a barrier over 1 point; give at least two, the ends, or 0 for none.")
     for name, value, least in (
@@ -147,10 +148,12 @@ def rebasin(
     if not stay_in_class:
         source, target = (net if is_folded(net) else fold_norms(net, inputs) for net in (source, target))
         require_same_tensors(source, target)
+
+    # The spaces, the method's maps between them, and the source carried through the maps.
     watch = Stopwatch()
     with watch("wire"):
         wiring = common_wiring(source, target, inputs)
-    turns = bool(chosen.traits)
+    turns = bool(chosen.traits.get("turns"))
     task = Task(
         source,
         target,
@@ -168,6 +171,8 @@ def rebasin(
     with watch("carry"):
         model = carry(source, alignment)
         metrics = {"output_change": _output_change(source, model, alignment, inputs)}
+
+    # What that changed: batch norms, figures, barriers, and the repair by fine-tuning.
     notes = [*match.notes, *notes_on_reach(wiring, reach, turns=turns)]
     if not alignment.is_exact:
         notes.append("The maps are approximate: the aligned network is not the same function as the source.")
