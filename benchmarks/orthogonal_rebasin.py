@@ -37,7 +37,7 @@ import frame
 from interbasin.evaluate import Barrier, alignment_error, barrier, cycle, pca
 from interbasin.jobs.rebasin import METHODS as KNOWN_METHODS
 from interbasin.jobs.rebasin import Rebasin, rebasin
-from interbasin.jobs.rebasin.finetune import finetune
+from interbasin.jobs.rebasin.job import finetune_model
 from interbasin.outcome.plots import bar_chart, line_chart, scatter_chart
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
@@ -153,7 +153,7 @@ def ways(
 
 def tune(model: nn.Module, images: Images, plan: Plan) -> nn.Module:
     every = images.train.first(len(images.train.labels), batch=FINETUNING_BATCH)
-    return finetune(model, every, epochs=plan.finetune, rate=1e-4)
+    return finetune_model(model, every, epochs=plan.finetune, rate=1e-4)
 
 
 def errors(pair: tuple[nn.Module, nn.Module], alignment: Alignment, images: Images) -> dict[str, Any]:

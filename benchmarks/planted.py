@@ -187,9 +187,7 @@ def usual(case: Case, network: nn.Module, wiring: Wiring, seed: int) -> dict[str
         target = carry(network, Alignment(wiring, planted))
         add_noise(target, case.noise, seed)
     started = time.process_time()
-    source, goal = (dict(one.named_parameters()) for one in (network, target))
-    tensors = [name for name in wiring.tensors if name in source]
-    pieces = cut(wiring, source, goal, tensors, set(names), torch.float32)
+    pieces = cut(wiring, network, target, set(names))
     pairs = [Pair(piece.source, piece.target, [dim.space for dim in piece.dims]) for piece in pieces]
     found, sweeps = weight_matching(pairs, sizes, seed)
     seconds = time.process_time() - started

@@ -69,8 +69,7 @@ def clocked(call: Callable[[], Any]) -> tuple[Any, float]:
 def in_pairs(wiring: Wiring, source: nn.Module, target: nn.Module) -> tuple[list[Pair], dict[str, int]]:
     """The two networks as the plain references take them."""
     sizes = {name: space.size for name, space in wiring.spaces.items() if not space.is_fixed}
-    ours, theirs = (dict(one.named_parameters()) for one in (source, target))
-    pieces = cut(wiring, ours, theirs, [name for name in wiring.tensors if name in ours], set(sizes), torch.float32)
+    pieces = cut(wiring, source, target, set(sizes))
     return [Pair(piece.source, piece.target, [dim.space for dim in piece.dims]) for piece in pieces], sizes
 
 

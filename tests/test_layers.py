@@ -28,7 +28,6 @@ ORDER = [
     "wiring",
     "activations",
     "batch_norm",
-    "arcs",
     "paths",
     "correspondence",
     "training",

@@ -13,7 +13,7 @@ from torch import nn
 
 import interbasin as ib
 from interbasin.errors import DataError
-from interbasin.paths import PARALLEL, PATHS, interpolate, interpolate_tensors, lerp, slerp
+from interbasin.paths import PARALLEL, PATHS, interpolate, interpolate_tensors, lerp, shares_on_arc, slerp
 
 SHARES = st.floats(0, 1, allow_nan=False)
 DTYPES = st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -156,3 +156,29 @@ def test_masks_that_are_the_same_at_both_ends_pass():
     a, b = ({"mask": torch.tensor([0.0, -math.inf]), "w": torch.tensor([one])} for one in (0.0, 1.0))
     for path in ("lerp", "slerp"):
         assert torch.equal(interpolate_tensors(a, b, 0.5, path)["mask"], a["mask"])
+
+
+# The shares of a point on an arc
+
+
+@given(cosine=st.floats(-PARALLEL, PARALLEL), t=st.floats(0, 1))
+def test_a_point_between_two_of_length_one_has_length_one(cosine, t):
+    a, b = shares_on_arc(cosine, t)
+    assert a * a + b * b + 2 * a * b * cosine == pytest.approx(1, abs=1e-9)
+
+
+@given(cosine=st.floats(-PARALLEL, PARALLEL), t=st.floats(0, 1))
+def test_angles_go_evenly(cosine, t):
+    a, b = shares_on_arc(cosine, t)
+    angle = math.acos(cosine)
+    assert math.atan2(b * math.sin(angle), a + b * cosine) == pytest.approx(t * angle, abs=1e-7)
+
+
+@given(cosine=st.floats(-1, 1))
+def test_the_ends_are_the_ends(cosine):
+    assert shares_on_arc(cosine, 0) == (1, 0) and shares_on_arc(cosine, 1) == (0, 1)
+
+
+@pytest.mark.parametrize("cosine", [1.0, 0.99999, -0.99999, -1.0, math.nan])
+def test_without_a_single_arc_the_line_is_taken(cosine):
+    assert shares_on_arc(cosine, 0.25) == (0.75, 0.25)

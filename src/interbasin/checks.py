@@ -1,6 +1,6 @@
 """Argument checks that every room shares: whole numbers, finite numbers, fractions, flags, known names.
 
-Each returns the value in its plain type, and raises a `DataError` that names the argument and what was found.
+Each returns the value in its plain type. The error, by default a `DataError`, names the argument and the value.
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from interbasin.errors import DataError, UnknownNameError
+from interbasin.errors import DataError, InterbasinError, UnknownNameError
 
 
-def require_whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
+def require_whole(
+    name: str,
+    value: object,
+    least: int | None = None,
+    most: int | None = None,
+    *,
+    error: type[InterbasinError] = DataError,
+) -> int:
     """``value`` as an int between the bounds, both included.
 
     Example:
@@ -25,30 +32,39 @@ def require_whole(name: str, value: object, least: int | None = None, most: int 
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = None
-    if number is None or not _within(number, least, most):
-        raise DataError(f"{name} must be a whole number{_bounds(least, most)}, got {value!r}.")
+    if number is None or not _is_within(number, least, most):
+        raise error(f"{name} must be a whole number{_describe_bounds(least, most)}, got {value!r}.")
     return number
 
 
-def require_finite(name: str, value: object, least: float | None = None, most: float | None = None) -> float:
-    """``value`` as a finite float between the bounds, both included.
+def require_finite(
+    name: str,
+    value: object,
+    least: float | None = None,
+    most: float | None = None,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    error: type[InterbasinError] = DataError,
+) -> float:
+    """``value`` as a finite float from ``least`` to ``most``, and above and below the other two bounds.
 
     Example:
         >>> require_finite("rate", 1e-3, least=0)
         0.001
     """
-    number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
-    if not math.isfinite(number) or not _within(number, least, most):
-        raise DataError(f"{name} must be a number{_bounds(least, most)}, got {value!r}.")
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number) or not _is_within(number, least, most, above, below):
+        raise error(f"{name} must be a number{_describe_bounds(least, most, above, below)}, got {value!r}.")
     return number
 
 
 def require_fraction(name: str, value: object, *, zero: bool = True) -> float:
     """``value`` as a float from 0 to 1; ``zero`` says whether 0 itself will do."""
-    number = require_finite(name, value, 0, 1)
-    if number == 0 and not zero:
-        raise DataError(f"{name} must be above 0 and at most 1, got {value!r}.")
-    return number
+    return require_finite(name, value, 0, 1) if zero else require_finite(name, value, above=0, most=1)
 
 
 def require_flag(name: str, value: object) -> bool:
@@ -75,13 +91,22 @@ def require_choice(kind: str, value: Any, known: Iterable[str]) -> str:
     raise UnknownNameError.of(kind, value, names)
 
 
-def _within(number: float, least: float | None, most: float | None) -> bool:
-    return (least is None or number >= least) and (most is None or number <= most)
+def _is_within(
+    number: float, least: float | None, most: float | None, above: float | None = None, below: float | None = None
+) -> bool:
+    return (
+        (least is None or number >= least)
+        and (most is None or number <= most)
+        and (above is None or number > above)
+        and (below is None or number < below)
+    )
 
 
-def _bounds(least: float | None, most: float | None) -> str:
+def _describe_bounds(
+    least: float | None, most: float | None, above: float | None = None, below: float | None = None
+) -> str:
     if least is not None and most is not None:
         return f" from {least:g} to {most:g}"
-    if least is not None:
-        return f" of at least {least:g}"
-    return "" if most is None else f" of at most {most:g}"
+    bounds = {"at least": least, "above": above, "at most": most, "below": below}
+    words = " and ".join(f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None)
+    return f" of {words}" if words.startswith("at") else f" {words}" if words else ""

@@ -82,7 +82,10 @@ class MethodTable(Mapping[str, Method[Function]]):
         Raises:
             UnknownNameError: with the known names, nearest first.
         """
-        return self._methods[require_choice(self.kind, name, self._methods)]
+        try:
+            return self._methods[name]
+        except (KeyError, TypeError):
+            return self._methods[require_choice(self.kind, name, self._methods)]
 
     def __contains__(self, name: object) -> bool:
         return name in self._methods

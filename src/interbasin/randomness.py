@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-
 import torch
 
-from interbasin.errors import DataError
+from interbasin.checks import require_whole
 
 
 def generator_of(seed: object) -> torch.Generator:
-    """A generator that starts at ``seed``, a whole number from 0 to 2**63 - 1.
+    """A generator that starts at ``seed``.
 
     Raises:
-        DataError: if it is anything else.
+        DataError: unless the seed is a whole number from 0 to 2**63 - 1.
     """
-    try:
-        number = operator.index(seed)  # type: ignore[arg-type]
-    except TypeError:
-        number = -1
-    if not 0 <= number < 2**63:
-        raise DataError(f"A seed is a whole number from 0 to 2**63 - 1, found {seed!r}; try 0.")
-    return torch.Generator().manual_seed(number)
+    return torch.Generator().manual_seed(require_whole("seed", seed, 0, 2**63 - 1))

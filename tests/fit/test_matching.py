@@ -12,9 +12,8 @@ from tests.laws.strategies import SEEDS, gaussian, generator, orthonormal, well_
 from torch import Tensor
 
 from interbasin.fit.matching import Correlations, Dim, FreeSpace, Piece, Problem, assign, solve
-from interbasin.maps.base import Role
+from interbasin.maps.base import Group, Role
 from interbasin.maps.batched import BatchedLinear, BatchedMap, BatchedPermutation
-from interbasin.maps.groups import Group
 
 GROUPS = [group for group in Group if group is not Group.FIXED]
 every_group = pytest.mark.parametrize("group", GROUPS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.laws.strategies import SEEDS, gaussian, generator, orthonormal, well_conditioned
 
 from interbasin import maps
-from interbasin.maps.base import Role
+from interbasin.maps.base import Group, Role
 from interbasin.maps.batched import (
     BatchedLinear,
     BatchedMap,
@@ -23,7 +23,6 @@ from interbasin.maps.batched import (
     block_places,
     choose_blocks,
 )
-from interbasin.maps.groups import Group
 from interbasin.wiring.axes.spaces import In, Reason, Space, Still
 from interbasin.wiring.mover import Mover
 

@@ -63,6 +63,7 @@ def with_base(method: str = "ties", **options: Any) -> object:
     ("a density of NaN", lambda: with_base(density=math.nan), DataError, "density"),
     ("an infinite scale", lambda: with_base(scale=math.inf), DataError, "scale"),
     ("a point in words", lambda: merge(None, "lerp", t="half"), DataError, "'half'"),
+    ("a point far from both models", lambda: merge(None, "lerp", t=10**30), DataError, "-1000 to 1000"),
     ("ties without a base", lambda: merge(None, "ties"), DataError, "base="),
     ("task arithmetic without a base", lambda: merge(None, "task-arithmetic"), DataError, "base="),
     ("an average with a base", lambda: with_base("average"), DataError, "base"),

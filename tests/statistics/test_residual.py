@@ -11,7 +11,7 @@ from tests.statistics.test_moments import rows
 from interbasin import PairedMoments
 from interbasin.maps import Affine, Linear, Map, Orthogonal, Permutation, SignedPermutation
 from interbasin.statistics import residual_energy
-from interbasin.statistics.residual import carried_energy
+from interbasin.statistics.similarity import carried_energy
 
 X, Y = rows(40, 3) + 5.0, rows(40, 2, seed=1) - 2.0
 KINDS: list[Map] = [

@@ -22,8 +22,7 @@ from interbasin.activations.plan import Item, Plan, layer_name
 from interbasin.batches import whole_number
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
-from interbasin.statistics.accumulation import Accumulator, named_sides
-from interbasin.statistics.files import restored
+from interbasin.statistics.accumulation import Accumulator, named_sides, restore_accumulator
 from interbasin.statistics.moments import SOURCE, TARGET
 from interbasin.storage import as_path, new_folder, read_record, refuse_what_is_in_the_way, write_record
 from interbasin.text import plural
@@ -186,7 +185,7 @@ def load_sums(folder: str | os.PathLike[str]) -> tuple[list[Accumulator], dict[s
         for position, sums in enumerate(document["sums"]):
             prefix = f"{position}."
             own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-            states.append(restored(sums, own))
+            states.append(restore_accumulator(sums, own))
         return states, dict(document["notes"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(

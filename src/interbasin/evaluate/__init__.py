@@ -2,15 +2,14 @@
 
 from interbasin.evaluate.alignment_error import AlignmentError, SpaceError, alignment_error
 from interbasin.evaluate.barrier import Barrier, barrier
-from interbasin.evaluate.cka import LayerSimilarity, cka
+from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.evaluate.cycle import cycle, cycle_errors
 from interbasin.evaluate.distance import Distance, distance
+from interbasin.evaluate.layers import Coordinates, LayerSimilarity, cka, pca
 from interbasin.evaluate.measured import Measured
-from interbasin.evaluate.pca import Coordinates, pca
-from interbasin.evaluate.performance import Performance, accuracy, loss, performance
+from interbasin.evaluate.performance import Performance, accuracy, loss, performance, self_change
 from interbasin.evaluate.rescaling import Norms, Rescaling, norms, rescaled
-from interbasin.evaluate.retrieval import Bootstrap, Interval, Labels, Nearest, Ranking, nearest
-from interbasin.evaluate.self_change import self_change
+from interbasin.evaluate.retrieval import Labels, Nearest, Ranking, nearest
 
 __all__ = [
     "AlignmentError",

@@ -41,7 +41,7 @@ class SpaceError:
 
 @dataclass(frozen=True)
 class AlignmentError(Measured):
-    """Errors by space; ``metrics`` hold ``alignment_error.<space>`` and the rest under names like it."""
+    """Errors by space; ``metrics`` hold ``alignment_error.<space>`` and the others under such names."""
 
     spaces: Mapping[str, SpaceError]
 
@@ -72,7 +72,7 @@ def alignment_error(
         spaces: Which; by default all that have a map and stand somewhere whole.
         wiring: Of the target, if it is of another architecture than the source.
         at: ``"post"``: where a space is read, non-linearities and all; ``"pre"``: where it is written.
-        pool: One row an input instead of one a token.
+        pool: One row per input instead of one per token.
         batch_size: For data that are one tensor.
         progress: True for a bar on stderr, or a function of how many batches are done.
 
@@ -89,10 +89,10 @@ def alignment_error(
     if not names:
         raise DataError(
             "Asked for the alignment error, but no space of the alignment stands anywhere whole, so none has rows of "
-            "its own; align other spaces, or name a place to interbasin.record."
+            "its own; align other spaces."
         )
     maps = {name: whole_map(alignment, name) for name in names}
-    grams = not all(one.is_isometric and one.rank == one.source_width for one in maps.values())
+    grams = not all(map.is_isometric and map.is_exact_inverse for map in maps.values())
     recording = record(
         (copy_for_evaluation(source), copy_for_evaluation(target)),
         WithoutLabels(data, batch_size),
@@ -103,20 +103,20 @@ def alignment_error(
         pool=pool,
         progress=progress,
     )
-    found = {name: _error(recording.moments[name, name], maps[name]) for name in names}
+    errors = {name: _measure_space(recording.moments[name, name], maps[name]) for name in names}
     metrics: dict[str, float] = {}
-    for name, one in found.items():
+    for name, error in errors.items():
         figures = {
-            "alignment_error": one.absolute,
-            "alignment_error_relative": one.relative,
-            "cosine_before": one.cosine_before,
-            "cosine_after": one.cosine_after,
+            "alignment_error": error.absolute,
+            "alignment_error_relative": error.relative,
+            "cosine_before": error.cosine_before,
+            "cosine_after": error.cosine_after,
         }
         metrics |= {f"{what}.{name}": value for what, value in figures.items() if value is not None}
-    return AlignmentError(metrics, found)
+    return AlignmentError(metrics, errors)
 
 
-def _error(moments: PairedMoments, map: Map) -> SpaceError:
+def _measure_space(moments: PairedMoments, map: Map) -> SpaceError:
     missed = residual_energy(moments, map, centered=False)
     energy = float(moments.squares_target(centered=False).sum())
     return SpaceError(

@@ -3,8 +3,8 @@ r"""The barrier between two networks: how much higher the loss lies on the way t
 .. math:: \max_t L(p(t)) - \bigl((1 - t) L(P) + t L(B)\bigr)
 
 with :math:`p` the path from :math:`A` to :math:`B`. With the path's own ends as the chord's, the measure rewards an
-alignment that ruins :math:`A`: a bad end lifts the chord. Therefore ``ends`` can name the networks that the chord is to
-hang on, the original :math:`A` for one.
+alignment that ruins :math:`A`: a bad end lifts the chord. Therefore ``ends`` can name other networks for the chord, the
+original :math:`A` for one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from interbasin.batch_norm import reset_batch_norm
 from interbasin.batches import BATCH_SIZE, Progress, progress_bar, require_reiterable, whole_number
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate.measured import Measured
-from interbasin.evaluate.performance import Performance, measured
-from interbasin.evaluate.scores import Loss
+from interbasin.evaluate.performance import Loss, Performance, measure_performance
 from interbasin.paths import interpolate
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
@@ -32,8 +31,8 @@ class Barrier(Measured):
 
     ``metrics`` hold ``barrier`` and ``barrier_accuracy``, against the chord of the path's own ends, and, where ``ends``
     were given, ``barrier_original`` and ``barrier_accuracy_original``, against the chord of those. Figures of accuracy
-    say how far it falls below the chord, and are absent where there is none. As a number, the result is the barrier of
-    the loss against the chord that was asked for. It is NaN if the loss is NaN anywhere on the way.
+    say how far it falls below the chord. As a number, the result is the barrier of the loss against the chord that was
+    asked for; NaN if the loss is NaN anywhere on the way.
 
     Attributes:
         t: The grid.
@@ -83,12 +82,12 @@ def barrier(
         data: Batches to iterate over, more than once: pairs (inputs, labels).
         loss: As `performance` takes it; by default cross-entropy.
         points: So many, evenly spaced, both ends among them.
-        path: ``"lerp"`` or ``"slerp"``, a tensor at a time.
+        path: ``"lerp"`` or ``"slerp"``, tensor by tensor.
         ends: A pair of networks whose losses are the chord's ends; by default ``a`` and ``b``. Give the original of an
             aligned ``a`` here, and the figures against it come beside the others.
         reset: Batches, labels and all if they have some, on which the running statistics of batch norms are estimated
-            anew at every point between the ends; networks between others are worthless without. The ends themselves
-            stay as they were given. By default statistics are interpolated like weights.
+            anew at every point between the ends, which keep their own. By default statistics are interpolated like
+            weights, and networks in between do badly for that alone.
         batch_size: For data that are one tensor.
         progress: True for a bar on stderr, or a function of how many points are done.
 
@@ -99,73 +98,66 @@ def barrier(
 
     Example:
         >>> import torch
-        >>> one, other = nn.Linear(1, 2, bias=False), nn.Linear(1, 2, bias=False)
-        >>> _ = one.weight.data.copy_(torch.tensor([[3.0], [0.0]]))
-        >>> _ = other.weight.data.copy_(torch.tensor([[0.0], [-3.0]]))
-        >>> found = barrier(one, other, [(torch.ones(4, 1), torch.zeros(4, dtype=torch.long))], points=3)
-        >>> round(float(found), 3), found["barrier_accuracy"], found.t
+        >>> a, b = nn.Linear(1, 2, bias=False), nn.Linear(1, 2, bias=False)
+        >>> _ = a.weight.data.copy_(torch.tensor([[3.0], [0.0]]))
+        >>> _ = b.weight.data.copy_(torch.tensor([[0.0], [-3.0]]))
+        >>> result = barrier(a, b, [(torch.ones(4, 1), torch.zeros(4, dtype=torch.long))], points=3)
+        >>> round(float(result), 3), result["barrier_accuracy"], result.t
         (0.0, 0.0, (0.0, 0.5, 1.0))
     """
     count = whole_number(points)
     if count < 2:
         raise DataError(f"Asked for a barrier over {points!r} points; give a whole number of at least two, the ends.")
-    chord = _chord(ends)
+    chord = () if ends is None else ends
+    if ends is not None and not _is_pair_of_networks(ends):
+        raise WiringError(
+            f"The chord needs a pair of networks, got {type(ends).__name__}; give ends=(original, target)."
+        )
     require_reiterable(data, "A barrier")
     require_reiterable(reset, "A barrier with reset=")
     grid = [point / (count - 1) for point in range(count)]
-    found = []
-    with progress_bar(progress, range(count + len(chord or ())), silent=False, what="barrier") as tell:
+    curve: list[Performance] = []
+    with progress_bar(progress, range(count + len(chord)), silent=False, what="barrier") as report:
         for position, t in enumerate(grid):
             # What is not finite shows in the curve, and has to be there to be seen.
             network = interpolate(a, b, t, path, finite=False)
             if reset is not None and 0 < position < count - 1:
                 network = reset_batch_norm(network, reset, batch_size=batch_size, finite=False)
-            found.append(measured(network.eval(), data, loss, batch_size))
-            tell(position + 1)
-        own = (found[0], found[-1])
-        outer = None
-        if chord is not None:
-            known = {id(a): own[0], id(b): own[1]}
-            hung = []
-            for position, end in enumerate(chord):
-                hung.append(known.get(id(end)) or measured(copy_for_evaluation(end), data, loss, batch_size))
-                tell(count + position + 1)
-            outer = (hung[0], hung[1])
-    metrics = _figures(grid, found, own, "")
-    if outer is not None:
-        metrics |= _figures(grid, found, outer, "_original")
-    accuracies = [one.accuracy for one in found if one.accuracy is not None]
+            curve.append(measure_performance(network.eval(), data, loss, batch_size))
+            report(position + 1)
+        known = {id(a): curve[0], id(b): curve[-1]}
+        for position, end in enumerate(chord):
+            if id(end) not in known:
+                known[id(end)] = measure_performance(copy_for_evaluation(end), data, loss, batch_size)
+            report(count + position + 1)
+    metrics = _figures(grid, curve, curve[0], curve[-1], "")
+    first, last = (known[id(end)] for end in chord or (a, b))
+    if chord:
+        metrics |= _figures(grid, curve, first, last, "_original")
+    accuracies = [point.accuracy for point in curve if point.accuracy is not None]
     return Barrier(
         metrics=metrics,
         t=tuple(grid),
-        loss=tuple(one.loss for one in found),
+        loss=tuple(point.loss for point in curve),
         accuracy=tuple(accuracies) if len(accuracies) == count else None,
         path=path,
-        ends=own if outer is None else outer,
+        ends=(first, last),
     )
 
 
-def _chord(ends: Sequence[nn.Module] | None) -> Sequence[nn.Module] | None:
-    if ends is None:
-        return None
-    if not isinstance(ends, Sequence) or len(ends) != 2 or not all(isinstance(one, nn.Module) for one in ends):
-        raise WiringError(
-            "The ends of the chord are a pair of networks, the one at t=0 and the one at t=1, found "
-            f"{type(ends).__name__}; give ends=(original, target)."
-        )
-    return ends
+def _is_pair_of_networks(ends: object) -> bool:
+    return isinstance(ends, Sequence) and len(ends) == 2 and all(isinstance(end, nn.Module) for end in ends)
 
 
 def _figures(
-    grid: Sequence[float], found: Sequence[Performance], ends: tuple[Performance, Performance], suffix: str
+    grid: Sequence[float], curve: Sequence[Performance], first: Performance, last: Performance, suffix: str
 ) -> dict[str, float]:
     """The largest rise of the loss above the chord, and the largest fall of the accuracy below it."""
     t = np.asarray(grid)
-    figures = {f"barrier{suffix}": _rise(t, [one.loss for one in found], ends[0].loss, ends[1].loss)}
-    accuracies = [one.accuracy for one in found if one.accuracy is not None]
-    if len(accuracies) == len(found) and ends[0].accuracy is not None and ends[1].accuracy is not None:
-        errors = [1 - accuracy for accuracy in accuracies]
-        figures[f"barrier_accuracy{suffix}"] = _rise(t, errors, 1 - ends[0].accuracy, 1 - ends[1].accuracy)
+    figures = {f"barrier{suffix}": _rise(t, [point.loss for point in curve], first.loss, last.loss)}
+    errors = [1 - point.accuracy for point in curve if point.accuracy is not None]
+    if len(errors) == len(curve) and first.accuracy is not None and last.accuracy is not None:
+        figures[f"barrier_accuracy{suffix}"] = _rise(t, errors, 1 - first.accuracy, 1 - last.accuracy)
     return figures
 
 

@@ -1,9 +1,8 @@
 r"""Cycle consistency, in two meanings.
 
-``"return"``: align :math:`A` to :math:`B`, then the *result* back to :math:`A`; what came back is compared with what
-went out [adelfio:25]. ``"compose"``: fit :math:`A \to B` and :math:`B \to A` independently; what the two maps of a
-space leave of the identity is :math:`\|M_{BA} M_{AB} - I\|_F`. The first is kind to any method that finds its way home;
-only the second asks whether the two fits agree.
+``"return"``: align :math:`A` to :math:`B`, then the *result* back to :math:`A`, and compare it with :math:`A`
+[adelfio:25]. ``"compose"``: fit :math:`A \to B` and :math:`B \to A` independently; the error of a space is
+:math:`\|M_{BA} M_{AB} - I\|_F`. Only the second asks whether the two fits agree.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from interbasin.batches import BATCH_SIZE, require_reiterable
 from interbasin.errors import DataError, UnknownNameError, WiringError
 from interbasin.evaluate.distance import distance
 from interbasin.evaluate.measured import Measured
-from interbasin.evaluate.performance import performance
-from interbasin.evaluate.scores import Loss
+from interbasin.evaluate.performance import Loss, performance
 from interbasin.wiring import Alignment
 from interbasin.wiring.alignment import whole_map
 
@@ -58,7 +56,7 @@ def cycle(
         batch_size: For data that are one tensor.
 
     Returns:
-        For ``"return"``: ``cycle_loss`` and ``cycle_accuracy``, of the network that came back minus the original's, and
+        For ``"return"``: ``cycle_loss`` and ``cycle_accuracy``, of the returned network minus the original's, and
         ``cycle_frne``, the relative Frobenius error of its weights. For ``"compose"``: ``cycle_error.<space>``, and
         ``cycle_error_relative.<space>``, divided by the norm of the identity.
 
@@ -67,21 +65,18 @@ def cycle(
         WiringError: if ``align`` gives something else.
         DataError: if it is no function.
     """
-    if isinstance(kinds, str) or not all(kind in KINDS for kind in kinds):
-        wrong = kinds if isinstance(kinds, str) else next(kind for kind in kinds if kind not in KINDS)
-        raise UnknownNameError.of("kind of cycle (in a list of them)", wrong, KINDS)
+    unknown = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise UnknownNameError.of("kind of cycle (in a list of them)", unknown[0], KINDS)
     if not callable(align):
-        raise DataError(
-            f"align is a function of a source and a target, found a {type(align).__name__}; give one that calls "
-            "interbasin.rebasin with the method."
-        )
+        raise DataError(f"align must be a function of source and target, as rebasin is, got a {type(align).__name__}.")
     require_reiterable(data, "Cycle consistency")
     there = align(a, b)
     metrics: dict[str, float] = {}
     if "return" in kinds:
         returned = _part(align(_part(there, "model", nn.Module), a), "model", nn.Module)
         if data is not None:
-            before, after = (performance(one, data, loss, batch_size=batch_size) for one in (a, returned))
+            before, after = (performance(network, data, loss, batch_size=batch_size) for network in (a, returned))
             metrics["cycle_loss"] = after.loss - before.loss
             if before.accuracy is not None and after.accuracy is not None:
                 metrics["cycle_accuracy"] = after.accuracy - before.accuracy
@@ -93,7 +88,7 @@ def cycle(
 
 
 def cycle_errors(there: Alignment, back: Alignment) -> Measured:
-    """What is left of the identity, a space, when one alignment follows the other."""
+    """How far one alignment after the other is from the identity, per space."""
     metrics: dict[str, float] = {}
     for name in dict.fromkeys((*there.maps, *back.maps)):
         both = whole_map(back, name) @ whole_map(there, name)
@@ -108,9 +103,9 @@ def cycle_errors(there: Alignment, back: Alignment) -> Measured:
 def _part(result: Any, name: str, kind: type[Any]) -> Any:
     part = getattr(result, name, None)
     if not isinstance(part, kind):
-        found = type(result).__name__ if part is None else f"a {type(part).__name__} there"
+        got = type(result).__name__ if part is None else f"a {type(part).__name__} there"
         raise WiringError(
-            f"align(source, target) has to return something with .model and .alignment; its .{name} should be "
-            f"{'an' if kind is Alignment else 'a'} {kind.__name__}, found {found}."
+            f"align(source, target) must return something with .model and .alignment; its .{name} should be of class "
+            f"{kind.__name__}, got {got}."
         )
     return part

@@ -47,20 +47,19 @@ def distance(a: nn.Module | Mapping[str, Tensor], b: nn.Module | Mapping[str, Te
         >>> float(distance({"w": torch.zeros(2)}, {"w": torch.tensor([3.0, 4.0])}))
         5.0
     """
-    one, other = _parameters(a), _parameters(b)
-    lonely = sorted(one.keys() ^ other.keys())
+    parameters, references = _parameters(a), _parameters(b)
+    lonely = sorted(parameters.keys() ^ references.keys())
     if lonely:
         raise WiringError(
-            f"Asked for the distance of two networks, but the parameter {lonely[0]!r} is only in one of them "
-            f"({len(lonely)} such); give networks of one architecture, with the same ties."
+            f"Asked for the distance of two networks, but {lonely[0]!r} is only in one of them ({len(lonely)} such "
+            "parameters); give networks of one architecture, with the same ties."
         )
     apart, sizes = {}, []
-    for name, tensor in one.items():
-        reference = other[name]
+    for name, tensor in parameters.items():
+        reference = references[name]
         if tensor.shape != reference.shape:
             raise ShapeError(
-                f"{name} has shape {tuple(tensor.shape)} in one network and {tuple(reference.shape)} in the other; "
-                "only networks of one shape have a distance."
+                f"{name} has shape {tuple(tensor.shape)} in one network and {tuple(reference.shape)} in the other."
             )
         # A difference is right to its last digit in either's precision; only sums need a wider one.
         own = torch.promote_types(torch.promote_types(tensor.dtype, reference.dtype), torch.float32)
@@ -79,15 +78,11 @@ def _parameters(network: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
     elif isinstance(network, Mapping) and all(isinstance(tensor, Tensor) for tensor in network.values()):
         named = dict(network)
     else:
-        raise WiringError(
-            f"Asked for the distance of a {type(network).__name__}; give a torch.nn.Module or a mapping of tensors."
-        )
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
+        raise WiringError(f"Asked for the distance of a {type(network).__name__}; give a Module or named tensors.")
+    names: dict[int, str] = {}
     for name, tensor in named.items():
-        if tensor.is_floating_point() and id(tensor) not in seen:
-            seen.add(id(tensor))
-            found[name] = tensor
-    if not found:
+        if tensor.is_floating_point():
+            names.setdefault(id(tensor), name)
+    if not names:
         raise DataError("Asked for the distance of networks without any parameter; give ones that have some.")
-    return found
+    return {name: named[name] for name in names.values()}

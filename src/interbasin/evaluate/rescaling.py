@@ -1,14 +1,15 @@
 r"""How little the scale of an encoding matters: the rescale injection and the norms of the paper behind `translate`.
 
-What relative projection loses is the length of rows. That is no loss where a network behind them answers the same at
-any scale: with a linear head and softmax, :math:`\alpha W x + b` is a temperature. Whether it holds inside a network is
+Relative projection loses the length of rows. That does not matter where the network behind them answers the same at any
+scale: with a linear head and softmax, :math:`\alpha W x + b` is a temperature. Whether it holds inside a network is
 measured by setting the rows of one layer to length 1 and then to :math:`\alpha`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,7 @@ from torch import Tensor, nn
 from interbasin.arrays import Array, as_tensor
 from interbasin.batches import require_reiterable
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.evaluate.performance import Performance, measured
-from interbasin.evaluate.scores import Loss
+from interbasin.evaluate.performance import Loss, Performance, measure_performance
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
 # The places of the distribution's own measures.
@@ -28,14 +28,14 @@ _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 @dataclass(frozen=True)
 class Rescaling:
-    """What a network makes of rows whose length was set.
+    """How a network does on rows whose length was set.
 
     Attributes:
         modules: Whose outputs were rescaled, one at a time.
-        factors: The lengths that were given.
+        factors: The lengths that were set.
         performances: One for each module and factor: ``performances[i][j]``.
-        untouched: What the network does by itself.
-        mean_norms: The mean length of each module's rows before anything was done to them.
+        untouched: How the network does by itself.
+        mean_norms: The mean length of each module's own rows.
     """
 
     modules: tuple[str, ...]
@@ -47,9 +47,8 @@ class Rescaling:
     @property
     def accuracies(self) -> Tensor:
         """``(modules, factors)``."""
-        return torch.tensor(
-            [[math.nan if one.accuracy is None else one.accuracy for one in row] for row in self.performances]
-        )
+        shares = [[performance.accuracy for performance in row] for row in self.performances]
+        return torch.tensor([[math.nan if share is None else share for share in row] for row in shares])
 
 
 def rescaled(
@@ -68,7 +67,7 @@ def rescaled(
         data: Batches to iterate over more than once, with labels.
         modules: Names of modules whose output is a tensor ``(..., width)``, or begins with one; ``""`` is the input of
             the network.
-        factors: The lengths to give; a single one for all rows at a time.
+        factors: The lengths to set, one for all rows at a time.
         loss: As in `performance`.
         relative: Factors are shares of the module's own mean length.
 
@@ -83,60 +82,61 @@ def rescaled(
     for name in names:
         if name not in known:
             raise UnknownNameError.of("module", name, known)
-    given = tuple(float(one) for one in factors)
-    if not given or not all(map(math.isfinite, given)):
-        raise DataError(f"Factors are finite numbers, one at least, found {list(factors)}; try [0.1, 1, 10].")
-    untouched = measured(network, data, loss)
+    factors = tuple(float(factor) for factor in factors)
+    if not factors or not all(map(math.isfinite, factors)):
+        raise DataError(f"factors must be finite numbers, one at least, got {list(factors)}; try [0.1, 1, 10].")
+    untouched = measure_performance(network, data, loss)
     rows, lengths = [], []
     for name in names:
-        mean = _mean_norm(network, known[name], name, data, loss)
-        lengths.append(mean)
+        lengths.append(_mean_norm(network, known[name], name, data, loss))
         row = []
-        for factor in given:
-            with _injected(known[name], name, factor * mean if relative else factor):
-                row.append(measured(network, data, loss))
+        for factor in factors:
+            with _hook_rows(known[name], name, _set_length(factor * lengths[-1] if relative else factor)):
+                row.append(measure_performance(network, data, loss))
         rows.append(tuple(row))
-    return Rescaling(names, given, tuple(rows), untouched, tuple(lengths))
+    return Rescaling(names, factors, tuple(rows), untouched, tuple(lengths))
 
 
-class _injected:
-    """Sets the rows that a module gives (or, for the whole network, takes) to one length while it is entered."""
+@contextmanager
+def _hook_rows(module: nn.Module, name: str, change: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """Meanwhile ``change`` gets the rows that a module gives (the whole network: takes) and their lengths."""
 
-    def __init__(self, module: nn.Module, name: str, length: float | None, seen: list[Tensor] | None = None) -> None:
-        self.module, self.name, self.length, self.seen = module, name, length, seen
-
-    def __enter__(self) -> None:
-        if self.name:
-            self.handle = self.module.register_forward_hook(lambda _, __, output: self._rescale(output))
-        else:
-            self.handle = self.module.register_forward_pre_hook(lambda _, inputs: self._rescale(inputs))
-
-    def __exit__(self, *_: object) -> None:
-        self.handle.remove()
-
-    def _rescale(self, value: Any) -> Any:
+    def apply(value: Any) -> Any:
         if isinstance(value, tuple | list) and value:
-            return type(value)([self._rescale(value[0]), *value[1:]])
+            return type(value)([apply(value[0]), *value[1:]])
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim == 0:
             raise DataError(
-                f"What {self.name or 'the network'} {'gives' if self.name else 'takes'} is no tensor of rows but "
+                f"What {name or 'the network'} {'gives' if name else 'takes'} is no tensor of rows but "
                 f"{type(value).__name__}; choose another module."
             )
-        lengths = torch.linalg.vector_norm(value, dim=-1, keepdim=True)
-        if self.seen is not None:
-            self.seen.append(torch.stack([lengths.double().sum(), torch.tensor(float(lengths.numel()))]))
-        if self.length is None:
-            return value
-        return value / lengths.clamp(min=torch.finfo(value.dtype).tiny) * self.length
+        return change(value, torch.linalg.vector_norm(value, dim=-1, keepdim=True))
+
+    if name:
+        handle = module.register_forward_hook(lambda _, __, output: apply(output))
+    else:
+        handle = module.register_forward_pre_hook(lambda _, inputs: apply(inputs))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _set_length(length: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda rows, lengths: rows / lengths.clamp(min=torch.finfo(rows.dtype).tiny) * length
 
 
 def _mean_norm(network: nn.Module, module: nn.Module, name: str, data: Any, loss: Loss | None) -> float:
-    seen: list[Tensor] = []
-    with _injected(module, name, None, seen):
-        measured(network, data, loss)
-    if not seen:
+    sums: list[Tensor] = []
+
+    def add(rows: Tensor, lengths: Tensor) -> Tensor:
+        sums.append(torch.stack([lengths.double().sum(), torch.tensor(float(lengths.numel()))]))
+        return rows
+
+    with _hook_rows(module, name, add):
+        measure_performance(network, data, loss)
+    if not sums:
         raise DataError(f"{name} is not called on these data; choose a module that is.")
-    total = torch.stack(seen).sum(0)
+    total = torch.stack(sums).sum(0)
     return float(total[0] / total[1])
 
 
@@ -171,7 +171,7 @@ def norms(rows: Array, bins: int = 40, *, centered: bool = False) -> Norms:
     """
     values = as_tensor(rows, "The rows")
     if values.ndim != 2 or not values.numel():
-        raise ShapeError(f"The rows must be (rows, width), found shape {tuple(values.shape)}.")
+        raise ShapeError(f"The rows must be (rows, width), got shape {tuple(values.shape)}.")
     wide = values.double()
     lengths = torch.linalg.vector_norm(wide - wide.mean(0) if centered else wide, dim=1)
     mean, deviation = float(lengths.mean()), float(lengths.std(correction=0))
@@ -183,7 +183,7 @@ def norms(rows: Array, bins: int = 40, *, centered: bool = False) -> Norms:
         mean,
         deviation,
         skewness,
-        {one: float(torch.quantile(lengths[:1_000_000], one)) for one in _QUANTILES},
-        tuple(int(one) for one in counts),
+        {share: float(torch.quantile(lengths[:1_000_000], share)) for share in _QUANTILES},
+        tuple(int(count) for count in counts),
         tuple(low + (high - low) * place / bins for place in range(bins + 1)),
     )

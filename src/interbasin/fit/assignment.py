@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from interbasin.errors import FitError
-from interbasin.fit.registry import solver
-from interbasin.fit.result import Proposal
+from interbasin.fit.registry import Proposal, solver
 from interbasin.maps import Permutation, SignedPermutation
 from interbasin.statistics import PairedMoments
 
@@ -46,24 +45,25 @@ def assignment(
     from scipy.optimize import linear_sum_assignment
 
     worth = benefit(moments, centered=centered, match=match)
-    found = worth.abs() if signed else worth
+    scores = worth.abs() if signed else worth
     if match == "covariance" and moments.target_width < moments.source_width:
-        found = 2 * found - moments.squares_source(centered=centered).to(found)
-    rows, columns = linear_sum_assignment(found.cpu().numpy(), maximize=True)
+        scores = 2 * scores - moments.squares_source(centered=centered).to(scores)
+    rows, columns = linear_sum_assignment(scores.cpu().numpy(), maximize=True)
     index = torch.full((moments.target_width,), -1, dtype=torch.int64)
     index[torch.as_tensor(rows)] = torch.as_tensor(columns)
-    details = {"objective": float(worth.abs()[rows, columns].sum() if signed else worth[rows, columns].sum())}
+    matched = worth[rows, columns]
+    details = {"objective": float((matched.abs() if signed else matched).sum())}
     if not signed:
         return Proposal(Permutation(index, source_width=moments.source_width), details=details)
     sign = torch.ones(moments.target_width, dtype=torch.int8)
-    sign[torch.as_tensor(rows)] = torch.where(worth[rows, columns].cpu() < 0, -1, 1).to(torch.int8)
+    sign[torch.as_tensor(rows)] = torch.where(matched.cpu() < 0, -1, 1).to(torch.int8)
     return Proposal(SignedPermutation(index, sign, source_width=moments.source_width), details=details)
 
 
 def benefit(moments: PairedMoments, *, centered: bool, match: str) -> Tensor:
     """What matching target unit ``i`` with source unit ``j`` is worth, shape ``(target, source)``."""
     if match not in MATCHES:
-        raise FitError(f"Units are matched by {' or '.join(repr(m) for m in MATCHES)}, found {match!r}.")
+        raise FitError(f"match must be 'covariance' or 'correlation', got {match!r}.")
     cross = moments.cross(centered=centered)
     if match == "covariance":
         return cross

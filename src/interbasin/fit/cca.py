@@ -1,17 +1,16 @@
-"""Procrustes between whitened spaces, as far whitened as one likes."""
+"""Procrustes between whitened spaces, from not whitened at all to CCA."""
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from interbasin.checks import require_finite
 from interbasin.errors import FitError
 from interbasin.fit.procrustes import nearest_orthogonal
-from interbasin.fit.registry import solver
-from interbasin.fit.result import Proposal
+from interbasin.fit.registry import Proposal, solver
 from interbasin.maps import Linear, Map
 from interbasin.statistics import PairedMoments
 
@@ -40,15 +39,11 @@ def cca(
         unobserved: As for `procrustes`, in the whitened spaces.
         affine: Return an `Affine` that also carries the source's mean to the target's.
     """
-    if not (isinstance(power, int | float) and 0 <= power <= 0.5):
-        raise FitError(f"power goes from 0 (Procrustes) to 0.5 (CCA), found {power!r}.")
-    if not (isinstance(ridge, int | float) and math.isfinite(ridge) and ridge >= 0):
-        raise FitError(f"ridge is a share of the mean variance, a finite number of at least 0, found {ridge!r}.")
-    whiten_source, _, rank_source = _powers(
-        moments.gram_source(centered=centered) / moments.count, power, ridge, moments
-    )
-    whiten_target, colour_target, rank_target = _powers(
-        moments.gram_target(centered=centered) / moments.count, power, ridge, moments
+    power = require_finite("power", power, 0, 0.5, error=FitError)
+    ridge = require_finite("ridge", ridge, 0, error=FitError)
+    grams = moments.gram_source(centered=centered), moments.gram_target(centered=centered)
+    (whiten_source, _, rank_source), (whiten_target, colour_target, rank_target) = (
+        _whitening(gram / moments.count, power, ridge, moments) for gram in grams
     )
     whitened = whiten_target @ (moments.cross(centered=centered) / moments.count) @ whiten_source
     rotation, rank = nearest_orthogonal(whitened, unobserved=unobserved)
@@ -56,10 +51,10 @@ def cca(
     correlations = torch.linalg.svdvals(whitened)
     map: Map = rotation if power == 0 else Linear(colour_target @ rotation.matrix.to(whitened) @ whiten_source)
     status = "converged" if rank == min(whitened.shape) else "rank-deficient"
-    return Proposal(map, status, details={"rank": rank, "power": float(power), "correlations": correlations})
+    return Proposal(map, status, details={"rank": rank, "power": power, "correlations": correlations})
 
 
-def _powers(second: Tensor, power: float, ridge: float, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
+def _whitening(second: Tensor, power: float, ridge: float, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
     """``second ** -power`` and ``second ** power`` on the directions that vary, and how many those are."""
     values, vectors = torch.linalg.eigh(second)
     kept = values > values[-1].clamp(min=0) * moments.rank_tolerance(len(values))

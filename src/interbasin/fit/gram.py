@@ -73,11 +73,11 @@ def factor(wide: Tensor, tolerance: float, drop: bool, floor: float | None = Non
     if not low > _FLOOR**2 * top:
         return _split(wide, matrix, basis, levels, tolerance, drop)
     if wide.dtype == torch.float32:
-        found, sizes = _inverse_root(matrix, basis, levels), levels.sqrt()
+        result, sizes = _inverse_root(matrix, basis, levels), levels.sqrt()
     else:
-        found, sizes = _newton_factor(matrix, basis)
+        result, sizes = _newton_factor(matrix, basis)
     rank = _count(sizes, tolerance)
-    return None if found is None or (drop and rank < len(sizes)) else (found.to(wide.dtype), rank)
+    return None if result is None or (drop and rank < len(sizes)) else (result.to(wide.dtype), rank)
 
 
 def polish(factor: Tensor) -> Tensor:
@@ -112,20 +112,20 @@ def project(basis: Tensor, factor: Tensor) -> Tensor:
 
 def _inverse_root(matrix: Tensor, basis: Tensor, levels: Tensor) -> Tensor | None:
     """The factor to float32's accuracy, by the inverse square root as it stands and one correction where needed."""
-    found = _outer(basis * levels.pow(-0.25)) @ matrix
+    result = _outer(basis * levels.pow(-0.25)) @ matrix
     probe = _probe(len(matrix), matrix)
-    seen = float(torch.linalg.vector_norm(found @ (found.mT @ probe) - probe)) / math.sqrt(probe.shape[1])
-    if seen <= _UNNOTICED:
-        return found
-    error = _outer(found)
+    departure = float(torch.linalg.vector_norm(result @ (result.mT @ probe) - probe)) / math.sqrt(probe.shape[1])
+    if departure <= _UNNOTICED:
+        return result
+    error = _outer(result)
     error.diagonal().sub_(1)
     if not float(torch.linalg.vector_norm(error)) <= _TWO_TERMS:
         return None
     # The first term of the series for (I + error)**-0.5 leaves about the square of the error, which the probe sees.
-    seen = float(torch.linalg.vector_norm(error @ (error @ probe))) / math.sqrt(probe.shape[1])
-    error, single = error.float(), found.float()
+    departure = float(torch.linalg.vector_norm(error @ (error @ probe))) / math.sqrt(probe.shape[1])
+    error, single = error.float(), result.float()
     step = -0.5 * error
-    if seen > _UNNOTICED:
+    if departure > _UNNOTICED:
         step.addmm_(error, error, alpha=0.375)
     return single.addmm(step, single)
 
@@ -268,8 +268,8 @@ def _low_rank(wide: Tensor, matrix: Tensor, pivots: Tensor, tolerance: float, dr
         return (left @ inner[:, :rank] @ right[:rank]).to(wide.dtype), rank
     rows = inner @ right
     rest = short - count
-    found = torch.addmm(left @ rows, _complement(left.mT, rest).mT, _complement(rows, rest))
-    return found.to(wide.dtype), rank
+    result = torch.addmm(left @ rows, _complement(left.mT, rest).mT, _complement(rows, rest))
+    return result.to(wide.dtype), rank
 
 
 def _complement(rows: Tensor, count: int) -> Tensor:

@@ -1,15 +1,16 @@
-"""The best linear map."""
+"""The best linear map, and the rotation nearest to it."""
 
 from __future__ import annotations
 
-import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from interbasin.checks import require_finite
 from interbasin.errors import FitError
-from interbasin.fit.registry import solver
-from interbasin.fit.result import Proposal
+from interbasin.fit.procrustes import nearest_orthogonal
+from interbasin.fit.registry import Proposal, solver
 from interbasin.maps import Linear
 from interbasin.statistics import PairedMoments
 
@@ -36,21 +37,44 @@ def least_squares(moments: PairedMoments, *, centered: bool = True, ridge: float
         >>> bool(fit.map.matrix.allclose(3 * torch.eye(2, dtype=torch.float64)))
         True
     """
-    matrix, rank = ridge_solution(moments, centered=centered, ridge=ridge)
+    matrix, rank = _solve_ridge(moments, centered=centered, ridge=ridge)
     status = "converged" if ridge > 0 or rank == moments.source_width else "rank-deficient"
     return Proposal(Linear(matrix), status, details={"rank": rank, "ridge": ridge})
 
 
-def ridge_solution(moments: PairedMoments, *, centered: bool, ridge: float) -> tuple[Tensor, int]:
+@solver(name="orthogonalised", reference="higham:86", grams=True)
+def orthogonalised(
+    moments: PairedMoments,
+    *,
+    centered: bool = True,
+    ridge: float = 0.0,
+    unobserved: Literal["complete", "drop"] = "complete",
+) -> Proposal:
+    r"""The rotation nearest to the least-squares map.
+
+    The orthogonal factor of the least-squares solution: :math:`\arg\min_Q \|Q - M\|_F` [higham:86]. Where the source's
+    variances are all equal it is the Procrustes map; elsewhere it weighs every direction of the source alike, however
+    little it varies.
+
+    Args:
+        moments: Or two arrays of paired rows, source and target. Needs the Gram matrices.
+        centered: Fit to the rows about their means.
+        ridge: As for `least_squares`.
+        unobserved: As for `procrustes`.
+        affine: Return an `Affine` that also carries the source's mean to the target's.
+    """
+    matrix, source_rank = _solve_ridge(moments, centered=centered, ridge=ridge)
+    rotation, rank = nearest_orthogonal(matrix, unobserved=unobserved)
+    rank = min(rank, source_rank)
+    return Proposal(rotation, "converged" if rank == min(matrix.shape) else "rank-deficient", details={"rank": rank})
+
+
+def _solve_ridge(moments: PairedMoments, *, centered: bool, ridge: float) -> tuple[Tensor, int]:
     """The ridge (or, for 0, minimum-norm) solution of shape ``(target, source)``, and the rank of the source."""
-    if not (isinstance(ridge, int | float) and math.isfinite(ridge) and ridge >= 0):
-        raise FitError(
-            f"ridge is a share of the source's mean variance, a finite number of at least 0, found {ridge!r}."
-        )
+    ridge = require_finite("ridge", ridge, 0, error=FitError)
     gram = moments.gram_source(centered=centered)
     values, vectors = torch.linalg.eigh(gram)
-    line = values[-1].clamp(min=0) * moments.rank_tolerance(len(values))
-    kept = values > line
+    kept = values > values[-1].clamp(min=0) * moments.rank_tolerance(len(values))
     shrunk = values + ridge * float(values.clamp(min=0).mean())
     weights = torch.where(kept, 1 / torch.where(kept, shrunk, 1), 0)
     solution = ((moments.cross(centered=centered).to(vectors) @ vectors) * weights) @ vectors.mT

@@ -12,7 +12,7 @@ That is exact where the two sets differ by a map only, and a good guess elsewher
 sum of squares agrees.
 
 `Problem` holds the tensors and the maps so far, `Problem.correlations` says what they show of one space, and `solve`
-finds the best map of that space while the others stay. In which order spaces are visited is for the caller to decide.
+finds the best map of that space while the others stay. The caller decides in which order spaces are visited.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from interbasin.fit.polar import polar
 from interbasin.maps import Map
-from interbasin.maps.base import Role
+from interbasin.maps.base import Group, Role
 from interbasin.maps.batched import (
     BatchedLinear,
     BatchedMap,
@@ -38,7 +38,6 @@ from interbasin.maps.batched import (
     block_places,
     choose_blocks,
 )
-from interbasin.maps.groups import Group
 
 _PERMUTING = (Group.PERMUTATION, Group.SIGNED)
 # Groups whose maps change lengths, and their isometries.
@@ -52,21 +51,13 @@ _UNSEEN = 1e-10
 
 @dataclass(frozen=True)
 class FreeSpace:
-    """A space whose map is to be found.
-
-    Attributes:
-        name: Of the space.
-        size: How many units its map mixes.
-        within: The spaces from block to block of which its map differs, outermost first.
-        blocks: How many blocks that makes.
-        group: Where its maps are sought.
-    """
+    """A space whose map is to be found."""
 
     name: str
-    size: int
-    within: tuple[str, ...]
-    blocks: int
-    group: Group
+    size: int  # how many units its map mixes
+    within: tuple[str, ...]  # the spaces whose blocks have a map each, outermost first
+    blocks: int  # how many blocks that makes
+    group: Group  # where its maps are sought
 
     def isometric(self) -> FreeSpace:
         """The same space with maps that keep lengths, which is all that activations can tell."""
@@ -84,19 +75,12 @@ class Dim:
 
 @dataclass(eq=False)
 class Piece:
-    """The same part of a tensor in source and target, cut so that each axis lies in one space or in none.
+    """The same part of a tensor in source and target, cut so that each axis lies in one space or in none."""
 
-    Attributes:
-        name: Of the tensor.
-        source: The source's numbers; a `Problem` replaces them as it moves them.
-        target: The target's, which stay.
-        dims: One for each axis.
-    """
-
-    name: str
-    source: Tensor
+    name: str  # of the tensor
+    source: Tensor  # a `Problem` replaces it as it moves it
     target: Tensor
-    dims: tuple[Dim, ...]
+    dims: tuple[Dim, ...]  # one per axis
 
     def places(self, space: str) -> list[int]:
         """The axes that lie in ``space``."""
@@ -116,13 +100,10 @@ Admit = Callable[[Piece, int], bool]
 class Correlations:
     """What pieces show of one space: sums of products of its blocks, ``(blocks, size, size)``, by the role of the axis.
 
-    Attributes:
-        cross: Target times source; roles that no piece has are absent.
-        source_gram: Source times source, only for groups whose maps change lengths.
-        target_gram: Target times target, likewise.
+    Roles that no piece has are absent. The Gram matrices are only there for groups whose maps change lengths.
     """
 
-    cross: dict[Role, Tensor] = field(default_factory=dict)
+    cross: dict[Role, Tensor] = field(default_factory=dict)  # target times source
     source_gram: dict[Role, Tensor] = field(default_factory=dict)
     target_gram: dict[Role, Tensor] = field(default_factory=dict)
 
@@ -160,12 +141,11 @@ class Problem:
                 if dim.space in self.touching:
                     self.touching[dim.space].append((piece, place))
         # The free spaces that have a map for each block of a space, and those that lie in no blocks of another one.
-        self.inside = {
-            name: [child for child, space in self.free.items() if name in space.within] for name in self.free
-        }
-        self.roots = [name for name, space in self.free.items() if self.free.keys().isdisjoint(space.within)]
+        items = self.free.items()
+        self.inside = {name: [child for child, space in items if name in space.within] for name in self.free}
+        self.roots = [name for name, space in items if self.free.keys().isdisjoint(space.within)]
         self.current: dict[str, BatchedMap] = {
-            name: batched_identity(space.group, space.blocks, space.size) for name, space in self.free.items()
+            name: batched_identity(space.group, space.blocks, space.size) for name, space in items
         }
         self._crosses: dict[Piece, dict[int, Tensor]] = {}  # by axis, as long as they are true
 
@@ -249,10 +229,8 @@ class Problem:
         pieces = []
         for piece, place in self.touching[name]:
             if len(piece.places(name)) == 1 and (admit is None or admit(piece, place)):
-                wanted = piece.target
-                if target is not None:
-                    wanted = wanted.narrow(place, target, 1).expand_as(piece.source)
-                pieces.append(Piece(piece.name, piece.source, wanted, piece.dims))
+                goal = piece.target if target is None else piece.target.narrow(place, target, 1).expand_as(piece.source)
+                pieces.append(Piece(piece.name, piece.source, goal, piece.dims))
         return Problem(pieces, [self.free[child] for child in self.inside[name]], self.spaces)
 
     def distance_per_block(self, blocks: FreeSpace) -> Tensor:
@@ -340,7 +318,7 @@ def _plane(even: Tensor, odd: Tensor) -> Tensor:
 
 
 def _best_linear(group: Group, cross: Tensor, correlations: Correlations) -> BatchedMap:
-    """Of the Sylvester solution, the best isometry and the identity, the one that is truly best, block by block."""
+    """For each block the best of three: the Sylvester solution, the best isometry, the identity."""
     zero = torch.zeros_like(cross)
     write = correlations.source_gram.get(Role.WRITE, zero).double()
     read = correlations.target_gram.get(Role.READ, zero).double()

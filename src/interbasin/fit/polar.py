@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from interbasin.arrays import Array, as_tensor
+from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.fit import gram, qdwh
 
@@ -128,12 +129,16 @@ def _solve(wide: Tensor, tolerance: float, drop: bool, path: Path) -> tuple[Tens
     if path == "svd" or (path == "auto" and not _gram_may_pay(wide)):
         return *_svd(wide, tolerance, drop), "svd"
     if wide.ndim == 2:
-        found = _gram(wide, tolerance, drop, path)
-        return (*_svd(wide, tolerance, drop), "svd") if found is None else (*found, "gram")
+        solution = _gram(wide, tolerance, drop, path)
+        return (*_svd(wide, tolerance, drop), "svd") if solution is None else (*solution, "gram")
     # Each matrix has its own condition; and LAPACK, which does the work, walks a batch one matrix at a time anyway.
-    answers = [_solve(one, tolerance, drop, path) for one in wide]
-    ranks = torch.tensor([answer[1] for answer in answers], device=wide.device)
-    return torch.stack([answer[0] for answer in answers]), ranks, "+".join(sorted({answer[2] for answer in answers}))
+    solutions = [_solve(matrix, tolerance, drop, path) for matrix in wide]
+    ranks = torch.tensor([rank for _, rank, _ in solutions], device=wide.device)
+    return (
+        torch.stack([factor for factor, *_ in solutions]),
+        ranks,
+        "+".join(sorted({taken for *_, taken in solutions})),
+    )
 
 
 def _gram_may_pay(wide: Tensor) -> bool:
@@ -188,7 +193,7 @@ def _scale(work: Tensor) -> Tensor:
         peaks = torch.maximum(work.amax((-2, -1)), -work.amin((-2, -1))).tolist()
     if not all(map(math.isfinite, peaks)):
         raise DataError(
-            f"polar needs finite entries; {int((~torch.isfinite(work)).sum())} of the {work.numel()} given are NaN or "
+            f"polar needs finite entries; {int((~torch.isfinite(work)).sum())} of the {work.numel()} are NaN or "
             "infinite. Remove the rows they come from, or clip them."
         )
     exponents = [math.frexp(peak)[1] if peak else 0 for peak in peaks]
@@ -203,20 +208,13 @@ def _scale(work: Tensor) -> Tensor:
 
 def _check(matrix: Tensor, unobserved: str, rank_tolerance: float | None, path: str) -> None:
     if matrix.ndim < 2 or 0 in matrix.shape:
-        raise ShapeError(
-            f"polar needs a matrix, or a batch of them, with no empty axis; this tensor has shape "
-            f"{tuple(matrix.shape)}. Give it two axes or more, each at least one long."
-        )
+        raise ShapeError(f"polar needs a matrix, or a batch of them, without an empty axis, got {tuple(matrix.shape)}.")
     if not matrix.is_floating_point():
         raise DataError(
-            f"polar needs real floating-point entries; this tensor is {matrix.dtype}. Convert it first, "
-            "for example with .double()."
+            f"polar needs real floating-point entries, got {matrix.dtype}; convert it with .double() first."
         )
-    if rank_tolerance is not None and not (isinstance(rank_tolerance, int | float) and 0 <= rank_tolerance < 1):
-        raise DataError(
-            f"rank_tolerance is relative to the largest singular value and lies in [0, 1); got {rank_tolerance!r}. "
-            "Leave it out for the default, the longer side times machine epsilon."
-        )
+    if rank_tolerance is not None:
+        require_finite("rank_tolerance", rank_tolerance, 0, below=1)
     if unobserved not in get_args(Unobserved):
         raise UnknownNameError.of("treatment of unobserved directions", unobserved, get_args(Unobserved))
     if path not in get_args(Path):

@@ -7,15 +7,13 @@ from typing import Literal
 
 import torch
 
+from interbasin.checks import require_finite
 from interbasin.errors import FitError
 from interbasin.fit.polar import polar
-from interbasin.fit.registry import solver
-from interbasin.fit.result import Proposal
+from interbasin.fit.registry import Proposal, solver
 from interbasin.maps import Linear, Map, Orthogonal
 from interbasin.statistics import PairedMoments
-from interbasin.statistics.residual import carried_energy
-
-UNOBSERVED = ("complete", "drop")
+from interbasin.statistics.similarity import carried_energy
 
 
 @solver(name="procrustes", reference="schonemann:66", grams=False)
@@ -69,14 +67,10 @@ def nearest_orthogonal(
     matrix: torch.Tensor, *, unobserved: str = "complete", rank_tolerance: float | None = None
 ) -> tuple[Orthogonal, int]:
     """The orthogonal factor of a matrix as a map, and the matrix's rank."""
-    if unobserved not in UNOBSERVED:
-        raise FitError(
-            f"Unobserved directions can be {' or '.join(repr(u) for u in UNOBSERVED)}, found {unobserved!r}."
-        )
-    if rank_tolerance is not None and not (isinstance(rank_tolerance, int | float) and 0 <= rank_tolerance < 1):
-        raise FitError(
-            f"rank_tolerance is a share of the largest singular value, from 0 to below 1, found {rank_tolerance!r}."
-        )
+    if unobserved not in ("complete", "drop"):
+        raise FitError(f"unobserved must be 'complete' or 'drop', got {unobserved!r}.")
+    if rank_tolerance is not None:
+        require_finite("rank_tolerance", rank_tolerance, 0, below=1, error=FitError)
     factor = polar(matrix, unobserved=unobserved, rank_tolerance=rank_tolerance)  # type: ignore[arg-type]
     rank = int(factor.rank)
     return Orthogonal._trusted(factor.factor, rank if unobserved == "drop" else min(matrix.shape)), rank

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from interbasin.checks import require_finite, require_whole
 from interbasin.errors import FitError
 from interbasin.extras import import_extra
 from interbasin.fit.assignment import benefit
-from interbasin.fit.registry import solver
-from interbasin.fit.result import Proposal
+from interbasin.fit.registry import Proposal, solver
 from interbasin.maps import Linear
 from interbasin.statistics import PairedMoments
 
@@ -40,8 +40,8 @@ def sinkhorn(
     are those of the plan, scaled to sum to one; as the temperature falls it becomes the permutation of `assignment`.
 
     Where units are nearly tied, Sinkhorn's iteration alone needs tens of thousands of steps. So it starts from the
-    potentials that a few iterations at higher temperatures give [schmitzer:19], and Newton's method ends what a hundred
-    iterations have not [brauer:17].
+    potentials of a few iterations at higher temperatures [schmitzer:19], and Newton's method takes over after a hundred
+    iterations [brauer:17].
 
     Args:
         moments: Or two arrays of paired rows, source and target.
@@ -56,17 +56,14 @@ def sinkhorn(
         MissingExtraError: without the ``ot`` extra.
     """
     import_extra("ot", "The sinkhorn fit", "ot")
-    if not (isinstance(temperature, int | float) and math.isfinite(temperature) and temperature > 0):
-        raise FitError(f"temperature is relative to the largest covariance and above 0, found {temperature!r}.")
-    if not (isinstance(tolerance, int | float) and math.isfinite(tolerance) and tolerance > 0):
-        raise FitError(f"tolerance is how well the margins are met, a finite number above 0, found {tolerance!r}.")
-    if not (isinstance(steps, int) and steps >= 1):
-        raise FitError(f"steps is the limit of iterations, a whole number of at least 1, found {steps!r}.")
+    temperature = require_finite("temperature", temperature, above=0, error=FitError)
+    tolerance = require_finite("tolerance", tolerance, above=0, error=FitError)
+    steps = require_whole("steps", steps, 1, error=FitError)
     worth = benefit(moments, centered=centered, match=match).cpu()
     scale = float(worth.abs().max())
     cost = (-worth / scale if scale > 0 else worth).numpy()
     # Up to the temperature of the largest cost, but never so many that the last one has less than half of the steps.
-    temperatures = [float(temperature)]
+    temperatures = [temperature]
     while temperatures[-1] < 1 and 2 * WARM_UP * len(temperatures) < steps:
         temperatures.append(COOLING * temperatures[-1])
     stages = [(_iterate, heat, WARM_UP) for heat in temperatures[:0:-1]]
@@ -77,7 +74,7 @@ def sinkhorn(
         taken += used
         if taken == steps or (heat == temperature and error <= tolerance):
             break
-    details = {"temperature": float(temperature), "margin_error": error}
+    details = {"temperature": temperature, "margin_error": error}
     status = "converged" if error <= tolerance else "step-limit"
     return Proposal(Linear(torch.as_tensor(plan) * len(cost)), status, taken, details)
 

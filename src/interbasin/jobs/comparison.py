@@ -1,7 +1,8 @@
-"""All measures of two networks of one architecture at once, and the folder they are left in."""
+"""All measures of two networks of one architecture at once, and the folder that they are written to."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,10 @@ from interbasin.batches import WithoutLabels, as_batches, describe_size, require
 from interbasin.errors import InterbasinError, WiringError
 from interbasin.evaluate.alignment_error import AlignmentError, alignment_error
 from interbasin.evaluate.barrier import Barrier, barrier
-from interbasin.evaluate.cka import LayerSimilarity, cka
 from interbasin.evaluate.cycle import Aligned, cycle
 from interbasin.evaluate.distance import distance
-from interbasin.evaluate.pca import Coordinates, pca
-from interbasin.evaluate.scores import Loss
+from interbasin.evaluate.layers import Coordinates, LayerSimilarity, cka, pca
+from interbasin.evaluate.performance import Loss
 from interbasin.outcome import Draft, Result, Stages
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
 from interbasin.wiring import Alignment, Wiring, wire
@@ -29,7 +29,7 @@ PICTURES = 4  # spaces whose activations are drawn along their principal directi
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Comparison(Result):
-    """What was measured of two networks; ``metrics`` hold all figures by name.
+    """The measures of two networks; ``metrics`` hold all figures by name.
 
     Attributes:
         barrier: The curve between them; None without labels.
@@ -53,73 +53,54 @@ class Comparison(Result):
         self._draw_similarity(draft)
         self._draw_coordinates(draft)
 
-    def _draw_barrier(self, out: Draft) -> None:
+    def _draw_barrier(self, draft: Draft) -> None:
         if self.barrier is None:
             return
         curve = self.barrier.curve
-        out.table("path", curve)
-        first, last = self.barrier.ends
-        t = curve["t"]
-        chord = [(1 - one) * first.loss + one * last.loss for one in t]
-        figure = f"{self.barrier.path}, {len(t)} points, barrier {float(self.barrier):.4g}"
-        out.plot(
-            "loss",
-            line_chart(
-                {"between the networks": (t, curve["loss"]), "chord": (t, chord)},
-                title="Loss on the way from A to B",
-                x_label="t (0 = A, 1 = B)",
-                y_label="loss",
-                note=figure,
-            ),
-        )
-        if "accuracy" in curve and first.accuracy is not None and last.accuracy is not None:
-            level = [(1 - one) * first.accuracy + one * last.accuracy for one in t]
-            out.plot(
-                "accuracy",
-                line_chart(
-                    {"between the networks": (t, curve["accuracy"]), "chord": (t, level)},
-                    title="Accuracy on the way from A to B",
+        draft.table("path", curve)
+        t, note = curve["t"], f"{self.barrier.path}, {len(curve['t'])} points, barrier {float(self.barrier):.4g}"
+        for measure in ("loss", "accuracy"):
+            first, last = (getattr(end, measure) for end in self.barrier.ends)
+            if measure in curve and first is not None and last is not None:
+                chord = [(1 - point) * first + point * last for point in t]
+                chart = line_chart(
+                    {"between the networks": (t, curve[measure]), "chord": (t, chord)},
+                    title=f"{measure.capitalize()} on the way from A to B",
                     x_label="t (0 = A, 1 = B)",
-                    y_label="accuracy",
-                    note=self.barrier.path,
-                ),
-            )
+                    y_label=measure,
+                    note=note if measure == "loss" else self.barrier.path,
+                )
+                draft.plot(measure, chart)
 
-    def _draw_errors(self, out: Draft) -> None:
+    def _draw_errors(self, draft: Draft) -> None:
         if self.errors is None or not self.errors.spaces:
             return
         spaces = self.errors.spaces
-        nothing = float("nan")
+        fields = {"alignment_error": "absolute", "alignment_error_relative": "relative"}
+        fields |= {"cosine_before": "cosine_before", "cosine_after": "cosine_after", "rows": "count"}
         columns = {
-            "alignment_error": [one.absolute for one in spaces.values()],
-            "alignment_error_relative": [_or(one.relative, nothing) for one in spaces.values()],
-            "cosine_before": [_or(one.cosine_before, nothing) for one in spaces.values()],
-            "cosine_after": [_or(one.cosine_after, nothing) for one in spaces.values()],
-            "rows": [float(one.count) for one in spaces.values()],
+            column: [math.nan if (value := getattr(error, name)) is None else float(value) for error in spaces.values()]
+            for column, name in fields.items()
         }
-        out.table("spaces", {"space": list(spaces), **columns})
-        out.plot(
-            "alignment-error",
-            bar_chart(
-                dict(zip(spaces, columns["alignment_error_relative"], strict=True)),
-                title="Alignment error per space",
-                x_label="relative to the energy of B's activations",
-            ),
+        draft.table("spaces", {"space": list(spaces), **columns})
+        chart = bar_chart(
+            dict(zip(spaces, columns["alignment_error_relative"], strict=True)),
+            title="Alignment error per space",
+            x_label="relative to the energy of B's activations",
         )
+        draft.plot("alignment-error", chart)
 
-    def _draw_similarity(self, out: Draft) -> None:
+    def _draw_similarity(self, draft: Draft) -> None:
         if self.similarity is None:
             return
         rows, columns, matrix = self.similarity.sources, self.similarity.targets, self.similarity.matrix.tolist()
-        out.table(
-            "layers",
-            {
-                "a": [row for row in rows for _ in columns],
-                "b": [column for _ in rows for column in columns],
-                "cka": [one for row in matrix for one in row],
-            },
-        )
-        drawn = heat_map(
+        table = {
+            "a": [row for row in rows for _ in columns],
+            "b": [column for _ in rows for column in columns],
+            "cka": [value for row in matrix for value in row],
+        }
+        draft.table("layers", table)
+        chart = heat_map(
             matrix,
             rows=rows,
             columns=columns,
@@ -129,29 +110,26 @@ class Comparison(Result):
             low=0.0,
             high=1.0,
         )
-        out.plot("cka", drawn)
+        draft.plot("cka", chart)
 
-    def _draw_coordinates(self, out: Draft) -> None:
-        for place, (space, found) in enumerate(self.coordinates.items()):
-            shares = " and ".join(f"{share:.0%}" for share in found.explained)
-            name = f"activations-{place + 1}"
-            points = {network: rows.tolist() for network, rows in found.coordinates.items()}
-            out.table(
-                f"{name}-points",
-                {
-                    "network": [network for network, rows in points.items() for _ in rows],
-                    "first": [row[0] for rows in points.values() for row in rows],
-                    "second": [row[1] for rows in points.values() for row in rows],
-                },
-            )
-            drawn = scatter_chart(
+    def _draw_coordinates(self, draft: Draft) -> None:
+        for number, (space, plane) in enumerate(self.coordinates.items(), start=1):
+            shares = " and ".join(f"{share:.0%}" for share in plane.explained)
+            points = {network: rows.tolist() for network, rows in plane.coordinates.items()}
+            table = {
+                "network": [network for network, rows in points.items() for _ in rows],
+                "first": [row[0] for rows in points.values() for row in rows],
+                "second": [row[1] for rows in points.values() for row in rows],
+            }
+            draft.table(f"activations-{number}-points", table)
+            chart = scatter_chart(
                 points,
                 title=f"Activations of space {space}",
                 x_label="first principal direction",
                 y_label="second",
                 note=f"{shares} of the variance of all networks",
             )
-            out.plot(name, drawn)
+            draft.plot(f"activations-{number}", chart)
 
 
 def compare_networks(
@@ -194,32 +172,32 @@ def compare_networks(
 
     Example:
         >>> import torch
-        >>> one, other = (nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(2))
+        >>> a, b = (nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(2))
         >>> data = [(torch.randn(16, 3), torch.randint(2, (16,)))]
-        >>> found = compare_networks(one, other, data, points=3)
-        >>> sorted(found.metrics)[:3], len(found.barrier.t), found.similarity.matrix.shape
+        >>> result = compare_networks(a, b, data, points=3)
+        >>> sorted(result.metrics)[:3], len(result.barrier.t), result.similarity.matrix.shape
         (['accuracy_a', 'accuracy_b', 'alignment_error.0'], 3, torch.Size([1, 1]))
     """
     require_reiterable(data, "Evaluating two networks")
     if alignment is not None:
-        _refuse_alignment_of_another(original or a, alignment)
+        _require_own_alignment(original or a, alignment)
     work = Stages(progress, 4 if align is None else 5)
     metrics: dict[str, float] = dict(distance(a, b).metrics)
     first = next(iter(as_batches(data, 128)), None)
     if inputs is None:
         inputs = WithoutLabels(data).first()
-    found: Barrier | None = None
+    curve: Barrier | None = None
     if loss is not None or (first is not None and split_batch(first)[1] is not None):
-        with work.stage("barrier") as tell:
+        with work.stage("barrier") as report:
             ends = None if original is None else (original, b)
-            count = points + (0 if original is None else 2)
-            share = None if tell is None else _shares(tell, count)
-            found = barrier(a, b, data, loss, points, path, ends, reset=reset, progress=share)
-        metrics |= found.metrics
-        metrics |= _ends(found, original is not None)
+            count = points if original is None else points + 2
+            share = None if report is None else lambda done: report(min(1.0, done / max(1, count)))
+            curve = barrier(a, b, data, loss, points, path, ends, reset=reset, progress=share)
+        metrics |= curve.metrics
+        metrics |= _ends(curve, original is not None)
     else:
-        work.notes.append("The data have no labels, so that no loss, accuracy or barrier was measured.")
-    if found is not None and has_batch_norm(a):
+        work.notes.append("The data have no labels, so no loss, accuracy or barrier was measured.")
+    if curve is not None and has_batch_norm(a):
         work.notes.append(
             "The networks have batch norms whose statistics were interpolated like weights; networks in between do "
             "badly for that alone (reset= estimates them anew)."
@@ -228,7 +206,7 @@ def compare_networks(
             f"{describe_size(reset)}; the ends keep their own, and a merge has the figures of the curve only if its "
             "statistics are reset too (reset= of merge)."
         )
-    wiring = _wired(a, inputs, work)
+    wiring = _wire(a, inputs, work)
     errors: AlignmentError | None = None
     similarity: LayerSimilarity | None = None
     coordinates: dict[str, Coordinates] = {}
@@ -244,12 +222,12 @@ def compare_networks(
         metrics |= errors.metrics if errors is not None else {}
     if align is not None:
         with work.stage("cycle"):
-            metrics |= cycle(original or a, b, align, data if found is not None else None, loss).metrics
+            metrics |= cycle(original or a, b, align, data if curve is not None else None, loss).metrics
     work.finish()
     request = {"points": points, "path": path, "reset": reset is not None}
     return Comparison(
         metrics=metrics,
-        barrier=found,
+        barrier=curve,
         errors=errors,
         similarity=similarity,
         coordinates=coordinates,
@@ -259,30 +237,30 @@ def compare_networks(
     )
 
 
-def _refuse_alignment_of_another(network: nn.Module, alignment: Alignment) -> None:
+def _require_own_alignment(network: nn.Module, alignment: Alignment) -> None:
     own = named_tensors(network)
     for name, tensor in alignment.wiring.tensors.items():
         if name not in own or tuple(own[name].shape) != tuple(tensor.shape):
-            found = f"has it in shape {tuple(own[name].shape)}" if name in own else "does not have it"
+            own_shape = f"has it in shape {tuple(own[name].shape)}" if name in own else "does not have it"
             raise WiringError(
-                f"The alignment moves {name} in shape {tuple(tensor.shape)}, and {type(network).__name__} {found}; "
-                "give the network that it was found for as the original, or leave alignment= out."
+                f"The alignment moves {name} in shape {tuple(tensor.shape)}, and {type(network).__name__} {own_shape}; "
+                "give the network that was aligned as the original, or leave alignment= out."
             )
 
 
-def _ends(found: Barrier, is_original: bool) -> dict[str, float]:
+def _ends(curve: Barrier, is_original: bool) -> dict[str, float]:
     """Loss and accuracy of the networks themselves."""
-    figures = {"loss_a": found.loss[0], "loss_b": found.loss[-1]}
-    if found.accuracy is not None:
-        figures |= {"accuracy_a": found.accuracy[0], "accuracy_b": found.accuracy[-1]}
+    figures = {"loss_a": curve.loss[0], "loss_b": curve.loss[-1]}
+    if curve.accuracy is not None:
+        figures |= {"accuracy_a": curve.accuracy[0], "accuracy_b": curve.accuracy[-1]}
     if is_original:
-        figures["loss_original"] = found.ends[0].loss
-        if found.ends[0].accuracy is not None:
-            figures["accuracy_original"] = found.ends[0].accuracy
+        figures["loss_original"] = curve.ends[0].loss
+        if curve.ends[0].accuracy is not None:
+            figures["accuracy_original"] = curve.ends[0].accuracy
     return figures
 
 
-def _wired(a: nn.Module, inputs: Any, work: Stages) -> Wiring | None:
+def _wire(a: nn.Module, inputs: Any, work: Stages) -> Wiring | None:
     try:
         wiring = wire(a, inputs)
     except WiringError as error:
@@ -308,20 +286,9 @@ def _coordinates(
 
 
 def _try(work: Stages, what: str, measure: Callable[[], Any]) -> Any:
-    """What ``measure`` gives, or None and a note where these networks do not have it."""
+    """The measure, or None and a note where these networks do not have it."""
     try:
         return measure()
     except InterbasinError as error:
         work.notes.append(f"{what} was not measured: {error}")
         return None
-
-
-def _shares(tell: Callable[[float], object], count: int) -> Callable[[int], None]:
-    def told(done: int) -> None:
-        tell(min(1.0, done / max(1, count)))
-
-    return told
-
-
-def _or(value: float | None, other: float) -> float:
-    return other if value is None else value

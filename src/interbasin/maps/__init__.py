@@ -5,10 +5,9 @@ from interbasin.maps.base import Map
 from interbasin.maps.blocks import Blocks
 from interbasin.maps.composition import compose
 from interbasin.maps.files import load
-from interbasin.maps.identity import Identity
 from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
-from interbasin.maps.permutation import Permutation, SignedPermutation
+from interbasin.maps.permutation import Identity, Permutation, SignedPermutation
 
 __all__ = [
     "Affine",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from interbasin.arrays import as_tensor, copy_row_major, working_dtype
 from interbasin.errors import MapError, ShapeError
-from interbasin.maps.base import Map, finite, floating, require_floating
+from interbasin.maps.base import Map, require_finite_entries, require_floating, to_floating
 from interbasin.maps.linear import Linear
 
 
@@ -19,8 +19,8 @@ class Affine(Map):
     """A linear map and an offset: ``m(x) == x @ m.matrix.mT + m.offset``.
 
     The linear part keeps its kind: that of a rotation still has an exact inverse and keeps the lengths of differences.
-    ``dual()`` is that of the linear part: weights that read the space take it, and what the offset does to the biases
-    behind them is the business of whoever carries the network.
+    ``dual()`` is that of the linear part, for weights that read the space. Whoever carries a network must also move the
+    biases behind them by what the offset does.
 
     Args:
         linear: A matrix of shape ``(target, source)``, or a linear map.
@@ -43,11 +43,11 @@ class Affine(Map):
         shift = as_tensor(offset, "The offset of an Affine map")
         if shift.shape != (part.target_width,):
             raise ShapeError(
-                f"An Affine map into a space of width {part.target_width} needs one offset a unit, "
-                f"found shape {tuple(shift.shape)}."
+                f"An Affine map needs one offset for each of its {part.target_width} target units, got shape "
+                f"{tuple(shift.shape)}."
             )
-        shift = floating(shift)
-        shift = finite(shift.to(dtype=part.dtype or shift.dtype), "The offset of an Affine map")
+        shift = to_floating(shift)
+        shift = require_finite_entries(shift.to(dtype=part.dtype or shift.dtype), "The offset of an Affine map")
         self._set(_linear=part, _offset=copy_row_major(shift))
         self._set(target_width=part.target_width, source_width=part.source_width)
 

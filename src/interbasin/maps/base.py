@@ -15,7 +15,6 @@ Papers that write row maps ``T`` (source x target, ``H_A T ~ H_B``) have ``matri
 
 from __future__ import annotations
 
-import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -26,9 +25,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interbasin.arrays import Array, as_tensor, copy_row_major, has_arithmetic, like_input, working_dtype
+from interbasin.arrays import Array, as_tensor, copy_row_major, has_arithmetic, working_dtype
+from interbasin.checks import require_whole
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.text import plural
+
+
+class Group(StrEnum):
+    """A group of maps of one space, by the name that people read. `interbasin.wiring.axes.groups` orders them."""
+
+    INVERTIBLE = "invertible"
+    ORTHOGONAL = "orthogonal"
+    SIGNED = "signed permutation"
+    PERMUTATION = "permutation"
+    SIMILARITY = "rotation and scale"
+    ROTATION = "rotation"
+    FIXED = "fixed"
 
 
 class Role(StrEnum):
@@ -122,16 +134,16 @@ class Map(ABC):
         Tensors come back as tensors and arrays as arrays, in the dtype they came in; products are formed in the wider
         of both precisions.
         """
-        tensor = as_tensor(x, "The input of a map") if not isinstance(x, Tensor) else x
-        if tensor.ndim == 0 or tensor.shape[-1] != self.source_width:
+        if not isinstance(x, Tensor):
+            return self(as_tensor(x, "The input of a map")).numpy()
+        if x.ndim == 0 or x.shape[-1] != self.source_width:
             raise ShapeError(
-                f"{self!r} acts on a last axis of width {self.source_width}, found an input of shape "
-                f"{tuple(tensor.shape)}; move the axis that lies in the source space to the end."
+                f"{self!r} acts on a last axis of width {self.source_width}, got an input of shape {tuple(x.shape)}; "
+                "move the axis that lies in the source space to the end."
             )
-        if not has_arithmetic(tensor):
-            raise DataError(f"{self!r} cannot calculate with {tensor.dtype}; convert the input with .float() first.")
-        result: Array = like_input(self._act(tensor), x)
-        return result
+        if not has_arithmetic(x):
+            raise DataError(f"{self!r} cannot calculate with {x.dtype}; convert the input with .float() first.")
+        return self._act(x)
 
     def __matmul__(self, first: Map) -> Map:
         """``g @ f``: first ``f``, then ``g``, as the most special kind that the composition keeps."""
@@ -167,13 +179,11 @@ class Map(ABC):
         if type(self) is not type(other):
             return NotImplemented
         assert isinstance(other, Map)
-        document, tensors = self._record()
-        other_document, other_tensors = other._record()
+        (document, tensors), (other_document, other_tensors) = self._described(), other._described()
         return (
-            (self.source_width, self.target_width) == (other.source_width, other.target_width)
-            and document == other_document
+            document == other_document
             and tensors.keys() == other_tensors.keys()
-            and all(_identical(tensors[key], other_tensors[key]) for key in tensors)
+            and all(_is_identical(tensors[key], other_tensors[key]) for key in tensors)
         )
 
     def __hash__(self) -> int:
@@ -192,36 +202,30 @@ def dense_matrix(values: object, what: str) -> Tensor:
     tensor = as_tensor(values, what)
     if tensor.ndim != 2 or 0 in tensor.shape:
         raise ShapeError(
-            f"{what} must be a matrix of shape (target, source) with at least one row and one column, "
-            f"found shape {tuple(tensor.shape)}."
+            f"{what} must be a matrix (target, source) with at least one row and one column, got shape "
+            f"{tuple(tensor.shape)}."
         )
-    return copy_row_major(finite(floating(tensor), what))
+    return copy_row_major(require_finite_entries(to_floating(tensor), what))
 
 
-def whole_width(width: object, what: str) -> int:
+def require_width(what: str, width: object) -> int:
     """A width as an ``int``, whatever kind of whole number it came as."""
-    try:
-        number = 0 if isinstance(width, bool) else operator.index(width)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if not 1 <= number < 2**63:
-        raise ShapeError(f"{what} must be a whole number of at least 1 (and below 2**63), found {width!r}.")
+    number = require_whole(what, width, least=1, error=ShapeError)
+    if number >= 2**63:
+        raise ShapeError(f"{what} must be below 2**63, got {width!r}.")
     return number
 
 
-def floating(tensor: Tensor) -> Tensor:
+def to_floating(tensor: Tensor) -> Tensor:
     """Whole numbers become float64; floating-point stays as it is."""
     return tensor if tensor.is_floating_point() else tensor.to(torch.float64)
 
 
-def finite(tensor: Tensor, what: str) -> Tensor:
+def require_finite_entries(tensor: Tensor, what: str) -> Tensor:
     """The tensor itself, once every entry is known to be finite."""
     bad = int((~torch.isfinite(tensor)).sum())
     if bad:
-        raise DataError(
-            f"{what} must be finite, found {plural(bad, 'entry that is', 'entries that are')} NaN or infinite; clean "
-            "them before."
-        )
+        raise DataError(f"{what} must be finite, got {plural(bad, 'entry that is', 'entries that are')} not.")
     return tensor
 
 
@@ -234,18 +238,16 @@ def act_densely(matrix: Tensor, x: Tensor) -> Tensor:
 def require_floating(x: Tensor) -> Tensor:
     """``x`` if it is floating-point, else a `DataError`: coefficients would be cut to whole numbers."""
     if not x.is_floating_point():
-        raise DataError(
-            f"A map with real coefficients acts on floating-point values, found {x.dtype}; convert it with .float()."
-        )
+        raise DataError(f"A map with real coefficients acts on floating-point values, got {x.dtype}; use .float().")
     return x
 
 
 def require_map(value: object, what: str) -> Map:
     """``value`` if it is a map, else a `MapError`."""
     if not isinstance(value, Map):
-        raise MapError(f"{what} must be a map of interbasin.maps, found {type(value).__name__}.")
+        raise MapError(f"{what} must be a map of interbasin.maps, got {type(value).__name__}.")
     return value
 
 
-def _identical(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
+def _is_identical(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.cpu(), b.cpu())

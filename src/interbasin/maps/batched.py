@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from interbasin.maps.base import Map, Role
+from interbasin.maps.base import Group, Map, Role
 from interbasin.maps.blocks import Blocks
-from interbasin.maps.groups import Group
 from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
 from interbasin.maps.permutation import Permutation, SignedPermutation
@@ -27,15 +26,10 @@ from interbasin.maps.permutation import Permutation, SignedPermutation
 
 @dataclass(frozen=True, eq=False)
 class BatchedPermutation:
-    """Units that change places, and perhaps signs: target unit ``i`` of block ``b`` is source unit ``index[b, i]``.
+    """Units that change places, and perhaps signs: target unit ``i`` of block ``b`` is source unit ``index[b, i]``."""
 
-    Attributes:
-        index: Whole numbers, ``(blocks, size)``.
-        signs: +1 or -1 for each target unit, or None for no changes of sign.
-    """
-
-    index: Tensor
-    signs: Tensor | None = None
+    index: Tensor  # whole numbers, (blocks, size)
+    signs: Tensor | None = None  # +1 or -1 for each target unit; None for no changes of sign
 
     @property
     def is_identity(self) -> bool:
@@ -77,20 +71,11 @@ class BatchedPermutation:
 
 @dataclass(frozen=True, eq=False)
 class BatchedLinear:
-    """Dense matrices.
+    """Dense matrices."""
 
-    Attributes:
-        matrix: ``(blocks, size, size)``.
-        dual: Their inverse transposes; None for isometries, which are their own duals.
-    """
-
-    matrix: Tensor
-    dual: Tensor | None = None
-
-    @property
-    def is_identity(self) -> bool:
-        """False: to look would cost as much as to act."""
-        return False
+    matrix: Tensor  # (blocks, size, size)
+    dual: Tensor | None = None  # their inverse transposes; None for isometries, which are their own duals
+    is_identity: ClassVar[bool] = False  # to look would cost as much as to act
 
     def side(self, role: Role) -> BatchedLinear:
         """What an axis of that role follows: the map, its dual, or for gains their product entry by entry."""

@@ -1,8 +1,9 @@
-"""One map a block: the heads of an attention layer, the groups of a convolution."""
+"""One map per block: the heads of an attention layer, the groups of a convolution."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import accumulate
 from typing import Any, final
 
@@ -41,17 +42,12 @@ class Blocks(Map):
 
     def __init__(self, maps: Sequence[Map], order: Permutation | Sequence[int] | Tensor | None = None) -> None:
         if not isinstance(maps, Sequence) or len(maps) == 0:
-            found = "an empty one" if isinstance(maps, Sequence) else type(maps).__name__
-            raise ShapeError(
-                f"Blocks needs a list of at least one map, found {found}; use Identity for a block that stays."
-            )
+            got = "an empty one" if isinstance(maps, Sequence) else type(maps).__name__
+            raise ShapeError(f"Blocks needs a list of at least one map, got {got}.")
         for position, block in enumerate(maps):
             require_map(block, f"Block {position} of Blocks")
             if isinstance(block, Affine):
-                raise MapError(
-                    f"Block {position} of Blocks is affine, and blocks are linear; compose the whole with one "
-                    f"Affine instead."
-                )
+                raise MapError(f"Block {position} of Blocks is affine; compose the whole with one Affine instead.")
         permutation = _as_order(order, len(maps))
         widths = [0] * len(maps)
         for position, block in zip(permutation.index.tolist(), maps, strict=True):
@@ -82,11 +78,9 @@ class Blocks(Map):
     @property
     def matrix(self) -> Tensor:
         dense = torch.zeros(self.target_width, self.source_width, dtype=self.dtype or torch.float64)
-        rows = _starts(self.target_blocks)
-        columns = _starts(self._source_blocks)
+        rows, columns = ([0, *accumulate(widths)] for widths in (self.target_blocks, self._source_blocks))
         for position, (taken, block) in enumerate(zip(self._order.index.tolist(), self._maps, strict=True)):
-            row, column = rows[position], columns[taken]
-            dense[row : row + block.target_width, column : column + block.source_width] = block.matrix
+            dense[rows[position] : rows[position + 1], columns[taken] : columns[taken + 1]] = block.matrix
         return dense
 
     @property
@@ -99,12 +93,8 @@ class Blocks(Map):
 
     @property
     def dtype(self) -> torch.dtype | None:
-        found = [block.dtype for block in self._maps if block.dtype is not None]
-        widest = found[0] if found else None
-        for dtype in found[1:]:
-            assert widest is not None
-            widest = torch.promote_types(widest, dtype)
-        return widest
+        dtypes = [block.dtype for block in self._maps if block.dtype is not None]
+        return reduce(torch.promote_types, dtypes) if dtypes else None
 
     def inverse(self) -> Blocks:
         back = self._order.inverse()
@@ -154,11 +144,7 @@ def _as_order(order: Permutation | Sequence[int] | Tensor | None, blocks: int) -
     permutation = order if isinstance(order, Permutation) else Permutation(order)
     if (permutation.source_width, permutation.rank, permutation.target_width) != (blocks, blocks, blocks):
         raise ShapeError(
-            f"The order of {blocks} blocks must be a full permutation of {blocks}, found "
-            f"{permutation.target_width} <- {permutation.source_width} with {permutation.rank} matched."
+            f"The order of {blocks} blocks must be a full permutation of {blocks}, got {permutation!r} with "
+            f"{permutation.rank} matched."
         )
     return permutation
-
-
-def _starts(widths: Sequence[int]) -> list[int]:
-    return [0, *accumulate(widths)][:-1]

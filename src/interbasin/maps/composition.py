@@ -20,10 +20,9 @@ from interbasin.errors import ShapeError
 from interbasin.maps.affine import Affine
 from interbasin.maps.base import Map, require_map
 from interbasin.maps.blocks import Blocks
-from interbasin.maps.identity import Identity
 from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
-from interbasin.maps.permutation import Permutation, SignedPermutation, compose_indices
+from interbasin.maps.permutation import Identity, Permutation, SignedPermutation, compose_indices
 
 
 def compose(later: Map, first: Map) -> Map:
@@ -36,8 +35,8 @@ def compose(later: Map, first: Map) -> Map:
     require_map(first, "The right side of @")
     if later.source_width != first.target_width:
         raise ShapeError(
-            f"{later!r} cannot follow {first!r}: the first ends in width {first.target_width} and the second reads "
-            f"width {later.source_width}; g @ f does f first."
+            f"{later!r} reads width {later.source_width} and cannot follow {first!r}, which ends in width "
+            f"{first.target_width}; g @ f does f first."
         )
     if isinstance(first, Identity):
         return later
@@ -75,15 +74,12 @@ def _coarser(later: Map, first: Map) -> torch.dtype:
 def _compose_signed(
     later: Permutation | SignedPermutation, first: Permutation | SignedPermutation
 ) -> SignedPermutation:
+    signs, first_signs = (
+        map.sign if isinstance(map, SignedPermutation) else torch.ones(map.target_width, dtype=torch.int8)
+        for map in (later, first)
+    )
     index = compose_indices(later.index, first.index)
-    sign = _signs(later) * _signs(first)[later.index.clamp(min=0)]
-    return SignedPermutation(index, sign, source_width=first.source_width)
-
-
-def _signs(permutation: Permutation | SignedPermutation) -> Tensor:
-    if isinstance(permutation, SignedPermutation):
-        return permutation.sign
-    return torch.ones(permutation.target_width, dtype=torch.int8)
+    return SignedPermutation(index, signs * first_signs[later.index.clamp(min=0)], source_width=first.source_width)
 
 
 def _compose_blocks(later: Blocks, first: Blocks) -> Blocks:
@@ -93,16 +89,12 @@ def _compose_blocks(later: Blocks, first: Blocks) -> Blocks:
 
 
 def _compose_affine(later: Map, first: Map) -> Affine:
-    linear = compose(_linear_part(later), _linear_part(first))
+    linear = compose(*(map.linear if isinstance(map, Affine) else map for map in (later, first)))
     if not isinstance(first, Affine):
         assert isinstance(later, Affine)
         return Affine(linear, later.offset)
     dtype = linear.dtype or first.dtype
     return Affine(linear, later(first.offset.to(torch.promote_types(dtype, first.dtype))))
-
-
-def _linear_part(map: Map) -> Map:
-    return map.linear if isinstance(map, Affine) else map
 
 
 def _product(later: Map, first: Map) -> Tensor:
@@ -111,6 +103,6 @@ def _product(later: Map, first: Map) -> Tensor:
         # Columns of G P: the transposed permutation acts on the rows of G.
         return first.inverse()(later.matrix)
     # The identity has float64 entries, but what comes out is no more exact than what went in.
-    given = [map.dtype for map in (later, first) if map.dtype is not None]
-    dtype = functools.reduce(torch.promote_types, given) if given else torch.float64
+    dtypes = [map.dtype for map in (later, first) if map.dtype is not None]
+    dtype = functools.reduce(torch.promote_types, dtypes) if dtypes else torch.float64
     return later(first.matrix.to(working_dtype(dtype)).mT).mT.to(dtype)

@@ -12,10 +12,9 @@ from interbasin.errors import FileError, InterbasinError
 from interbasin.maps.affine import Affine
 from interbasin.maps.base import Map
 from interbasin.maps.blocks import Blocks
-from interbasin.maps.identity import Identity
 from interbasin.maps.linear import Linear
 from interbasin.maps.orthogonal import Orthogonal
-from interbasin.maps.permutation import Permutation, SignedPermutation
+from interbasin.maps.permutation import Identity, Permutation, SignedPermutation
 from interbasin.storage import new_folder, read_record, write_record
 
 FORMAT, VERSION, NAME = "map", 1, "map"
@@ -47,10 +46,8 @@ def load(folder: str | os.PathLike[str]) -> Map:
     document, tensors = read_record(folder, NAME, FORMAT, VERSION)
     try:
         return restore(document, tensors)
-    except KeyError as error:
-        raise FileError(f"The map in {folder} is damaged: {error} is missing; copy it again or fit it anew.") from error
-    except (TypeError, AttributeError, InterbasinError) as error:
-        reason = str(error).rstrip(".")
+    except (KeyError, TypeError, AttributeError, InterbasinError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
         raise FileError(f"The map in {folder} is damaged: {reason}; copy it again or fit it anew.") from error
 
 
@@ -58,9 +55,7 @@ def restore(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Map:
     """The map of a document and tensors that a map's record holds."""
     kind = KINDS.get(document["kind"])
     if kind is None:
-        raise FileError(
-            f"A saved map is of the unknown kind {document['kind']!r}; this program knows {', '.join(KINDS)}."
-        )
+        raise FileError(f"A saved map is of the unknown kind {document['kind']!r}; known are {', '.join(KINDS)}.")
     map = kind._restore(document, tensors)
     if (map.source_width, map.target_width) != (document["source_width"], document["target_width"]):
         raise FileError(

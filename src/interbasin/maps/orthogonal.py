@@ -1,4 +1,4 @@
-"""Maps that keep lengths: rotations, reflections, isometric embeddings, and their partial kin."""
+"""Maps that keep lengths: rotations, reflections, isometric embeddings, and partial ones that drop directions."""
 
 from __future__ import annotations
 
@@ -91,11 +91,9 @@ class Orthogonal(Map):
     @classmethod
     def _trusted(cls, matrix: Tensor, rank: int) -> Orthogonal:
         """Without the check, for matrices that are isometries by construction."""
-        made = cls.__new__(cls)
-        made._set(
-            _matrix=copy_row_major(matrix), _rank=rank, target_width=matrix.shape[0], source_width=matrix.shape[1]
-        )
-        return made
+        map = cls.__new__(cls)
+        map._set(_matrix=copy_row_major(matrix), _rank=rank, target_width=len(matrix), source_width=matrix.shape[1])
+        return map
 
 
 def _rank_of_partial_isometry(matrix: Tensor, tolerance: float) -> int:

@@ -2,7 +2,6 @@
 
 from interbasin.statistics.layerwise import LayerwiseMoments
 from interbasin.statistics.moments import PairedMoments
-from interbasin.statistics.residual import residual_energy
 from interbasin.statistics.similarity import (
     canonical_correlations,
     explained_variance,
@@ -11,6 +10,7 @@ from interbasin.statistics.similarity import (
     mean_cosine,
     procrustes_distance,
     pwcca,
+    residual_energy,
     similarities,
 )
 

@@ -1,20 +1,27 @@
-r"""The sums behind every statistic, and their algebra: merging, and moving to another origin.
+r"""The sums behind every statistic: their algebra (merging, moving to another origin) and their files.
 
 For source layers :math:`x_i` and target layers :math:`y_j`, paired row by row, this keeps the count, the sums, the sums
 of squares (or whole Gram matrices) of each layer, and the cross-products :math:`\sum (y_j - t)(x_i - s)^\top` of each
 pair, all about a provisional origin :math:`s, t`; `interbasin.statistics.batches` says why. Moving to another origin is
-exact algebra.
+exact algebra. In files they are ``moments.safetensors`` and ``moments.json``, so that a run can stop and go on.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from interbasin.errors import DataError, ShapeError
+from interbasin.errors import DataError, FileError, ShapeError
+from interbasin.storage import new_folder, read_record, write_record
+
+FORMAT, VERSION, NAME = "moments", 1, "moments"
+HOLDS = ("moments",)
 
 # A layer, and the weight and bias of an affine map of it.
 Image = tuple[str, Tensor | None, Tensor | None]
@@ -49,9 +56,8 @@ class Side:
         weight = weight.to(self.origin)
         origin = weight @ self.origin
         gram = weight @ self.square @ weight.mT
-        return Side(
-            origin if bias is None else origin + bias.to(origin), weight @ self.total, gram if grams else gram.diag()
-        )
+        origin = origin if bias is None else origin + bias.to(origin)
+        return Side(origin, weight @ self.total, gram if grams else gram.diag())
 
     def centered(self, count: int) -> Tensor:
         """Sums of squares (or the Gram matrix) about the mean."""
@@ -82,16 +88,14 @@ class Accumulator:
     def merge(self, other: Accumulator) -> Accumulator:
         """The state that one pass over the rows of both would have given, up to float64 round-off."""
         if self.grams != other.grams:
-            raise DataError(
-                "Statistics with and without Gram matrices cannot be merged; collect both with the same grams=."
-            )
+            raise DataError("Statistics with and without Gram matrices cannot be merged; collect both with one grams=.")
         if not self.count or not other.count:
             return other if other.count else self
         for kind, mine, theirs in (("source", self.sources, other.sources), ("target", self.targets, other.targets)):
-            found, wanted = ({name: side.width for name, side in sides.items()} for sides in (theirs, mine))
-            if found != wanted:
+            widths, others = ({name: side.width for name, side in sides.items()} for sides in (mine, theirs))
+            if widths != others:
                 raise ShapeError(
-                    f"Statistics of different spaces cannot be merged: {kind} widths {wanted} and {found}; "
+                    f"Statistics of different spaces cannot be merged: {kind} widths {widths} and {others}; "
                     "merge statistics of the same two networks."
                 )
         return self.plus(other.about(self))
@@ -136,17 +140,12 @@ class Accumulator:
             {name: side.about(wanted[name].origin.to(side.origin), self.count) for name, side in sides.items()}
             for sides, wanted in ((self.sources, other.sources), (self.targets, other.targets))
         )
-        crosses = {
-            (source, target): cross_about(
-                cross,
-                self.sources[source],
-                self.targets[target],
-                sources[source].origin,
-                targets[target].origin,
-                self.count,
+        crosses = {}
+        for (source, target), cross in self.crosses.items():
+            origins = sources[source].origin, targets[target].origin
+            crosses[source, target] = cross_about(
+                cross, self.sources[source], self.targets[target], *origins, self.count
             )
-            for (source, target), cross in self.crosses.items()
-        }
         return replace(self, sources=sources, targets=targets, crosses=crosses)
 
 
@@ -165,3 +164,77 @@ def named_sides(sides: Mapping[str, Side], prefix: str) -> Iterator[tuple[str, T
         yield f"{prefix}.{position}.origin", side.origin
         yield f"{prefix}.{position}.total", side.total
         yield f"{prefix}.{position}.square", side.square
+
+
+# ---------------------------------------------------------------------- files
+
+
+def save_accumulator(
+    state: Accumulator, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
+) -> None:
+    """Write the sums to ``folder``, whole or not at all; ``notes`` are kept beside them."""
+    with new_folder(folder, HOLDS, force=force) as temporary:
+        write_into(temporary, state, notes)
+
+
+def write_into(folder: Path, state: Accumulator, notes: Mapping[str, Any] | None = None) -> None:
+    """Write the sums into a folder that is being filled."""
+    document = {
+        "count": state.count,
+        "batches": state.batches,
+        "precision": state.precision,
+        "grams": state.grams,
+        "sources": list(state.sources),
+        "targets": list(state.targets),
+        "notes": dict(notes or {}),
+    }
+    tensors = dict(named_sides(state.sources, "source")) | dict(named_sides(state.targets, "target"))
+    for i, source in enumerate(state.sources):
+        for j, target in enumerate(state.targets):
+            tensors[f"cross.{i}.{j}"] = state.crosses[source, target]
+    write_record(folder, NAME, FORMAT, VERSION, document, tensors)
+
+
+def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[str, Any]]:
+    """The sums that were saved to ``folder``, exactly, and the notes beside them."""
+    document, tensors = read_record(folder, NAME, FORMAT, VERSION)
+    try:
+        state = restore_accumulator(document, tensors)
+        notes = dict(document["notes"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise FileError(
+            f"The statistics in {folder} are damaged ({error}); copy the folder again or collect them anew."
+        ) from error
+    return state, notes
+
+
+def restore_accumulator(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Accumulator:
+    """The sums of a document and its tensors.
+
+    Raises:
+        KeyError, TypeError, ValueError, OverflowError: if they do not fit together.
+    """
+    grams, count, batches = bool(document["grams"]), int(document["count"]), int(document["batches"])
+    if count < 0 or batches < 0 or (count == 0) != (not document["sources"]) or (count == 0) != (batches == 0):
+        raise ValueError(f"{count} rows in {batches} batches of {len(document['sources'])} source layers")
+    odd = next((name for name, tensor in tensors.items() if not tensor.is_floating_point()), None)
+    if odd is not None or count >= 2**63:
+        raise ValueError(f"{count} rows" if odd is None else f"{odd} is of {tensors[odd].dtype}")
+    sources = {name: _side(tensors, f"source.{i}", grams) for i, name in enumerate(document["sources"])}
+    targets = {name: _side(tensors, f"target.{i}", grams) for i, name in enumerate(document["targets"])}
+    crosses = {}
+    for i, (source, x) in enumerate(sources.items()):
+        for j, (target, y) in enumerate(targets.items()):
+            cross = crosses[source, target] = tensors[f"cross.{i}.{j}"]
+            if cross.shape != (y.width, x.width):
+                raise ValueError(f"cross.{i}.{j} has shape {tuple(cross.shape)}, expected {(y.width, x.width)}")
+    return Accumulator(grams, count, batches, float(document["precision"]), sources, targets, crosses)
+
+
+def _side(tensors: Mapping[str, Tensor], prefix: str, gram: bool) -> Side:
+    side = Side(tensors[f"{prefix}.origin"], tensors[f"{prefix}.total"], tensors[f"{prefix}.square"])
+    expected = (side.width, side.width) if gram else (side.width,)
+    if side.origin.ndim != 1 or side.total.shape != (side.width,) or side.square.shape != expected:
+        shapes = f"{tuple(side.total.shape)} and {tuple(side.square.shape)}"
+        raise ValueError(f"{prefix} holds shapes {shapes} for width {side.width}")
+    return side

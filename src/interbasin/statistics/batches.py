@@ -41,12 +41,10 @@ def add_batch(state: Accumulator, sources: Mapping[str, object], targets: Mappin
     xs, ys = (
         {name: values.reshape(-1, values.shape[-1]).to(device) for name, values in rows.items()} for rows in (xs, ys)
     )
-    if state.count == 0:
-        x_origins, y_origins = ({name: _origin(values) for name, values in rows.items()} for rows in (xs, ys))
-    else:
-        x_origins, y_origins = (
-            {name: side.origin for name, side in sides.items()} for sides in (state.sources, state.targets)
-        )
+    x_origins, y_origins = (
+        {name: sides[name].origin if sides else _origin(values) for name, values in rows.items()}
+        for rows, sides in ((xs, state.sources), (ys, state.targets))
+    )
     added = _sums_of_batch(xs, ys, x_origins, y_origins, state)
     return added if state.count == 0 else state.plus(added)
 
@@ -62,10 +60,10 @@ def _rows(values: object, label: str, batch: int) -> Tensor:
     what = f"Batch {batch} of {label}"
     tensor = as_tensor(values, what)
     if not tensor.is_floating_point():
-        raise DataError(f"{what} must be floating-point, found {tensor.dtype}; convert it with .float().")
+        raise DataError(f"{what} must be floating-point, got {tensor.dtype}; convert it with .float().")
     if tensor.ndim < 2 or tensor.shape[-1] == 0:
         raise ShapeError(
-            f"{what} must have shape (..., width) with at least two axes and one column, found {tuple(tensor.shape)}; "
+            f"{what} must have shape (..., width) with at least two axes and one column, got {tuple(tensor.shape)}; "
             "give a single vector as one row, x[None]."
         )
     if tensor.numel() == 0:
@@ -75,7 +73,7 @@ def _rows(values: object, label: str, batch: int) -> Tensor:
 
 def _check_pairing(xs: Rows, ys: Rows, batch: int) -> None:
     if not xs or not ys:
-        raise DataError("Statistics need at least one source layer and one target layer, found none; name some.")
+        raise DataError("Statistics need at least one source layer and one target layer, got none.")
     leading = {_label("source", name): tuple(rows.shape[:-1]) for name, rows in xs.items()}
     leading |= {_label("target", name): tuple(rows.shape[:-1]) for name, rows in ys.items()}
     first_label, first = next(iter(leading.items()))
@@ -90,12 +88,10 @@ def _check_pairing(xs: Rows, ys: Rows, batch: int) -> None:
 
 
 def _check_widths(rows: Rows, kind: str, known: Mapping[str, Side], batch: int) -> None:
-    found, wanted = {n: t.shape[-1] for n, t in rows.items()}, {n: side.width for n, side in known.items()}
-    if known and found != wanted:
-        raise ShapeError(
-            f"Batch {batch} of the {kind} has widths {found}, earlier batches {wanted}; "
-            "one object holds the statistics of the same spaces only."
-        )
+    widths = {name: tensor.shape[-1] for name, tensor in rows.items()}
+    earlier = {name: side.width for name, side in known.items()}
+    if known and widths != earlier:
+        raise ShapeError(f"Batch {batch} of the {kind} has widths {widths}, but earlier batches {earlier}.")
 
 
 def _refuse_bad_values(chunk: Rows, kind: str, batch: int, first: int) -> None:
@@ -108,8 +104,7 @@ def _refuse_bad_values(chunk: Rows, kind: str, batch: int, first: int) -> None:
         shown = ", ".join(str(column) for column in columns[:8]) + (", ..." if len(columns) > 8 else "")
         raise DataError(
             f"Batch {batch} of {_label(kind, name)} holds NaN or infinity in {len(columns)} of {rows.shape[1]} columns "
-            f"({shown}), first in row {row} counted from the start, and was not added; remove such rows, or mend the "
-            "model that made them."
+            f"({shown}), first in row {row} counted from the start, and was not added; remove such rows."
         )
 
 

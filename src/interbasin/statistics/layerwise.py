@@ -11,9 +11,8 @@ from torch import Tensor
 
 from interbasin.arrays import Array
 from interbasin.errors import DataError, UnknownNameError
-from interbasin.statistics.accumulation import Accumulator
+from interbasin.statistics.accumulation import Accumulator, load_accumulator, save_accumulator
 from interbasin.statistics.batches import add_batch
-from interbasin.statistics.files import load_accumulator, save_accumulator
 from interbasin.statistics.moments import SOURCE, TARGET, PairedMoments
 from interbasin.statistics.similarity import linear_cka
 from interbasin.text import plural
@@ -41,20 +40,18 @@ class LayerwiseMoments:
         for kind, layers in (("source", sources), ("target", targets)):
             if not isinstance(layers, Mapping):
                 raise DataError(
-                    f"LayerwiseMoments take the {kind} layers by name, found {type(layers).__name__}; "
-                    "give a mapping such as {'layer1': rows}, or use PairedMoments for one pair."
+                    f"LayerwiseMoments take the {kind} layers by name, such as {{'layer1': rows}}, got "
+                    f"{type(layers).__name__}; use PairedMoments for one pair."
                 )
             odd = [name for name in layers if not isinstance(name, str)]
             if odd:
-                raise DataError(
-                    f"The names of layers are text, found {odd[0]!r} among the {kind} layers; use str(name)."
-                )
+                raise DataError(f"The names of layers must be text, got {odd[0]!r} among the {kind} layers.")
         self._state = add_batch(self._state, sources, targets)
 
     def merge(self, other: LayerwiseMoments) -> LayerwiseMoments:
         """New moments, as one pass over the rows of both would have given."""
         if not isinstance(other, LayerwiseMoments):
-            raise DataError(f"LayerwiseMoments merge with LayerwiseMoments, found {type(other).__name__}.")
+            raise DataError(f"LayerwiseMoments merge with LayerwiseMoments, got {type(other).__name__}.")
         return LayerwiseMoments._of_state(self._state.merge(other._state))
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -66,9 +63,7 @@ class LayerwiseMoments:
         """The moments that were saved to ``folder``."""
         state, _ = load_accumulator(folder)
         if not state.grams:
-            raise DataError(
-                f"The statistics in {folder} hold no Gram matrices; LayerwiseMoments always do. Collect them anew."
-            )
+            raise DataError(f"The statistics in {folder} hold no Gram matrices, which LayerwiseMoments need.")
         return cls._of_state(state)
 
     @property
@@ -101,9 +96,9 @@ class LayerwiseMoments:
         return PairedMoments._of_state(state)
 
     def cka(self) -> Tensor:
-        """The matrix of linear CKA, one row a source layer and one column a target layer."""
+        """The matrix of linear CKA: one row per source layer, one column per target layer."""
         if not self.count:
-            raise DataError("These moments are empty: no batch was added yet; call update(sources, targets) first.")
+            raise DataError("These moments are empty; call update(sources, targets) first.")
         values = [[linear_cka(self.pair(source, target)) for target in self.targets] for source in self.sources]
         return torch.tensor(values, dtype=torch.float64)
 
@@ -113,6 +108,6 @@ class LayerwiseMoments:
 
     @classmethod
     def _of_state(cls, state: Accumulator) -> LayerwiseMoments:
-        made = cls()
-        made._state = state
-        return made
+        moments = cls()
+        moments._state = state
+        return moments

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from interbasin.arrays import Array
 from interbasin.errors import DataError
-from interbasin.statistics.accumulation import Accumulator, Side, cross_about
+from interbasin.statistics.accumulation import Accumulator, Side, cross_about, load_accumulator, save_accumulator
 from interbasin.statistics.batches import add_batch
-from interbasin.statistics.files import load_accumulator, save_accumulator
 from interbasin.text import plural
 
 SOURCE, TARGET = "source", "target"
@@ -173,9 +172,9 @@ class PairedMoments:
 
     @classmethod
     def _of_state(cls, state: Accumulator) -> PairedMoments:
-        made = cls(grams=state.grams)
-        made._state = state
-        return made
+        moments = cls(grams=state.grams)
+        moments._state = state
+        return moments
 
     @property
     def _source(self) -> Side:
@@ -186,13 +185,11 @@ class PairedMoments:
         return self._state.targets[TARGET] if self.count else self._nothing()
 
     def _nothing(self) -> Any:
-        raise DataError("These moments are empty: no batch was added yet; call update(x, y) first.")
+        raise DataError("These moments are empty; call update(x, y) first.")
 
     def _gram(self, side: Side, centered: bool) -> Tensor:
         if not self.has_grams:
-            raise DataError(
-                "These moments were collected without Gram matrices; collect them with PairedMoments(grams=True)."
-            )
+            raise DataError("These moments hold no Gram matrices; collect them with PairedMoments(grams=True).")
         return _second_moments(side, self.count, centered)
 
     def _squares(self, side: Side, centered: bool) -> Tensor:
@@ -211,7 +208,5 @@ def _second_moments(side: Side, count: int, centered: bool) -> Tensor:
 def _representable(sums: Tensor) -> Tensor:
     # About the mean all is well, or the batch would have been refused; about zero a huge mean can still overflow.
     if not bool(torch.isfinite(sums).all()):
-        raise DataError(
-            "The sums about zero overflow float64, so large are the means; use centered=True, or scale the data."
-        )
+        raise DataError("The means are so large that sums about zero overflow float64; use centered=True, or scale.")
     return sums

@@ -1,7 +1,11 @@
-r"""How alike two spaces are, from their moments alone.
+r"""How far a map carries the source from the target, and how alike two spaces are, from their moments alone.
 
-All take centred moments. None depends on the order of the units; all but `mean_cosine` are unchanged by rotations of
-either space, and the CCA family by every invertible linear map.
+With :math:`M` the matrix, :math:`\sum \|M x - y\|^2 = \operatorname{tr}(M G_x M^\top) - 2 \operatorname{tr}(M^\top C) +
+\operatorname{tr}(G_y)`. As a difference of sums it cannot show less than about 1e-16 of the target's energy (a relative
+residual of 1e-8).
+
+All similarities take centred moments. None depends on the order of the units; all but `mean_cosine` are unchanged by
+rotations of either space, and the CCA family by every invertible linear map.
 """
 
 from __future__ import annotations
@@ -13,9 +17,59 @@ import torch
 from torch import Tensor
 
 from interbasin.errors import DataError, ShapeError
-from interbasin.maps import Map
+from interbasin.maps import Affine, Map, Permutation, SignedPermutation
+from interbasin.maps.base import require_map
 from interbasin.statistics.moments import PairedMoments
-from interbasin.statistics.residual import carried_energy, check_widths, residual_energy
+
+
+def check_widths(moments: PairedMoments, map: Map) -> None:
+    """Refuse what is not a map, or is one between spaces of other widths than the statistics'."""
+    require_map(map, "What carries the source")
+    if (map.source_width, map.target_width) != (moments.source_width, moments.target_width):
+        raise ShapeError(
+            f"{map!r} does not fit statistics of {moments.target_width} <- {moments.source_width}; "
+            "use a map fitted between the same two spaces."
+        )
+
+
+def carried_energy(moments: PairedMoments, map: Map, *, centered: bool = True) -> float:
+    r""":math:`\sum \|M x\|^2` for the linear part of a map; NaN where that needs a Gram matrix that was not kept."""
+    squares = moments.squares_source(centered=centered)
+    if isinstance(map, Affine):
+        map = map.linear
+    if map.is_isometric and map.rank == map.source_width:
+        return float(squares.sum())
+    if isinstance(map, Permutation | SignedPermutation):
+        return float(squares[map.index[map.index >= 0].to(squares.device)].sum())
+    if not moments.has_grams:
+        return math.nan
+    matrix = map.matrix.to(squares)
+    return float(((matrix @ moments.gram_source(centered=centered)) * matrix).sum())
+
+
+def residual_energy(moments: PairedMoments, map: Map, *, centered: bool) -> float:
+    r""":math:`\sum \|m(x) - y\|^2`; with ``centered`` about the means, where an offset plays no part.
+
+    NaN where it needs a Gram matrix that was not kept (a map onto a narrower space, or any that is not an isometry).
+    """
+    check_widths(moments, map)
+    cross = moments.cross()
+    matrix = map.matrix.to(cross)
+    energy = float(moments.squares_target().sum())
+    spread = carried_energy(moments, map) - 2 * float((matrix * cross).sum()) + energy
+    if math.isnan(spread):
+        return math.nan
+    spread = max(0.0, spread)
+    if centered:
+        return spread
+    # Rows about the means, and the means themselves, are orthogonal: the raw residual is the sum of both parts.
+    missed = moments.mean_source @ matrix.mT - moments.mean_target.to(matrix)
+    if isinstance(map, Affine):
+        missed = missed + map.offset.to(missed)
+    return spread + moments.count * float(torch.linalg.vector_norm(missed)) ** 2
+
+
+# ---------------------------------------------------------------------- similarities
 
 
 def linear_cka(moments: PairedMoments) -> float:
@@ -24,9 +78,13 @@ def linear_cka(moments: PairedMoments) -> float:
     :math:`\|C\|_F^2 / (\|G_x\|_F \|G_y\|_F)`. With fewer rows than units it is biased upwards, as the plain estimator
     is.
     """
-    x, y = _unit(moments.gram_source()), _unit(moments.gram_target())
-    cross = moments.cross() / math.sqrt(_size(moments.gram_source())) / math.sqrt(_size(moments.gram_target()))
-    return float(torch.linalg.matrix_norm(cross).square() / (torch.linalg.matrix_norm(x) * torch.linalg.matrix_norm(y)))
+    grams = moments.gram_source(), moments.gram_target()
+    # In units of their largest entries: squares of entries stay within range whatever the data's scale.
+    units = [float(gram.abs().max()) for gram in grams]
+    _require_spread(min(units))
+    x, y = (torch.linalg.matrix_norm(gram / unit) for gram, unit in zip(grams, units, strict=True))
+    cross = moments.cross() / math.sqrt(units[0]) / math.sqrt(units[1])
+    return float(torch.linalg.matrix_norm(cross).square() / (x * y))
 
 
 def mean_cosine(moments: PairedMoments, map: Map | None = None) -> float:
@@ -43,9 +101,8 @@ def mean_cosine(moments: PairedMoments, map: Map | None = None) -> float:
     if map is None:
         if moments.source_width != moments.target_width:
             raise ShapeError(
-                f"The cosine of paired rows needs equal widths, found {moments.source_width} and "
-                f"{moments.target_width}; "
-                "pass a map that carries the source to the target's width."
+                f"The cosine of paired rows needs equal widths, got {moments.source_width} and "
+                f"{moments.target_width}; pass a map that carries the source to the target's width."
             )
         inner = float(torch.diagonal(moments.cross()).sum())
         energy = float(moments.squares_source().sum())
@@ -80,7 +137,7 @@ def pwcca(moments: PairedMoments, side: Literal["source", "target"] = "source") 
     of ``side``.
     """
     if side not in ("source", "target"):
-        raise DataError(f"pwcca weighs by the 'source' or the 'target', found {side!r}.")
+        raise DataError(f"side must be 'source' or 'target', got {side!r}.")
     correlations, left, right, root_x, root_y = _canonical(moments)
     # h = X G_x^{-1/2} v, so <h, x_j> over all units is G_x^{1/2} v.
     projections = root_x @ right if side == "source" else root_y @ left
@@ -112,14 +169,15 @@ def explained_variance(moments: PairedMoments, map: Map) -> float:
 
 def similarities(moments: PairedMoments) -> dict[str, float]:
     """Every similarity by name; the cosine only where the widths are equal."""
-    found = {"linear_cka": linear_cka(moments)}
-    if moments.source_width == moments.target_width:
-        found["mean_cosine"] = mean_cosine(moments)
-    found["mean_cca"] = mean_cca(moments)
-    found["pwcca_source"] = pwcca(moments, "source")
-    found["pwcca_target"] = pwcca(moments, "target")
-    found["procrustes_distance"] = procrustes_distance(moments)
-    return found
+    cosine = {"mean_cosine": mean_cosine(moments)} if moments.source_width == moments.target_width else {}
+    return {
+        "linear_cka": linear_cka(moments),
+        **cosine,
+        "mean_cca": mean_cca(moments),
+        "pwcca_source": pwcca(moments, "source"),
+        "pwcca_target": pwcca(moments, "target"),
+        "procrustes_distance": procrustes_distance(moments),
+    }
 
 
 def _canonical(moments: PairedMoments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -140,19 +198,6 @@ def _roots(gram: Tensor, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
     return (vectors * inverse) @ vectors.mT, (vectors * root) @ vectors.mT, int(kept.sum())
 
 
-def _size(gram: Tensor) -> float:
-    size = float(gram.abs().max())
-    _require_spread(size)
-    return size
-
-
-def _unit(gram: Tensor) -> Tensor:
-    """A Gram matrix with its largest entry one: squares of its entries stay within range whatever the data's scale."""
-    return gram / _size(gram)
-
-
 def _require_spread(scale: float) -> None:
     if not scale > 0:
-        raise DataError(
-            "A similarity needs spaces that vary, found one whose rows are all the same; give more and other rows."
-        )
+        raise DataError("A similarity needs spaces that vary, got one whose rows are all the same.")

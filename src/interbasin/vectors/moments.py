@@ -10,7 +10,7 @@ from typing import Any
 
 from interbasin.errors import DataError, FileError
 from interbasin.statistics import PairedMoments
-from interbasin.statistics.files import HOLDS
+from interbasin.statistics.accumulation import HOLDS
 from interbasin.storage import refuse_what_is_in_the_way
 from interbasin.vectors.files import Vectors, default_rows_per_batch, paired_batches
 from interbasin.vectors.files.integrity import file_fingerprint

@@ -112,10 +112,10 @@ def test_what_cannot_be_reset_is_refused_and_nothing_written(on_disk, tmp_path):
 
 
 def test_names_that_a_network_does_not_have_are_told(on_disk, monkeypatch):
-    from interbasin.jobs.merge import batch_norm
+    from interbasin.jobs.merge import networks
     from interbasin.models import load_model
 
     wrapped = load_model("reset_nets:wrapped")
-    monkeypatch.setattr(batch_norm, "load_model", lambda text: wrapped)
+    monkeypatch.setattr(networks, "load_model", lambda text: wrapped)
     with pytest.raises(WiringError, match="another name or dtype"):
         ib.merge(on_disk, output="merged", reset=DATA)

@@ -22,7 +22,6 @@ from torch import Tensor
 from interbasin import merge
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.jobs.merge import METHODS, kernel, ties
-from interbasin.jobs.merge.methods import find_method
 
 T = st.floats(-0.5, 1.5)
 WEIGHTS = st.lists(st.floats(0.0625, 4), min_size=1, max_size=4)
@@ -167,11 +166,12 @@ def test_slerp_from_a_zero_tensor_is_the_line():
 def test_every_method_has_a_reference_and_a_paper():
     assert set(METHODS) == {"lerp", "slerp", "average", "task-arithmetic", "ties"}
     for name, method in METHODS.items():
-        assert method.name == name and method.reference and method.paper and method.formula and method.options
+        assert method.name == name and method.reference and method.summary and method.options
+        assert all(method.traits[trait] for trait in ("title", "formula", "paper"))
 
 
 def test_a_method_is_found_with_underscores_too():
-    assert find_method("task_arithmetic") is METHODS["task-arithmetic"]
+    assert METHODS["task_arithmetic"] is METHODS["task-arithmetic"]
 
 
 @pytest.mark.parametrize("name", ["tie", "", None, 3])

@@ -29,19 +29,19 @@ def merge_in_memory(
         if kind is not None:
             raise DataError("dtype is for checkpoints and tensors; for modules call .to(dtype) on the merged one.")
         if align is not None:
-            from interbasin.jobs.merge.align import align_modules
+            from interbasin.jobs.merge.networks import align_modules
 
             models = align_modules(models, *align)
         if reset is None:
             return _merge_modules(models, recipe)
-        from interbasin.jobs.merge.batch_norm import reset_module
+        from interbasin.jobs.merge.networks import reset_module
 
         return reset_module(lambda: _merge_modules(models, recipe), models[0], reset)
     if not all(isinstance(model, Mapping) for model in models):
         sorts = ", ".join(dict.fromkeys(type(model).__name__ for model in models))
         raise DataError(
-            f"In memory merge takes modules or mappings of tensors, all of one sort, found {sorts}; give such, or for "
-            "folders and files say where to write (output=)."
+            f"In memory merge takes modules or mappings of tensors, all of one sort, got {sorts}; for folders and "
+            "files say where to write (output=)."
         )
     for name, value, needs in (("align", align, "traces networks"), ("reset", reset, "runs the merged network")):
         if value is not None:
@@ -64,7 +64,7 @@ def _merge_tensors(
 ) -> dict[str, Tensor]:
     """New tensors, on the devices of the first model's; those that are tied in it are tied again."""
     labels = [f"model {number + 1}" for number in range(len(models))]
-    if recipe.method.needs_base:
+    if recipe.has_base:
         labels[-1] = "the base"
     held = [HeldTensors(model, label) for model, label in zip(models, labels, strict=True)]
     merged = MergedTensors([*zip(labels, held, strict=True)], recipe, kind)

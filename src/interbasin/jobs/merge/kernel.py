@@ -1,7 +1,7 @@
-"""The arithmetic of a merge: a tensor of every network, a chunk at a time -> the merged tensor; without torch.
+"""The arithmetic of a merge: one tensor of every network, chunk by chunk -> the merged tensor; without torch.
 
 Merging is bound by memory and not by arithmetic. It goes over chunks that fit in a cache, so that no tensor need be in
-memory as a whole. NumPy does that as fast as torch, and is there in a tenth of the time.
+memory as a whole. NumPy is as fast as torch at that, and is imported in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -39,15 +39,8 @@ STORED: dict[str, Any] = {
     "complex128": np.float64,
 }
 # The largest number that each can hold.
-LARGEST = {
-    "float16": 65504.0,
-    "bfloat16": float(2**127 * (2 - 2**-7)),
-    "float32": float(np.finfo(np.float32).max),
-    "float64": float(np.finfo(np.float64).max),
-    "complex64": float(np.finfo(np.float32).max),
-    "complex128": float(np.finfo(np.float64).max),
-}
-
+LARGEST = {kind: float(np.finfo(dtype).max) for kind, dtype in STORED.items() if kind != "bfloat16"}
+LARGEST["bfloat16"] = float(2**127 * (2 - 2**-7))
 
 # What a batch norm of torch calls the mean and variance of the batches it was trained on.
 RUNNING = ("running_mean", "running_var")
@@ -132,7 +125,7 @@ class MergedTensors(LazyTensors):
                 Operand(tensors.entry(name), files.enter_context(tensors.reading(name)))
                 for _, tensors in self._networks
             ]
-            tensor = Operands(operands, self._recipe.method.needs_base)
+            tensor = Operands(operands, self._recipe.has_base)
             combine = self._recipe.method.function(tensor, **self._recipe.options)
             networks = [network for network, _ in self._networks]
             yield from _merge_tensor(name, tensor, combine, self.entries[name].kind, networks)
@@ -169,21 +162,12 @@ def _require_same_ties(networks: Sequence[tuple[str, LazyTensors]]) -> None:
 
 
 class Operand:
-    """The numbers of one tensor of one network, read a chunk at a time.
-
-    Args:
-        entry: Its dtype and shape.
-        read: What reads its bytes; see `LazyTensors.reading`.
-
-    Attributes:
-        kind: The dtype of the numbers by torch's name; a key of `STORED`.
-        length: How many there are; complex ones count twice.
-    """
+    """The numbers of one tensor of one network, read chunk by chunk by what `LazyTensors.reading` gives."""
 
     def __init__(self, entry: Entry, read: Callable[[int, Array], Array]) -> None:
-        self.kind = entry.kind
+        self.kind = entry.kind  # a key of STORED
         self._read, self._dtype = read, np.dtype(STORED[entry.kind])
-        self.length: int = entry.nbytes // self._dtype.itemsize
+        self.length: int = entry.nbytes // self._dtype.itemsize  # complex numbers count twice
         self._buffer = np.empty(CHUNK * self._dtype.itemsize, np.uint8)
 
     def take(self, part: slice) -> Array:
@@ -198,36 +182,31 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """A chunk of a tensor: of every model and, if there is one, of the base; in one precision, not to be changed."""
+    """A chunk of a tensor of every model and, if there is one, of the base; in one precision, not to be changed."""
 
     models: Sequence[Array]
     base: Array | None = None
 
     def updates(self) -> Iterator[Array]:
-        """What every model adds to the base, in new memory; one after the other, while it is in the cache."""
+        """What each model adds to the base, in new memory."""
         assert self.base is not None
         for model in self.models:
             yield model - self.base
 
 
-# What a method makes of a chunk. They come in order, each once, without those that are the same in all networks.
+# Merges a chunk. Chunks come in order, each once, without those that are the same in all networks.
 Combine: TypeAlias = Callable[[Chunk], Array]
 
 
 class Operands:
-    """A tensor of every model, and of the base: what a method of merging is given.
-
-    Args:
-        operands: The tensors, in the order in which the networks were given.
-        has_base: Whether the last is that of the base.
+    """One tensor of every network, the base last if there is one: what a method of merging is given.
 
     Attributes:
         models: Those of the models.
         base: That of the network that they were all made from; None for methods without one.
         length: How many numbers it has.
         precision: The precision to calculate in: that of the widest, but float32 at least.
-        notes: What a method met in this tensor that a user of the result should know; ends a sentence that begins
-            with the names of such tensors.
+        notes: What a user should know of this tensor: ends of sentences that begin with the names of such tensors.
         changed: Whether anything in it differs between the networks, as far as it was merged.
     """
 
@@ -242,20 +221,10 @@ class Operands:
 
 
 def _merge_tensor(name: str, tensor: Operands, combine: Combine, kind: str, networks: Sequence[str]) -> Iterator[Array]:
-    """The merged tensor, chunk by chunk, as it is to be stored; a chunk is good until the next is asked for.
+    """The merged tensor in the dtype ``kind``, chunk by chunk; a chunk is good until the next is asked for.
 
     What is the same in all networks is taken as it is: merging it could only round it, and it need not be finite, as
     masks are not.
-
-    Args:
-        name: What messages call the tensor.
-        tensor: The tensor of every network.
-        combine: What the method makes of a chunk of it.
-        kind: The dtype of the result.
-        networks: What messages call the networks; the base last.
-
-    Raises:
-        DataError: if a number comes out that is not finite, or that the dtype cannot hold.
     """
     operands, precision = tensor.operands, tensor.precision
     first, alike = operands[0].kind, len({operand.kind for operand in operands}) == 1
@@ -280,11 +249,7 @@ def _merge_tensor(name: str, tensor: Operands, combine: Combine, kind: str, netw
 
 
 class WeightedSum:
-    """The sum of weight times array; in memory that the next sum is written over, as asking for new is what would cost.
-
-    Args:
-        weights: One per array.
-    """
+    """The sum of weight times array. The next sum overwrites it: to ask for new memory would cost most of the time."""
 
     def __init__(self, weights: Sequence[float]) -> None:
         self.weights = weights
@@ -318,7 +283,7 @@ def widen(stored: Array, kind: str, precision: Precision) -> Array:
 
 
 def narrow(values: Array, kind: str) -> Array:
-    """Numbers as they are stored: rounded to the nearest, and of two that are as near to the even one.
+    """Numbers as they are stored: rounded to the nearest, ties to even.
 
     Example:
         >>> [hex(bits) for bits in narrow(np.float32([1, 1 + 2**-8, 1 + 3 * 2**-8]), "bfloat16")]

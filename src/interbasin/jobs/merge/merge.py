@@ -125,10 +125,10 @@ def merge(
             coordinates of the first. They are then held in memory, and on disk must be MODELs that can be built.
         inputs: For ``align``: one batch to trace with; MODELs on disk often know one.
         seed: For ``align``.
-        reset: Batches, labels and all if they have some, to estimate the running statistics of batch norms on: those of
-            the merged network, because statistics that are merged like weights fit no network in between. It is then
-            built and held in memory; on disk the first model must be a MODEL that can be built. For networks
-            without batch norms see `interbasin.batch_norm.repair`.
+        reset: Batches, labels and all if they have some, to estimate the running statistics of batch norms on, because
+            statistics that are merged like weights fit no network in between. The merged network is then built and held
+            in memory; on disk the first model must be a MODEL that can be built. For networks without batch norms see
+            `interbasin.batch_norm.repair`.
         output: A folder to write, or a file whose name ends in ``.safetensors``. Memory is needed for one tensor of
             each network. Configuration and tokenizer are those of the first model, a README.md says what was merged.
         max_shard_bytes: A file in ``output`` is closed before it grows beyond this.
@@ -199,7 +199,7 @@ def _require_alignment_by_weights(method: str, base: object) -> None:
             "aligned; leave align= out, or merge by a method without a base."
         )
     if METHODS[method].needs:
-        without = ", ".join(name for name, one in METHODS.items() if not one.needs)
+        without = ", ".join(name for name, other in METHODS.items() if not other.needs)
         raise DataError(
             f"{method} looks at data, and a merge aligns by weights alone; align by {without}, or put the networks "
             "into common coordinates with rebasin first and merge what that gives."

@@ -1,7 +1,7 @@
-"""The methods of merging: what each is called, what it takes and computes, and where it comes from.
+"""The methods of merging by name, and what was asked of one.
 
-A new one is a function and a line in the table: it is given one tensor of all networks and its options, and returns
-what to do with every chunk of it.
+A new method is a function and a row in the table. The function gets one tensor of all networks and its options, and
+returns a function that merges a chunk of that tensor.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from interbasin.arcs import PARALLEL, shares_on_arc
-from interbasin.errors import DataError, UnknownNameError
+from interbasin.checks import require_finite
+from interbasin.errors import DataError
 from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operands, WeightedSum, slices
 from interbasin.jobs.merge.ties import ties
+from interbasin.methods import Method, MethodTable
+from interbasin.paths import FARTHEST, PARALLEL, shares_on_arc
 from interbasin.text import plural
 
-DEFAULTS = {"t": 0.5, "density": 0.5, "scale": 1.0}
 ROW = 512  # numbers
 OPPOSITE = "point opposite ways in the two models, where there is no single arc; the line was taken"
 
@@ -33,11 +34,7 @@ def lerp(tensor: Operands, *, t: float) -> Combine:
 
 
 def slerp(tensor: Operands, *, t: float) -> Combine:
-    r"""A point of the arc between the directions of the two tensors, each seen as one vector [shoemake:85].
-
-    Where they are all but parallel, or one is zero, the line is taken, from which the arc cannot be told; where they
-    are all but opposite too, because then there are many arcs.
-    """
+    """A point of the arc between the directions of the two tensors, or of the line: see `interbasin.paths`."""
     cosine = _cosine_between(tensor)
     if cosine < -PARALLEL:
         tensor.notes.append(OPPOSITE)
@@ -85,107 +82,83 @@ def _dot(x: Array, y: Array) -> float:
 
 # ---------------------------------------------------------------------- the table
 
-
-@dataclass(frozen=True)
-class Method:
-    """A way to merge.
-
-    Attributes:
-        name: What it is called here and on the command line.
-        title: In words, for the model card.
-        formula: What is calculated, for the model card; ``m`` are the models and ``b`` is the base.
-        reference: The key of the paper in docs/references.bib.
-        paper: The paper for people.
-        function: One tensor of all networks, and the options -> what to do with every chunk of it.
-        options: The names of the options that it has.
-        needs_base: Whether it needs the network that the models were made from.
-        takes_two: Whether it takes two models and no more.
-        positive: Whether weights may not be negative.
-        sum_to_one: Whether weights are divided by their sum.
-    """
-
-    name: str
-    title: str
-    formula: str
-    reference: str
-    paper: str
-    function: Callable[..., Combine]
-    options: tuple[str, ...]
-    needs_base: bool = False
-    takes_two: bool = False
-    positive: bool = False
-    sum_to_one: bool = False
-
-
-METHODS = {
-    method.name: method
-    for method in (
+# Traits for the model card: `title` in words, `formula` (m are the models, b is the base) and `paper`. Traits for the
+# check of a request: `pair` (two models and no more), `positive` (no negative weights) and `normalised` (weights are
+# divided by their sum).
+METHODS: MethodTable[Callable[..., Combine]] = MethodTable(
+    "method of merging",
+    [
         Method(
             "lerp",
-            "linear interpolation (LERP)",
-            "(1 - t) m1 + t m2",
             "goodfellow:15",
-            "Goodfellow, Vinyals and Saxe, Qualitatively Characterizing Neural Network Optimization Problems, 2015",
+            "the line between two models",
             lerp,
-            ("t",),
-            takes_two=True,
+            options={"t": 0.5},
+            traits={
+                "title": "linear interpolation (LERP)",
+                "formula": "(1 - t) m1 + t m2",
+                "paper": "Goodfellow, Vinyals and Saxe, Qualitatively Characterizing Neural Network Optimization "
+                "Problems, 2015",
+                "pair": True,
+            },
         ),
         Method(
             "slerp",
-            "spherical interpolation (SLERP), tensor by tensor",
-            "sin((1 - t) a) / sin(a) m1 + sin(t a) / sin(a) m2, with a the angle between the two tensors",
             "shoemake:85",
-            "Shoemake, Animating Rotation with Quaternion Curves, 1985",
+            "the arc between the directions of two models, tensor by tensor",
             slerp,
-            ("t",),
-            takes_two=True,
+            options={"t": 0.5},
+            traits={
+                "title": "spherical interpolation (SLERP), tensor by tensor",
+                "formula": "sin((1 - t) a) / sin(a) m1 + sin(t a) / sin(a) m2, with a the angle between the two "
+                "tensors",
+                "paper": "Shoemake, Animating Rotation with Quaternion Curves, 1985",
+                "pair": True,
+            },
         ),
         Method(
             "average",
-            "weighted average (model soup)",
-            "sum of w m, with weights that sum to one",
             "wortsman:22",
-            "Wortsman et al., Model Soups: Averaging Weights of Multiple Fine-tuned Models Improves Accuracy without "
-            "Increasing Inference Time, 2022",
+            "the weighted average of any number of models (model soup)",
             average,
-            ("weights",),
-            sum_to_one=True,
+            options={"weights": None},
+            traits={
+                "title": "weighted average (model soup)",
+                "formula": "sum of w m, with weights that sum to one",
+                "paper": "Wortsman et al., Model Soups: Averaging Weights of Multiple Fine-tuned Models Improves "
+                "Accuracy without Increasing Inference Time, 2022",
+                "normalised": True,
+            },
         ),
         Method(
             "task-arithmetic",
-            "task arithmetic",
-            "b + scale * sum of w (m - b)",
             "ilharco:23",
-            "Ilharco et al., Editing Models with Task Arithmetic, 2023",
+            "the base plus the weighted sum of what each model changed in it",
             task_arithmetic,
-            ("weights", "scale"),
-            needs_base=True,
+            needs=frozenset({"base"}),
+            options={"weights": None, "scale": 1.0},
+            traits={
+                "title": "task arithmetic",
+                "formula": "b + scale * sum of w (m - b)",
+                "paper": "Ilharco et al., Editing Models with Task Arithmetic, 2023",
+            },
         ),
         Method(
             "ties",
-            "TIES (trim, elect sign, disjoint mean), tensor by tensor",
-            "b + scale * mean of those w (m - b), trimmed to density, that have the elected sign",
             "yadav:23",
-            "Yadav et al., TIES-Merging: Resolving Interference When Merging Models, 2023",
+            "the base plus the mean of the largest changes that agree in sign, tensor by tensor",
             ties,
-            ("weights", "density", "scale"),
-            needs_base=True,
-            positive=True,
+            needs=frozenset({"base"}),
+            options={"weights": None, "density": 0.5, "scale": 1.0},
+            traits={
+                "title": "TIES (trim, elect sign, disjoint mean), tensor by tensor",
+                "formula": "b + scale * mean of those w (m - b), trimmed to density, that have the elected sign",
+                "paper": "Yadav et al., TIES-Merging: Resolving Interference When Merging Models, 2023",
+                "positive": True,
+            },
         ),
-    )
-}
-
-
-def find_method(name: object) -> Method:
-    """The method of that name; underscores will do for hyphens.
-
-    Raises:
-        UnknownNameError: if there is none.
-    """
-    method = METHODS.get(name.replace("_", "-")) if isinstance(name, str) else None
-    if method is None:
-        raise UnknownNameError.of("method of merging", name, METHODS)
-    return method
+    ],
+)
 
 
 # ---------------------------------------------------------------------- what was asked
@@ -199,10 +172,12 @@ class Recipe:
         method: How to merge.
         options: Its options, defaults filled in: ``weights`` (one per model), ``t`` (where between two models),
             ``density`` (the share of an update that is kept), ``scale`` (what updates are multiplied with).
+        has_base: Whether the last of the networks is the one that the models were made from.
     """
 
-    method: Method
+    method: Method[Callable[..., Combine]]
     options: Mapping[str, Any]
+    has_base: bool = False
 
     @property
     def nearer_model(self) -> int:
@@ -210,7 +185,7 @@ class Recipe:
         return int(self.options.get("t", 0) >= 0.5)
 
 
-def resolve(name: object, count: int, *, base: bool, **given: Any) -> Recipe:
+def resolve(name: str, count: int, *, base: bool, **given: Any) -> Recipe:
     """The recipe for so many models, defaults filled in.
 
     Args:
@@ -223,77 +198,49 @@ def resolve(name: object, count: int, *, base: bool, **given: Any) -> Recipe:
         UnknownNameError: if there is no such method.
         DataError: if the models, the base or the options do not fit it.
     """
-    method = find_method(name)
-    foreign = [option for option, value in given.items() if value is not None and option not in method.options]
-    if foreign:
-        own = ", ".join(sorted(method.options))
-        fits = ", ".join(other.name for other in METHODS.values() if foreign[0] in other.options)
-        raise DataError(
-            f"{method.name} was given {foreign[0]}, which it has no use for (it takes {own}); leave it out, or use a "
-            f"method that takes it: {fits}."
-        )
-    if method.takes_two and count != 2:
-        raise DataError(
-            f"{method.name} goes from one model to another, and was given {count}; give two, or use average for any "
-            "number."
-        )
-    if method.needs_base != base:
+    method = METHODS[name]
+    METHODS.require_options(method.name, given)
+    if method.traits.get("pair") and count != 2:
+        raise DataError(f"{method.name} goes from one model to another, got {count}; use average for any number.")
+    if ("base" in method.needs) != base:
         raise DataError(
             f"{method.name} adds up what the models learned since their base, and no base was given; say which network "
             "they were all fine-tuned from (base=)."
-            if method.needs_base
-            else f"{method.name} has no use for a base, and one was given; leave it out, or use task-arithmetic or "
-            "ties."
+            if not base
+            else f"{method.name} takes no base; leave it out, or use task-arithmetic or ties."
         )
-    options: dict[str, Any] = {}
-    for option in method.options:
-        if option == "weights":
-            options[option] = _resolve_weights(given.get(option), count, method)
-        else:
-            value = given.get(option)
-            options[option] = DEFAULTS[option] if value is None else _require_number(value, option)
-    if not 0 < options.get("density", 1) <= 1:
-        raise DataError(
-            "density is the share of every update that is kept, above 0 and at most 1, found "
-            f"{options['density']:g}; try 0.5."
-        )
-    return Recipe(method, options)
+    options = dict(method.options)
+    if "weights" in options:
+        options["weights"] = _resolve_weights(given.get("weights"), count, method)
+    if given.get("t") is not None:
+        options["t"] = require_finite("t", given["t"], -FARTHEST, FARTHEST)
+    if given.get("density") is not None:
+        options["density"] = require_finite("density", given["density"], above=0, most=1)
+    if given.get("scale") is not None:
+        options["scale"] = require_finite("scale", given["scale"])
+    return Recipe(method, options, base)
 
 
-def _require_number(value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"{what} of a merge is a number, found {value!r}; give one such as 0.5.")
-    return float(value)
-
-
-def _resolve_weights(values: Any, count: int, method: Method) -> tuple[float, ...]:
+def _resolve_weights(weights: Any, count: int, method: Method[Any]) -> tuple[float, ...]:
     """One weight per model; equal ones, if none were given."""
-    if values is None:
-        values = [1.0] * count
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise DataError(f"weights is a list with one number per model, found {values!r}; give {count} numbers.")
-    weights = [_require_number(value, "A weight") for value in values]
+    normalised, positive = method.traits.get("normalised"), method.traits.get("positive")
+    if weights is None:
+        return (1 / count if normalised else 1.0,) * count
+    if isinstance(weights, str) or not isinstance(weights, Sequence):
+        raise DataError(f"weights must be a list with one number per model, got {weights!r}.")
+    weights = [require_finite("A weight", weight) for weight in weights]
     shown = ", ".join(f"{weight:g}" for weight in weights)
     if len(weights) != count:
         raise DataError(
             f"{method.name} takes one weight per model, and was given {plural(count, 'model')} and "
             f"{plural(len(weights), 'weight')} ({shown}); the base has none."
         )
-    if method.positive and min(weights) < 0:
-        raise DataError(f"{method.name} takes weights of zero or more, found {shown}; leave out what should not count.")
+    if positive and min(weights) < 0:
+        raise DataError(f"{method.name} takes weights of zero or more, got {shown}.")
     try:
         total = math.fsum(weights)
     except OverflowError:
-        raise DataError(
-            f"The weights of {method.name} add up to more than a number holds ({shown}); divide them."
-        ) from None
-    if method.positive and not total > 0:
-        raise DataError(f"{method.name} needs a weight above zero, found {shown}; leave weights out for equal ones.")
-    if method.sum_to_one:
-        if not total > 0:
-            raise DataError(
-                f"{method.name} divides its weights by their sum, which is {total:g} ({shown}); give weights with a "
-                "sum above zero."
-            )
-        weights = [weight / total for weight in weights]
-    return tuple(weights)
+        raise DataError(f"The weights of {method.name} add up to more than a number holds ({shown}).") from None
+    if (normalised or positive) and not total > 0:
+        raise DataError(f"The weights of {method.name} need a sum above zero, got {total:g} ({shown}).")
+    return tuple(weight / total for weight in weights) if normalised else tuple(weights)

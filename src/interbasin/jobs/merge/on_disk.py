@@ -1,44 +1,40 @@
-"""Merging on disk: from checkpoints to a checkpoint, so that memory is needed for a chunk of each."""
+"""Merging on disk: from checkpoints to a checkpoint and its model card. Memory is needed for a chunk of each."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from interbasin._version import __version__
 from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors
 from interbasin.checkpoints.faults import read_json
 from interbasin.checkpoints.open import open_checkpoint
 from interbasin.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
 from interbasin.errors import CheckpointError, DataError, FileError, WiringError
-from interbasin.jobs.merge.card import model_card
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
 from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
-from interbasin.outcome.hashes import Following, files_of
+from interbasin.outcome.hashes import Following, InputFiles, files_of
 from interbasin.storage import as_path, refuse_file_in_the_way, write_document
-from interbasin.text import list_names
+from interbasin.text import list_names, plural
 
 CARD = "README.md"
+CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)/snapshots/")  # a folder of the hub's cache
 CONFIGURATION = "config.json"
 # Settings that change nothing in what a network computes.
 BESIDES = {
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-    "_commit_hash",
-    "finetuning_task",
-    "id2label",
-    "label2id",
-    "task_specific_params",
+    *("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "_commit_hash"),
+    *("finetuning_task", "id2label", "label2id", "task_specific_params"),
 }
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
@@ -122,7 +118,7 @@ def merge_on_disk(
     request = _request(recipe, checkpoints, kind)
     tensors: list[LazyTensors] = [*checkpoints]
     if align is not None:
-        from interbasin.jobs.merge.align import align_checkpoints
+        from interbasin.jobs.merge.networks import align_checkpoints
 
         tensors, sentence = align_checkpoints(models, checkpoints, *align)
         request["align"] = align[0]
@@ -130,7 +126,7 @@ def merge_on_disk(
     networks = [(checkpoint.label, network) for checkpoint, network in zip(checkpoints, tensors, strict=True)]
     merged = MergedTensors(networks, recipe, kind, progress)
     if reset is not None:
-        from interbasin.jobs.merge.batch_norm import reset_on_disk
+        from interbasin.jobs.merge.networks import reset_on_disk
 
         merged.replaced, request["reset"] = reset_on_disk(
             models[0], checkpoints[0], reset, MergedTensors(networks, recipe), merged.entries
@@ -168,7 +164,7 @@ def _write_folder(
 ) -> dict[str, float]:
     """Write the outcome's folder; the metrics. Configuration and tokenizer are those of the first that is a folder."""
     names = [f"model {number + 1}" for number in range(len(checkpoints))]
-    if recipe.method.needs_base:
+    if recipe.has_base:
         names[-1] = "base"
     with (
         new_outcome(target, job="merge", request=request, force=force, elapsed=time.perf_counter() - started) as draft,
@@ -194,7 +190,7 @@ def _write_folder(
         draft.metrics |= _metrics(merged, count)
         draft.notes += [*notes, *merged.notes]
         files = [future.result() for future in hashes]
-        draft.text(CARD, model_card(target.name, recipe, request, files, draft.metrics, draft.notes, folder))
+        draft.text(CARD, _model_card(target.name, recipe, request, files, draft.metrics, draft.notes, folder))
         return draft.metrics
 
 
@@ -211,7 +207,7 @@ def _metrics(merged: MergedTensors, files: int) -> dict[str, float]:
 def _request(recipe: Recipe, checkpoints: Sequence[Checkpoint], kind: str | None) -> dict[str, Any]:
     labels = [checkpoint.label for checkpoint in checkpoints]
     options = {name: list(value) if name == "weights" else value for name, value in recipe.options.items()}
-    base = labels.pop() if recipe.method.needs_base else None
+    base = labels.pop() if recipe.has_base else None
     return {"models": labels, "method": recipe.method.name, **options, "base": base, "dtype": kind}
 
 
@@ -235,11 +231,7 @@ def _refuse_in_the_way(target: Path, checkpoints: Sequence[Checkpoint], force: b
 
 
 def _compare_configurations(folders: Sequence[Path]) -> list[str]:
-    """What a reader of the result should know of the configurations and tokenizers in these folders.
-
-    Raises:
-        WiringError: if they are of different architectures, though their tensors are called the same.
-    """
+    """What a user should know of configurations and tokenizers that differ; other architectures are refused."""
     configured = [
         (folder, read_json(folder / CONFIGURATION)) for folder in folders if (folder / CONFIGURATION).is_file()
     ]
@@ -249,8 +241,8 @@ def _compare_configurations(folders: Sequence[Path]) -> list[str]:
         if settings.get("model_type") != expected.get("model_type"):
             raise WiringError(
                 f"{first} is of the architecture {expected.get('model_type')} and {folder} of "
-                f"{settings.get('model_type')}, which compute differently though their tensors are alike; if they may "
-                "be merged, give the weights' files themselves, for which no configuration is read."
+                f"{settings.get('model_type')}, which compute differently though their tensors are alike; to merge "
+                "them all the same, give the files of the weights, for which no configuration is read."
             )
         # A setting that is left out stands for a default that is not known here.
         shared = sorted((expected.keys() & settings.keys()) - BESIDES)
@@ -277,3 +269,93 @@ def _note_dtype(folder: Path, kind: str) -> None:
 
 def _bytes(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
+
+
+# ---------------------------------------------------------------------- the model card
+
+
+def _model_card(
+    title: str,
+    recipe: Recipe,
+    request: Mapping[str, Any],
+    inputs: Sequence[InputFiles],
+    metrics: Mapping[str, Any],
+    notes: Sequence[str],
+    folder: Path,
+) -> str:
+    """A README.md for the merged network in ``folder``. It names input folders without their paths."""
+    method, count = recipe.method, len(request["models"])
+    names = [_hub_name(files) or Path(files.path or files.given).name or files.given for files in inputs]
+    t = recipe.options.get("t", 0.0)
+    shares = [*(f"{weight:.6g}" for weight in recipe.options.get("weights", (1 - t, t))), ""]
+    shown = [name.replace("|", "\\|") for name in (*names[:count], *(f"{name} (the base)" for name in names[count:]))]
+    lines = "\n".join(
+        f"| {name} | {share} | `{files.sha256 or 'unknown'}` |"
+        for name, share, files in zip(shown, shares, inputs, strict=False)
+    )
+    options = "".join(f"- {name}: {value:.6g}\n" for name, value in recipe.options.items() if name != "weights")
+    paragraphs = "".join(f"\n{note}\n" for note in notes)
+    versions = f"interbasin {__version__}, Python {platform.python_version()}, NumPy {version('numpy')}"
+    size = f"{plural(metrics['parameters'], 'number')} in {plural(metrics['tensors'], 'tensor')}"
+    done = "Nothing was trained, and nothing was measured"
+    if "reset" in request:
+        done = f"Nothing was trained; the statistics of batch norms were estimated on {request['reset']}"
+    return f"""{_front_matter(inputs, folder)}
+# {title}
+
+A merge of {plural(count, "model")}{" and a base" if recipe.has_base else ""} by {method.traits["title"]},
+made with interbasin {__version__}. {done}.
+
+| model | weight | SHA-256 |
+| --- | ---: | --- |
+{lines}
+
+The hash of a folder is that of the lines which `sha256sum` prints for its files, sorted by name; outcome.json beside
+this page has every file's.
+
+- method: {method.name}, `{method.traits["formula"]}`
+{options}- size: {size}, {request["dtype"] or "in the dtypes of the first model"}
+
+{method.traits["paper"]}.
+{paragraphs}
+Made again by:
+
+```sh
+{_command(recipe, names, request)}
+```
+
+Made with {versions}.
+"""
+
+
+def _front_matter(inputs: Sequence[InputFiles], folder: Path) -> str:
+    # A name is a hub's only if the files came from there: a folder's own name may be that of someone else's model.
+    known = dict.fromkeys(name for files in inputs if (name := _hub_name(files)))
+    lines = ["---"]
+    if known:
+        lines += ["base_model:", *(f"- {json.dumps(name)}" for name in known), "base_model_relation: merge"]
+    if (folder / "config.json").is_file():
+        lines.append("library_name: transformers")
+    return "\n".join([*lines, "tags:", "- merge", "- interbasin", "---"])
+
+
+def _hub_name(files: InputFiles) -> str | None:
+    cached = CACHED.search(Path(files.path or files.given).as_posix() + "/")
+    return f"{cached['owner']}/{cached['name']}" if cached else None
+
+
+def _command(recipe: Recipe, names: Sequence[str], request: Mapping[str, Any]) -> str:
+    """The command that makes the network again, of folders that are called as the card calls them."""
+    count = len(request["models"])
+    words = ["interbasin", "merge", *names[:count], "-o", "OUT", "--method", recipe.method.name]
+    for option, value in recipe.options.items():
+        numbers = value if option == "weights" else [value]
+        words += [f"--{option}", ",".join(repr(number).removesuffix(".0") for number in numbers)]
+    for option, value in (
+        ("--base", names[count:]),
+        ("--dtype", [request["dtype"]]),
+        ("--align", [request.get("align")]),
+    ):
+        words += [option, *value] if any(value) else []
+    words += ["--data", "DATA", "--reset", "BATCHES"] if "reset" in request else []
+    return shlex.join(words)

@@ -1,40 +1,43 @@
-"""The job: network A in the coordinates of network B."""
+"""The job: check the request, wire, match, carry, measure, and repair if asked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from interbasin.activations.choose import standing
 from interbasin.batch_norm import has_batch_norm, reset_batch_norm
-from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
+from interbasin.batches import WithoutLabels, as_batches, describe_size, outputs_of, require_reiterable, split_batch
 from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate import Barrier, alignment_error, barrier, distance, self_change
-from interbasin.evaluate.scores import Loss
+from interbasin.evaluate.performance import Loss, mean_loss
 from interbasin.fit.matching import FreeSpace
-from interbasin.jobs.rebasin.finetune import finetune as finetune_model
 from interbasin.jobs.rebasin.methods import METHODS
 from interbasin.jobs.rebasin.result import Rebasin
 from interbasin.jobs.rebasin.task import Match, Options, Task
-from interbasin.maps.groups import Group
+from interbasin.maps.base import Group
 from interbasin.methods import Method
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
 from interbasin.text import list_names, plural
+from interbasin.training import train
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
 from interbasin.wiring.check import difference, round_off
 from interbasin.wiring.compatibility import common_wiring, is_folded, require_same_tensors
 from interbasin.wiring.folding import fold_norms
+from interbasin.wiring.trace.copying import copied
 from interbasin.wiring.wiring import Wiring
 
 COLLAPSE = 0.1  # the share of right answers that an aligned network may lose without a note
 REACHES = ("auto", "exact", "orthogonal")
-_SMALLER = (Group.PERMUTATION, Group.SIGNED)
+_PERMUTATIONS = (Group.PERMUTATION, Group.SIGNED)
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def rebasin(
@@ -78,9 +81,8 @@ def rebasin(
         finetune: Epochs of fine-tuning after alignment; the paper takes 2.
         seed: Of all that is drawn at random.
         reach: ``"exact"``: only maps that leave the function as it is. ``"orthogonal"``: orthogonal maps everywhere,
-            approximate where the network does not allow them. ``"auto"``: what the method is known for; methods for
-            orthogonal maps go beyond the exact groups only in networks without any exact rotation (attention has some),
-            and only in spaces without norm gains. ``notes`` say where that kept a method to exact maps.
+            approximate where the network does not allow them. ``"auto"``: what the method is known for, see
+            `free_spaces`; ``notes`` say where that kept a method to exact maps.
         stay_in_class: Keep the architecture as it is. If False, the norms of both networks are folded first, unless
             they are already, so that residual streams move by orthogonal maps; ``target`` of the result is then the
             folded target.
@@ -90,10 +92,9 @@ def rebasin(
         centered: Whether activations are matched about their means.
         epochs: Passes of the straight-through method over the data.
         rate: Learning rate of fine-tuning.
-        reset: Where networks have batch norms, their running statistics are estimated anew: at every point of a
-            barrier between its ends, which keep their own, and in the aligned network if its maps are approximate.
-            True: on ``data``, if there are any; batches: on those; False: not at all, so that statistics are
-            interpolated like weights. ``notes`` and ``request`` say what was done.
+        reset: Where networks have batch norms, estimate their running statistics anew, at every point of a barrier
+            between its ends and in an aligned network with approximate maps. True: on ``data``, if there are any;
+            batches: on those; False: not at all, so that statistics are interpolated like weights.
         test: Data to measure on; by default ``data``.
         points: Also measure the barrier over this many points, on ``test``, without alignment and with it: metrics
             ``barrier``, ``barrier_original`` and ``barrier_none``.
@@ -114,13 +115,18 @@ def rebasin(
         >>> rebasin(other, net, inputs, method="permutation-weights").metrics["distance_after"]
         0.0
     """
-    generator_of(seed)  # which refuses a bad seed before long work
+    # What was asked, refused before long work if it cannot be.
+    generator_of(seed)
     if points == 1:
         raise DataError("Asked for a barrier over 1 point; give at least two, the ends, or 0 for none.")
-    least = {"finetune": (finetune, 0), "points": (points, 0)}
-    least |= {"restarts": (restarts, 1), "sweeps": (sweeps, 1), "epochs": (epochs, 1)}
-    for name, (value, smallest) in least.items():
-        require_whole(name, value, least=smallest)
+    for name, value, least in (
+        ("finetune", finetune, 0),
+        ("points", points, 0),
+        ("restarts", restarts, 1),
+        ("sweeps", sweeps, 1),
+        ("epochs", epochs, 1),
+    ):
+        require_whole(name, value, least)
     require_finite("tolerance", tolerance, least=0)
     require_finite("rate", rate, least=0)
     require_reiterable(data, "Re-basin")
@@ -142,10 +148,12 @@ def rebasin(
     if not stay_in_class:
         source, target = (net if is_folded(net) else fold_norms(net, inputs) for net in (source, target))
         require_same_tensors(source, target)
+
+    # The spaces, the method's maps between them, and the source carried through the maps.
     watch = Stopwatch()
     with watch("wire"):
         wiring = common_wiring(source, target, inputs)
-    turns = bool(chosen.traits)
+    turns = bool(chosen.traits.get("turns"))
     task = Task(
         source,
         target,
@@ -163,6 +171,8 @@ def rebasin(
     with watch("carry"):
         model = carry(source, alignment)
         metrics = {"output_change": _output_change(source, model, alignment, inputs)}
+
+    # What that changed: batch norms, figures, barriers, and the repair by fine-tuning.
     notes = [*match.notes, *notes_on_reach(wiring, reach, turns=turns)]
     if not alignment.is_exact:
         notes.append("The maps are approximate: the aligned network is not the same function as the source.")
@@ -261,30 +271,26 @@ def free_spaces(wiring: Wiring, reach: str = "auto", *, turns: bool = True) -> t
     A space's exact group leaves the network's function as it is. The papers' orthogonal maps reach beyond it: behind a
     ReLU they change the function, in exchange for a closer match.
 
-    - ``"exact"``: in every space its own group, and nothing beyond.
+    - ``"exact"``: in every space its own group.
     - ``"orthogonal"``: orthogonal maps wherever the exact group is a smaller one; approximate, and reported as such.
     - ``"auto"``: beyond the groups only in networks that have no exact rotation at all (plain MLPs and the like, as in
       the papers), and there only in spaces without gains, which follow no rotation. Networks with attention have exact
       rotations in their heads and, when norms are folded, in their streams: they stay exact.
 
-    Spaces that are divided into blocks (heads) move by permutations in any case.
-
-    Args:
-        wiring: Of the networks.
-        reach: As above.
-        turns: Whether the method is for orthogonal maps; ``"auto"`` keeps others exact.
+    Spaces that are divided into blocks (heads) move by permutations in any case. ``turns`` says whether the method is
+    for orthogonal maps; ``"auto"`` keeps others exact.
     """
     require_choice("reach", reach, REACHES)
     divided = {outer for space in wiring.spaces.values() for outer in space.within}
     moving = {name: space for name, space in wiring.spaces.items() if not space.is_fixed}
-    plain = all(space.group in _SMALLER for space in moving.values())
+    plain = all(space.group in _PERMUTATIONS for space in moving.values())
     beyond = reach == "orthogonal" or (reach == "auto" and turns and plain)
     free = []
     for name, space in moving.items():
         group = space.group
         if name in divided:
             group = Group.PERMUTATION
-        elif beyond and group in _SMALLER and (reach == "orthogonal" or not space.scales):
+        elif beyond and group in _PERMUTATIONS and (reach == "orthogonal" or not space.scales):
             group = Group.ORTHOGONAL
         free.append(FreeSpace(name, space.size, space.within, space.blocks, group))
     return tuple(free)
@@ -308,15 +314,46 @@ def notes_on_reach(wiring: Wiring, reach: str, *, turns: bool) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------------- figures and notes
+# ---------------------------------------------------------------------- repair, figures and notes
+
+
+def finetune_model(
+    model: Model,
+    data: Any,
+    loss: Loss | None = None,
+    *,
+    epochs: int = 2,
+    rate: float = 1e-4,
+    report: Callable[[str], object] | None = None,
+) -> Model:
+    """A copy of ``model`` after some epochs of Adam, in the order in which the data come.
+
+    Two epochs at 1e-4 undo what approximate maps cost [adelfio:25, section 4]. Batch norms and dropout stay in
+    evaluation mode: only the weights are repaired, and the statistics are reset separately.
+
+    Raises:
+        DataError: if there are no labels and no loss that works without, or the loss is not finite.
+    """
+    network = copied(model).eval()
+    network.requires_grad_(True)
+
+    def batch_loss(batch: Any, index: int) -> Tensor:
+        inputs, labels = split_batch(batch)
+        return mean_loss(outputs_of(network, inputs, index), labels, inputs, index, loss)
+
+    parameters = [parameter for parameter in network.parameters() if parameter.is_floating_point()]
+    train(parameters, data, batch_loss, epochs=epochs, rate=rate, what="fine-tuning", report=report)
+    required = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(required[name])
+        parameter.grad = None
+    for module, original in zip(network.modules(), model.modules(), strict=True):
+        module.training = original.training
+    return network
 
 
 def _output_change(source: nn.Module, aligned: nn.Module, alignment: Alignment, inputs: Any) -> float:
-    """How much the outputs changed; for exact maps, nothing beyond rounding.
-
-    Raises:
-        WiringError: if exact maps changed the function.
-    """
+    """How much the outputs changed; more than rounding is an error if the maps are exact."""
     change = difference(source, aligned, inputs)
     allowed = 10 * round_off(source)
     if alignment.is_exact and not change <= allowed:

@@ -2,9 +2,8 @@ r"""Many networks in common coordinates.
 
 To one *reference*, each network is aligned by itself. To a shared *universe*, each network in turn is aligned to the
 mean of the others as they stand, until nothing changes: generalised Procrustes for orthogonal maps, and what Git
-Re-Basin calls merging many models for permutations [ainsworth:23, section 5.2]. Every network then has one map, to the
-universe. The way from one network to another is there and back, so that any cycle of them is the identity by
-construction.
+Re-Basin calls merging many models for permutations [ainsworth:23, section 5.2]. From one network to another the way
+leads through the universe, so that any cycle of them is the identity by construction.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ def _stack(networks: Sequence[nn.Module], name: str) -> Tensor:
 
 def _common_wiring(networks: Sequence[nn.Module], inputs: Any) -> Wiring:
     if not isinstance(networks, Sequence | nn.ModuleList):
-        raise DataError(f"Common coordinates are for a list of networks, found a {type(networks).__name__}.")
+        raise DataError(f"Common coordinates are for a list of networks, got a {type(networks).__name__}.")
     if len(networks) < 2:
         raise DataError(f"Common coordinates are for two networks or more, found {len(networks)}.")
     wiring = None

@@ -50,11 +50,8 @@ class Rebasin(Result):
         """Add the aligned network, the alignment, tables and plots to the outcome.
 
         The folder is itself a MODEL: the aligned network. A folded network lies in ``model``, beside the folded
-        ``target``, because only these two share coordinates.
-
-        Args:
-            draft: The outcome.
-            like: The checkpoint whose configuration and tokenizer are copied along.
+        ``target``, because only these two share coordinates. ``like`` is the checkpoint whose configuration and
+        tokenizer are copied along.
         """
         if self.request.get("stay_in_class", True):
             draft.write_checkpoint(self.model, like=like)

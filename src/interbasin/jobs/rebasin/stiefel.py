@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from interbasin.errors import WiringError
-from interbasin.fit.curvilinear import descend, descend_together
 from interbasin.fit.matching import Problem
+from interbasin.fit.stiefel import descend, descend_together
 from interbasin.jobs.rebasin.task import Match, Task
 from interbasin.jobs.rebasin.weights import pose, start
+from interbasin.maps.base import Group
 from interbasin.maps.batched import BatchedLinear
-from interbasin.maps.groups import Group
 
 TOLERANCE = 1e-6
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from interbasin.batches import call_arguments, device_of, split_batch
 from interbasin.evaluate import performance
-from interbasin.evaluate.scores import mean_loss
+from interbasin.evaluate.performance import mean_loss
 from interbasin.jobs.rebasin.task import Match, Task
 from interbasin.jobs.rebasin.weights import match_weights, pose, sweep_until_converged
 from interbasin.maps import Map

@@ -15,18 +15,17 @@ The best map of one space is found by `interbasin.fit.matching.solve`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from interbasin.fit.matching import Admit, Dim, FreeSpace, Piece, Problem, assign, solve
 from interbasin.jobs.rebasin.task import Match, Task
-from interbasin.maps.base import Role
+from interbasin.maps.base import Group, Role
 from interbasin.maps.batched import BatchedMap, BatchedPermutation, choose_blocks
-from interbasin.maps.groups import Group
 from interbasin.randomness import generator_of
 from interbasin.wiring.axes.spaces import In
 from interbasin.wiring.mover import HomedAxes, map_pieces
@@ -60,6 +59,7 @@ def match_weights(task: Task, variant: str) -> Match:
 def _best_run(task: Task) -> Match:
     """The best of the runs: the first from the start that uses most of what is known, the others in random order."""
     options, best, ends = task.options, None, []
+    note = f"The objective was still falling after sweep {options.sweeps}; more (sweeps=) may match closer."
     for run in range(options.restarts):
         generator = generator_of(task.seed + run)
         problem = pose(task)
@@ -75,16 +75,10 @@ def _best_run(task: Task) -> Match:
         )
         ends.append(sweeps.path[-1])
         if best is None or ends[-1] < best.objective:
-            note = f"The objective was still falling after sweep {options.sweeps}; more (sweeps=) may match closer."
-            best = Match(
-                problem.maps(),
-                ends[-1],
-                (before, *sweeps.path),
-                sweeps.converged,
-                notes=() if sweeps.converged else (note,),
-            )
+            notes = () if sweeps.converged else (note,)
+            best = Match(problem.maps(), ends[-1], (before, *sweeps.path), sweeps.converged, notes=notes)
     assert best is not None
-    return Match(best.maps, best.objective, best.path, best.converged, tuple(ends), best.notes)
+    return replace(best, runs=tuple(ends))
 
 
 # ---------------------------------------------------------------------- two networks as a problem
@@ -92,25 +86,19 @@ def _best_run(task: Task) -> Match:
 
 def pose(task: Task) -> Problem:
     """The match of the networks' parameters."""
-    source, target = (dict(network.named_parameters()) for network in (task.source, task.target))
     # Entries that only change places lose nothing in single precision.
     permuting = all(space.group in (Group.PERMUTATION, Group.SIGNED) for space in task.free)
-    names = [name for name in task.wiring.tensors if name in source]
     movable = {space.name for space in task.free}
-    pieces = cut(task.wiring, source, target, names, movable, torch.float32 if permuting else torch.float64)
+    pieces = cut(task.wiring, task.source, task.target, movable, torch.float32 if permuting else torch.float64)
     return Problem(pieces, task.free, task.wiring.spaces)
 
 
 def cut(
-    wiring: Wiring,
-    source: Mapping[str, Tensor],
-    target: Mapping[str, Tensor],
-    names: Iterable[str],
-    movable: set[str],
-    dtype: torch.dtype,
+    wiring: Wiring, source: nn.Module, target: nn.Module, movable: set[str], dtype: torch.dtype = torch.float32
 ) -> list[Piece]:
-    """The pieces of the tensors ``names`` that touch a ``movable`` space."""
+    """The pieces of the networks' parameters that touch a ``movable`` space."""
     pieces: list[Piece] = []
+    parameters, targets = (dict(network.named_parameters()) for network in (source, target))
 
     def collect(name: str, pair: tuple[Tensor, ...], axes: HomedAxes) -> Tensor:
         dims = tuple(
@@ -121,9 +109,10 @@ def cut(
             pieces.append(Piece(name, pair[0], pair[1], dims))
         return pair[0]
 
-    for name in names:
-        pair = source[name].detach().to(dtype), target[name].detach().to(dtype)
-        map_pieces(pair, list(enumerate(wiring.tensors[name].axes)), partial(collect, name))
+    for name, tensor in wiring.tensors.items():
+        if name in parameters:
+            pair = parameters[name].detach().to(dtype), targets[name].detach().to(dtype)
+            map_pieces(pair, list(enumerate(tensor.axes)), partial(collect, name))
     return pieces
 
 
@@ -142,7 +131,7 @@ def start(
     Args:
         problem: Moved in place.
         written_only: Only look at tensors that write a space, as the papers' sequential Procrustes does.
-        generator: Choose at random among the spaces of which enough is seen, instead of the one of which most is.
+        generator: Choose at random among the spaces of which enough is seen.
         solver: Finds the map of a space without blocks from its correlation, instead of the closed form.
     """
     known: set[str | None] = {None}
@@ -210,7 +199,7 @@ def _match_each(problem: Problem) -> None:
 
 @dataclass(frozen=True)
 class Sweeps:
-    """How a descent went: the objective after each sweep, the first before any, and whether it converged."""
+    """How the sweeps went: the objective after each, the first before any, and whether they converged."""
 
     path: tuple[float, ...]
     converged: bool
@@ -226,12 +215,7 @@ def sweep_until_converged(
 ) -> Sweeps:
     """Sweep over all spaces in random order until nothing moves, or the objective falls by less than ``tolerance``.
 
-    Args:
-        problem: Moved in place.
-        generator: Of the order of spaces in each sweep.
-        tolerance: Relative to the objective.
-        limit: Of sweeps.
-        report: Called after each sweep with a line of text.
+    The problem is moved in place. ``tolerance`` is relative to the objective, ``limit`` that of sweeps.
     """
     path = [problem.distance()]
     # Nearer than a checkpoint's own rounding there is nothing to gain.
@@ -336,11 +320,7 @@ def _match_blocks(
 def _settle(pairs: Problem, blocks: FreeSpace, generator: torch.Generator | None, visits: int) -> Tensor:
     """Sweep inside pairs of blocks. Returns the distance that is left of each, ``(blocks outside, blocks)``.
 
-    Args:
-        pairs: Moved in place.
-        blocks: The space whose blocks are paired.
-        generator: Of the order of spaces.
-        visits: How often each space was visited before.
+    ``visits`` says how often each space was visited before.
     """
     # Where no tensor lies in two of the spaces, each is at its best after one visit.
     entangled = any(len({dim.space for dim in piece.dims if dim.space in pairs.free}) > 1 for piece in pairs.pieces)

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from interbasin.errors import FitError
-from interbasin.evaluate.retrieval import Bootstrap, Interval, Labels, nearest, recall, reciprocal_rank
+from interbasin.evaluate.bootstrap import Bootstrap, Interval
+from interbasin.evaluate.retrieval import Labels, nearest, recall, reciprocal_rank
 from interbasin.jobs.translate.rows import paired_rows
 from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Draft, Result

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from interbasin.maps import Blocks, Identity, Linear, Map, Orthogonal, Permutation, SignedPermutation
-from interbasin.maps.groups import Group
+from interbasin.maps.base import Group
 
 __all__ = ["Group", "belongs", "contains", "is_blockwise", "is_plane", "meet", "sample"]
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from interbasin.maps.base import Role
-from interbasin.maps.groups import Group
+from interbasin.maps.base import Group, Role
 
 __all__ = [
     "BOUNDARY",

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from interbasin.evaluate.retrieval import Bootstrap
+from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.jobs.translate.audit.measures import Choice
 from interbasin.jobs.translate.audit.verdict import ADVICE, judged
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
-from interbasin.evaluate.retrieval import METRICS, Labels, Nearest, Ranking, nearest
-from interbasin.evaluate.retrieval.search import blocks_of
+from interbasin.evaluate.retrieval import METRICS, Labels, Nearest, Ranking, blocks_of, nearest
 from interbasin.jobs.translate.auto import CANDIDATES
 from interbasin.jobs.translate.rows import places_of
 from interbasin.jobs.translate.translator import Translator

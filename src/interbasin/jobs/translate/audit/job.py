@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interbasin.errors import DataError
-from interbasin.evaluate.retrieval import Interval, Ranking, reranked
+from interbasin.evaluate.bootstrap import Interval
+from interbasin.evaluate.retrieval import Ranking, reranked
 from interbasin.jobs.translate.audit.inputs import (
     All,
     AuditInputs,

@@ -10,17 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interbasin.errors import DataError, FitError
-from interbasin.evaluate.retrieval import (
-    Bootstrap,
-    Interval,
-    Nearest,
-    Ranking,
-    ndcg,
-    nearest,
-    overlap,
-    recall,
-    reciprocal_rank,
-)
+from interbasin.evaluate.bootstrap import Bootstrap, Interval
+from interbasin.evaluate.retrieval import Nearest, Ranking, ndcg, nearest, overlap, recall, reciprocal_rank
 from interbasin.jobs.translate.audit.inputs import AuditInputs, CrossFitted
 from interbasin.jobs.translate.translator import Translator
 

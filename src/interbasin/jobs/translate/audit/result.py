@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interbasin.evaluate.retrieval import Interval
+from interbasin.evaluate.bootstrap import Interval
 from interbasin.jobs.translate.audit.measures import Curve, Slice
 from interbasin.jobs.translate.audit.verdict import Verdict
 from interbasin.outcome import Draft, Result

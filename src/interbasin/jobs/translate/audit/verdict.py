@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from interbasin.evaluate.retrieval import Bootstrap, Interval
+from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.jobs.translate.audit.measures import Choice
 
 ADVICE = {

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.evaluate.retrieval import nearest, similarity
-from interbasin.evaluate.retrieval.search import METRICS, blocks_of, prepared, rows_of
+from interbasin.evaluate.retrieval import METRICS, blocks_of, nearest, prepared, rows_of, similarity
 
 FEWEST = 20  # pairs of scores, and pairs on either side of a threshold that place it well
 MOST_DOCUMENTS = 50_000  # of the index, for scores

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interbasin.errors import DataError, ShapeError
-from interbasin.evaluate.retrieval.search import blocks_of
+from interbasin.evaluate.retrieval import blocks_of
 from interbasin.jobs.translate.doctor.findings import Finding, State
 from interbasin.outcome import Draft, Result
 from interbasin.text import plural

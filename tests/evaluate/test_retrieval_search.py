@@ -10,7 +10,8 @@ from sklearn.neighbors import NearestNeighbors
 from tests.profiles import at_most
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.evaluate.retrieval import METRICS, Nearest, nearest, reranked, search, similarity
+from interbasin.evaluate import retrieval
+from interbasin.evaluate.retrieval import METRICS, Nearest, nearest, reranked, similarity
 
 
 def drawn(seed: int, queries: int, documents: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,8 +70,8 @@ def test_blocks_of_any_size_find_the_same(seed, metric, sizes, k):
 def test_queries_that_do_not_fit_into_memory_at_once_find_the_same(monkeypatch):
     queries, documents = drawn(2, 50, 90, 6)
     whole = nearest(queries, documents, 5)
-    monkeypatch.setattr(search, "SCORES", 200)
-    monkeypatch.setattr(search, "BLOCK_BYTES", 4 * 6 * 10)
+    monkeypatch.setattr(retrieval, "SCORES", 200)
+    monkeypatch.setattr(retrieval, "BLOCK_BYTES", 4 * 6 * 10)
     assert np.array_equal(nearest(queries, documents, 5).rows, whole.rows)
 
 
@@ -106,7 +107,7 @@ def test_what_cannot_be_scored_is_said():
 
 
 def test_rows_that_are_not_finite_are_named(monkeypatch):
-    monkeypatch.setattr(search, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(retrieval, "BLOCK_BYTES", 1)
     documents = np.ones((200, 2))
     documents[[70, 130]] = np.nan, np.inf
     with pytest.raises(DataError, match="The documents hold NaN or infinity in 1 rows: 70; leave them out"):
@@ -125,7 +126,7 @@ def test_searching_in_two_steps_is_searching_among_what_the_first_brought(metric
         asked.append(rows)
         return documents[rows]
 
-    monkeypatch.setattr(search, "AT_ONCE", 12 * 7)
+    monkeypatch.setattr(retrieval, "RERANKED_AT_ONCE", 12 * 7)
     found = reranked(queries, first, vectors, metric, 5)
     for query, among, best in zip(queries, first.rows, found.rows, strict=True):
         among = np.sort(among)
@@ -135,12 +136,12 @@ def test_searching_in_two_steps_is_searching_among_what_the_first_brought(metric
 
 def test_a_second_step_over_all_documents_is_one_step():
     queries, documents = drawn(4, 6, 30, 5)
-    every = search.Ranking(np.tile(np.arange(30), (6, 1)), np.zeros((6, 30)))
+    every = retrieval.Ranking(np.tile(np.arange(30), (6, 1)), np.zeros((6, 30)))
     assert np.array_equal(reranked(queries, every, documents.__getitem__).rows, nearest(queries, documents).rows)
 
 
 def test_a_second_step_with_too_few_documents():
-    first = search.Ranking(np.array([[2, -1], [-1, -1]]), np.zeros((2, 2)))
+    first = retrieval.Ranking(np.array([[2, -1], [-1, -1]]), np.zeros((2, 2)))
     found = reranked(np.ones((2, 3)), first, np.ones((4, 3)).__getitem__, k=3)
     assert found.rows.tolist() == [[2, -1, -1], [-1, -1, -1]]
     with pytest.raises(ShapeError, match=r"in the width 3 of the queries were asked for, and shape \(1, 2\) was given"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interbasin.evaluate.retrieval import Bootstrap, Interval, bootstrap
+from interbasin.evaluate import bootstrap
+from interbasin.evaluate.bootstrap import Bootstrap, Interval
 
 
 def test_the_truth_lies_within_about_as_often_as_promised():

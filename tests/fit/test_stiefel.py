@@ -10,7 +10,7 @@ from tests.laws.strategies import SEEDS, gaussian, orthonormal
 from torch import Tensor
 
 from interbasin import fit
-from interbasin.fit.curvilinear import LONGEST, _cayley_curve, _skew, descend
+from interbasin.fit.stiefel import LONGEST, _cayley_curve, _skew, descend
 
 
 @given(

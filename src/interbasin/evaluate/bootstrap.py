@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError
 
 AT_ONCE = 2**22  # draws that are in memory together
@@ -39,23 +40,20 @@ class Bootstrap:
         seed: Of the draws.
 
     Raises:
-        DataError: if there is no query, or the confidence is no share.
+        DataError: if there is no query or no draw, or the confidence is not between 0 and 1.
 
     Example:
         >>> values = np.random.default_rng(0).normal(2.0, 1.0, 400)
-        >>> found = Bootstrap(400).interval(values)
-        >>> found.low < 2 < found.high and found.high - found.low < 0.25
+        >>> interval = Bootstrap(400).interval(values)
+        >>> interval.low < 2 < interval.high and interval.high - interval.low < 0.25
         True
     """
 
     def __init__(self, count: int, draws: int = 1000, confidence: float = 0.95, seed: int = 0) -> None:
-        if count < 1:
-            raise DataError("There is no query to draw again; give at least one.")
-        if draws < 1 or not 0 < confidence < 1:
-            raise DataError(
-                f"Intervals need at least one draw and a confidence between 0 and 1, found {draws} and {confidence}."
-            )
-        self.count, self.draws, self.seed = count, draws, seed
+        self.count = require_whole("The query count", count, least=1)
+        self.draws = require_whole("draws", draws, least=1)
+        self.seed = seed
+        confidence = require_finite("confidence", confidence, above=0, below=1)
         self.ends = (50 * (1 - confidence), 50 * (1 + confidence))
 
     def intervals(self, values: NDArray[Any]) -> list[Interval]:
@@ -67,7 +65,7 @@ class Bootstrap:
         values = np.asarray(values, dtype=np.float64)
         if values.ndim != 2 or len(values) != self.count or not np.isfinite(values).all():
             raise DataError(
-                f"Intervals are of finite numbers, a row for each of {self.count} queries; found shape {values.shape}."
+                f"Intervals are of finite numbers, one row for each of {self.count} queries; got shape {values.shape}."
             )
         generator = np.random.default_rng(self.seed)
         means = np.empty((self.draws, values.shape[1]))
@@ -79,7 +77,7 @@ class Bootstrap:
             often = np.bincount(drawn.ravel(), minlength=size * self.count).reshape(size, self.count)
             means[place : place + size] = often @ values / self.count
         low, high = np.percentile(means, self.ends, axis=0)
-        return [Interval(*map(float, one)) for one in zip(values.mean(0), low, high, strict=True)]
+        return [Interval(*map(float, ends)) for ends in zip(values.mean(0), low, high, strict=True)]
 
     def interval(self, values: NDArray[Any]) -> Interval:
         """The interval of one mean."""
