@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from interbasin.activations.distributed import rank, world_size
 from interbasin.activations.plan import Item, Plan, layer_name
-from interbasin.batches import whole_number
+from interbasin.checks import require_whole
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
 from interbasin.statistics.accumulation import Accumulator, named_sides
@@ -217,8 +217,6 @@ class State:
         options: Mapping[str, Any],
         every: int,
     ) -> None:
-        if whole_number(every) < 1:
-            raise DataError(f"The state is saved every so many batches, found every={every!r}; give at least one.")
         self.folder = as_path(folder)
         if world_size() > 1:
             self.folder = self.folder / f"process-{rank()}-of-{world_size()}"
@@ -229,7 +227,7 @@ class State:
             **options,
         }
         self.layerwise = plan.layers is not None
-        self.every = every
+        self.every = require_whole("every", every, least=1)
 
     def load(self, sums: Sequence[Moments]) -> SavedSums | None:
         """What there is to go on from, put into ``sums``, or None.

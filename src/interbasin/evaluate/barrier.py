@@ -17,8 +17,9 @@ import numpy as np
 from torch import nn
 
 from interbasin.batch_norm import reset_batch_norm
-from interbasin.batches import BATCH_SIZE, Progress, progress_bar, require_reiterable, whole_number
-from interbasin.errors import DataError, WiringError
+from interbasin.batches import BATCH_SIZE, Progress, progress_bar, require_reiterable
+from interbasin.checks import require_whole
+from interbasin.errors import WiringError
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import Performance, measured
 from interbasin.evaluate.scores import Loss
@@ -106,9 +107,7 @@ def barrier(
         >>> round(float(found), 3), found["barrier_accuracy"], found.t
         (0.0, 0.0, (0.0, 0.5, 1.0))
     """
-    count = whole_number(points)
-    if count < 2:
-        raise DataError(f"Asked for a barrier over {points!r} points; give a whole number of at least two, the ends.")
+    count = require_whole("points", points, least=2)
     chord = _chord(ends)
     require_reiterable(data, "A barrier")
     require_reiterable(reset, "A barrier with reset=")

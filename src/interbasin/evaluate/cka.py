@@ -8,9 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from interbasin.activations import record
-from interbasin.activations.choose import standing
-from interbasin.activations.tokens import Tokens
+from interbasin.activations import Tokens, record, standing
 from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels, require_reiterable
 from interbasin.wiring import Wiring, wire
 from interbasin.wiring.trace.copying import copy_for_evaluation
