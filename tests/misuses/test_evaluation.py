@@ -181,7 +181,7 @@ def cycle(align: object = align, **options: object) -> object:
         "a picture of no samples",
         lambda: evaluate.pca({"net": the.mlp}, the.labelled, samples=0),
         DataError,
-        "0 samples",
+        "samples must be",
     ),
     ("a picture on no data", lambda: evaluate.pca({"net": the.mlp}, []), DataError, "no batch"),
     (

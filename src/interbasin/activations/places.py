@@ -26,7 +26,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
 from interbasin.text import list_names
-from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, leaves
+from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, spaces_in
 from interbasin.wiring.wiring import Wiring
 
 At = Literal["post", "pre"]
@@ -243,7 +243,7 @@ def _ways_to_see(axis: Axis, name: str) -> Iterator[_Choice]:
     """The ways to look at an axis: whole, as factors, or one segment of it that the space stands in."""
     start, is_whole = 0, True
     for part in axis.parts if isinstance(axis, Row) else ():
-        if name in _spaces_in(part):
+        if name in spaces_in([part]):
             is_whole = False
             yield (start, part.size), axis_factors(part)
         start += part.size
@@ -276,12 +276,12 @@ def _reading(
                 sizes[term.space] = term.size
                 factors.append(_Factor(term.size, wanted[term.space]))
                 continue
-            if isinstance(term, Row | Each) and any(name in wanted for name in _spaces_in(term)):
+            if isinstance(term, Row | Each) and any(name in wanted for name in spaces_in([term])):
                 return None
             if isinstance(term, Row) and len(terms) == 1:
                 without = _movable_segments(term, spaces)
             if not without:
-                beside.update(dict.fromkeys(name for name in _spaces_in(term) if not spaces[name].is_fixed))
+                beside.update(dict.fromkeys(name for name in spaces_in([term]) if not spaces[name].is_fixed))
             factors.append(_Factor(term.size if size_is_open else None, None))
             size_is_open = True
         parts.append(_AxisPart(segment, tuple(factors), without))
@@ -290,17 +290,12 @@ def _reading(
     return SpaceReading(place, space.name, space.width, tuple(parts), tuple(beside))
 
 
-def _spaces_in(axis: Axis) -> list[str]:
-    """The names of all spaces that stand along an axis."""
-    return [leaf.space for leaf, _ in leaves(axis) if isinstance(leaf, In)]
-
-
 def _movable_segments(axis: Row, spaces: Mapping[str, Space]) -> tuple[tuple[int, int], ...]:
     """The segments of a row of tokens that could change places, where others cannot: registers are no paired rows.
 
     Behind the longest segment, which has another length for other inputs, positions are counted from the end.
     """
-    moving = [any(not spaces[name].is_fixed for name in _spaces_in(part)) for part in axis.parts]
+    moving = [any(not spaces[name].is_fixed for name in spaces_in([part])) for part in axis.parts]
     if all(moving):
         return ()
     longest = max(part.size for part, moves in zip(axis.parts, moving, strict=True) if not moves)
@@ -447,9 +442,7 @@ def _nearest(wiring: Wiring, space: Space) -> str:
     ]
     if shared:
         return f"name a place to have the others as rows: {list_names(shared, SHOWN)}."
-    touched = [
-        place for place, axes in wiring.activations.items() if any(space.name in _spaces_in(axis) for axis in axes)
-    ]
+    touched = [place for place, axes in wiring.activations.items() if space.name in spaces_in(axes)]
     if touched:
         return f"record one of these places itself, where parts of it stand: {list_names(touched, SHOWN)}."
     return "no activation at the boundary of a module holds it; record a place near the modules that read it."
