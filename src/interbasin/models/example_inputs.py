@@ -86,7 +86,7 @@ def _read(path: Path) -> Any:
         raise FileError(f"Example inputs were to be read from {path}, but there is {problem}; give a {SUPPORTED} file.")
     if path.suffix == ".safetensors":
         stored = open_safetensors(path)
-        return {name: stored.read(name) for name in stored.entries}
+        return {name: stored[name] for name in stored.entries}
     if path.suffix in (".pt", ".pth", ".bin"):
         return load_harmless(path)
     if path.suffix not in (".npy", ".npz"):

@@ -1,4 +1,4 @@
-"""The sentences for weights that are not what they should be, so that every format words the same fault alike."""
+"""What every format asks of a file, and the sentences for files that are not what they should be."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ def damage_error(path: Path, cause: object) -> CheckpointError:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        CheckpointError: If there is none.
-    """
+    """The object in a JSON file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -56,3 +52,24 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise damage_error(path, f"it holds a JSON {type(document).__name__}, expected an object")
     return document
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of a file, enough to know it by."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(32)
+    except OSError as error:
+        raise damage_error(path, error.strerror or error) from error
+    if not head:
+        raise CheckpointError(f"{path} is empty (0 bytes); write it again, or copy or download it again.")
+    return head
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file from a later one of the same name; None if there is none any more."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino
