@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from interbasin.checkpoints.files import read_json
+from interbasin.checkpoints.checkpoint import read_json
 from interbasin.checks import require_whole
 from interbasin.errors import CheckpointError, DataError, ShapeError
 from interbasin.storage import write_document

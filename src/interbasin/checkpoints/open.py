@@ -14,8 +14,7 @@ from os import PathLike
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from interbasin.checkpoints.checkpoint import Checkpoint, StoredFile
-from interbasin.checkpoints.files import head_of, kind_of, read_json
+from interbasin.checkpoints.checkpoint import Checkpoint, StoredFile, head_of, kind_of, read_json
 from interbasin.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError

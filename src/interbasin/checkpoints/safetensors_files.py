@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
 
-from interbasin.checkpoints.checkpoint import KINDS, Entry, StoredFile
-from interbasin.checkpoints.files import cut_short_error, damage_error, head_of, kind_of, stamp_of
+from interbasin.checkpoints.checkpoint import (
+    KINDS,
+    Entry,
+    StoredFile,
+    cut_short_error,
+    damage_error,
+    head_of,
+    kind_of,
+    stamp_of,
+)
 from interbasin.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interbasin.checkpoints.checkpoint import StoredFile
-from interbasin.checkpoints.files import damage_error, head_of, kind_of, stamp_of
+from interbasin.checkpoints.checkpoint import StoredFile, damage_error, head_of, kind_of, stamp_of
 from interbasin.checkpoints.in_memory import entry_of, identity
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.text import list_names

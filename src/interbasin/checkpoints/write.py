@@ -21,7 +21,6 @@ from interbasin.checkpoints.checkpoint import CODES, Checkpoint, Entry, LazyTens
 from interbasin.checkpoints.lora import CONFIGURATION, write_base
 from interbasin.checkpoints.open import INDEX, open_checkpoint, path_of, weights_in
 from interbasin.checkpoints.safetensors_files import MARK, mark_of
-from interbasin.checks import require_whole
 from interbasin.errors import CheckpointError, DataError, FileError
 from interbasin.storage import FORMAT_PREFIX, as_path, new_file, new_folder, write_document
 
@@ -126,7 +125,7 @@ def write_checkpoint(
     if base is not None:
         raise _no_configuration(base)
     notes = _checked_notes(metadata)
-    require_whole("max_shard_bytes", max_shard_bytes, least=1)
+    require_shard_size(max_shard_bytes)
     with new_file(target, force=force, ours=is_our_file) as temporary:
         shards = _shards_of(tensors, template.stored, None)
         _write_shards(temporary.parent, temporary.stem, shards, notes, [], target)
@@ -154,7 +153,7 @@ def write_into(
     if not folder.is_dir():
         raise CheckpointError(f"Weights were to be written into {folder}, which is no folder; make it first.")
     notes = _checked_notes(metadata)
-    require_whole("max_shard_bytes", max_shard_bytes, least=1)
+    require_shard_size(max_shard_bytes)
     template = _template(like)
     if base is not None and template.stem != ADAPTER_STEM:
         raise _no_configuration(base)
@@ -372,6 +371,12 @@ def _no_configuration(base: str | os.PathLike[str]) -> DataError:
         f"base= names the network of an adapter (found {os.fspath(base)!r}), and what is written here is not the "
         "folder of one; give the adapter's folder as like=, or leave base= out."
     )
+
+
+def require_shard_size(size: object) -> None:
+    """Refuse what is no number of bytes."""
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise DataError(f"max_shard_bytes must be a whole number of at least 1, got {size!r}; try 5_000_000_000.")
 
 
 def _checked_notes(metadata: Mapping[str, str] | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from interbasin.checkpoints import Checkpoint
-from interbasin.checkpoints.files import read_json
+from interbasin.checkpoints.checkpoint import read_json
 from interbasin.errors import CheckpointError, FileError, WiringError
 from interbasin.storage import FORMAT_PREFIX, write_document
 from interbasin.text import plural

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.checkpoints import Checkpoint, open_checkpoint
-from interbasin.checkpoints.files import read_json
+from interbasin.checkpoints.checkpoint import read_json
 from interbasin.checkpoints.lora import DEFAULT, name_in_file, read_adapter
 from interbasin.errors import CheckpointError
 from interbasin.extras import import_extra, is_transformers_model

@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from interbasin.checkpoints.files import stamp_of
+from interbasin.checkpoints.checkpoint import stamp_of
 from interbasin.errors import FileError, InterbasinError
 
 LISTED = 32  # files of a folder that are listed one by one; beyond, one hash stands for all

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors
-from interbasin.checkpoints.files import read_json
+from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors, read_json
 from interbasin.checkpoints.open import open_checkpoint
-from interbasin.checkpoints.write import is_our_file, write_checkpoint, write_into
-from interbasin.checks import require_whole
+from interbasin.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
 from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.jobs.merge.card import model_card
 from interbasin.jobs.merge.kernel import MergedTensors
@@ -115,7 +113,7 @@ def merge_on_disk(
                 f"With an output, merge goes from disk to disk, and a {type(model).__name__} was given; give folders "
                 "or files with weights, or merge in memory and use interbasin.checkpoints.write_checkpoint."
             )
-    require_whole("max_shard_bytes", max_shard_bytes, least=1)
+    require_shard_size(max_shard_bytes)
     target, checkpoints = as_path(output), [open_model(model) for model in models]
     # All that can be refused is, before anything is read or written.
     _refuse_in_the_way(target, checkpoints, force)
