@@ -26,7 +26,7 @@ from interbasin.activations.forward import (
 from interbasin.activations.pairing import MaskOf, Pairing
 from interbasin.activations.places import At, require_at
 from interbasin.activations.plan import Spaces, Wirings, make_plan, no_batch_error
-from interbasin.activations.recording import Recording, SavedSums, State, digest_of
+from interbasin.activations.recording import Recording, State
 from interbasin.activations.tokens import POOLS, Tokens
 from interbasin.batches import Progress, as_batches, device_of, progress_bar, require_reiterable
 from interbasin.errors import DataError, InterbasinError, UnknownNameError, WiringError
@@ -204,9 +204,10 @@ def _check_device(name: torch.device | str) -> torch.device:
 
 def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell: Callable[[int], object]) -> int:
     """Add all batches to the sums; how many there were."""
-    saved = None if state is None else state.load(pairing.sums)
-    start = written = 0 if saved is None else saved.batches
-    digest, done = "", 0
+    if state is not None:
+        state.load(pairing.sums)
+    start = 0 if state is None else state.start
+    done = 0
     caller, plan = pairing.caller, pairing.plan
     # Two networks run step by step, so that activations need not wait in memory for their partners. Not where
     # statistics need all layers at once, and not where a module serves both networks: what it may keep from call to
@@ -221,7 +222,7 @@ def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell:
             listeners.append(stack.enter_context(listen(model, readings, take, caller.names[network])))
         for index, batch in enumerate(batches):
             if state is not None:
-                digest = digest_of(batch, digest)
+                state.see(batch)
             if index >= start:
                 calls = caller.calls(batch, index)
                 try:
@@ -229,16 +230,11 @@ def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell:
                 except InterbasinError as error:
                     raise type(error)(f"In batch {index}: {error}") from error
             done = index + 1
-            if state is not None and saved is not None and done == start:
-                state.require_same_data(digest, saved)
             tell(done)
-            if state is not None and done - written >= state.every:
-                state.save(SavedSums([moments._state for moments in pairing.sums], done, digest))
-                written = done
-    if state is not None and saved is not None and done < start:
-        state.require_same_data(digest, saved)
-    if state is not None and done > written:
-        state.save(SavedSums([moments._state for moments in pairing.sums], done, digest))
+            if state is not None:
+                state.save(done)
+    if state is not None:
+        state.save(done, is_last=True)
     return done
 
 
