@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,7 +38,7 @@ def as_batches(data: object, batch_size: int) -> Iterable[Any]:
         DataError: if ``data`` are no batches.
     """
     if isinstance(data, Tensor):
-        is_whole = isinstance(batch_size, Integral) and not isinstance(batch_size, bool)
+        is_whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
         if data.ndim == 0 or not is_whole or batch_size < 1:
             raise DataError(
                 f"A tensor of shape {tuple(data.shape)} cannot be cut into batches of {batch_size!r}; give one whose "

@@ -246,17 +246,10 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredFile(LazyTensors):
-    """One file of a checkpoint; each format says how its tensors are read. It is not held open.
+    """One file of a checkpoint, which is not held open; each format says how its tensors are read.
 
-    Attributes:
-        path: The file.
-        entries: What it holds, tied tensors once.
-        ties: Further names -> the name of the tensor, in this file or another, that they stand for.
-        stamp: What tells it from a later file of the same name.
-        metadata: What else the file says of itself.
-        part: Under which name the weights were, where the file holds more than them.
-        prefix: What was taken off all names.
-        left_out: Names that hold no tensor.
+    A tied name may stand for a tensor in another file. ``stamp`` tells the file from a later one of the same name; the
+    other attributes are those of `Checkpoint`.
     """
 
     path: Path

@@ -229,13 +229,13 @@ def _shards(index: Path) -> list[StoredFile]:
     sources = [_source(index.parent / name, None)[0] for name in files]
     gather(index, sources)
     for name, source in zip(files, sources, strict=True):
-        held, promised = {*source.entries, *source.ties}, {key for key, file in weight_map.items() if file == name}
-        if promised - held:
-            elsewhere = [other.path.name for other in sources if {*other.entries, *other.ties} & (promised - held)]
+        present, promised = {*source.entries, *source.ties}, {key for key, file in weight_map.items() if file == name}
+        if promised - present:
+            elsewhere = [other.path.name for other in sources if {*other.entries, *other.ties} & (promised - present)]
             hint = f" (some are in {list_names(elsewhere)})" if elsewhere else ""
             raise CheckpointError(
-                f"{index} says that {name} holds {list_names(sorted(promised - held))}, but it does not{hint}; copy or "
-                "download index and shards again, together."
+                f"{index} says that {name} holds {list_names(sorted(promised - present))}, but it does not{hint}; copy "
+                "or download index and shards again, together."
             )
         unlisted = {*source.entries} - promised
         if unlisted:

@@ -21,15 +21,8 @@ from interbasin.text import list_names
 
 # Where training programs keep the weights, in the order in which timm looks for them: averaged ones first.
 PARTS = (
-    "state_dict_ema",
-    "model_ema",
-    "state_dict",
-    "model",
-    "model_state_dict",
-    "net",
-    "module",
-    "params_ema",
-    "params",
+    *("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict", "net", "module"),
+    *("params_ema", "params"),
 )
 # What DataParallel and torch.compile put before every name.
 PREFIXES = ("module.", "_orig_mod.")

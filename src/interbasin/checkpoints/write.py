@@ -40,26 +40,11 @@ ALIGNMENT = 8  # bytes; the numbers of every file begin at a multiple
 # What belongs beside the weights: configuration, tokenizer, licence. It is copied along, and never weights.
 COMPANIONS = (
     "*config*.json",  # config, generation_config, tokenizer_config, preprocessor_config, adapter_config, ...
-    "tokenizer.*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*.json",
-    "vocab*.txt",
-    "merges.txt",
-    "normalizer.json",
-    "dict.txt",
-    "bpe.codes",
-    "*.tiktoken",
-    "*.spm",
-    "spiece.model",
-    "sentencepiece*.model",
-    "chat_template*",
-    "modules.json",
+    *("tokenizer.*", "special_tokens_map.json", "added_tokens.json", "vocab*.json", "vocab*.txt", "merges.txt"),
+    *("normalizer.json", "dict.txt", "bpe.codes", "*.tiktoken", "*.spm", "spiece.model", "sentencepiece*.model"),
+    *("chat_template*", "modules.json"),
     "*.py",  # the code of networks that bring their own; copied, never run
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
-    "USE_POLICY*",
+    *("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*"),
 )
 MODULES = "modules.json"
 TEMPLATES = "additional_chat_templates"

@@ -190,7 +190,7 @@ class Correspondence:
         )
         plain = (replace(pair, order=plain_order(pair, source, target)) for pair in tensors)
         pairs = tuple(SpacePair(*names, share) for names, share in _shares(spaces).items())
-        return cls(source, target, pairs, tuple(merge(plain, source, target)), *map(_unmatched, reasons))
+        return cls(source, target, pairs, tuple(merge(plain, source, target)), *map(_without_partner, reasons))
 
     # ------------------------------------------------------------------ what it says
 
@@ -289,7 +289,7 @@ class Correspondence:
         reasons = ({(kind, Part.parse(text)): reason for kind, text, reason in side} for side in document["unmatched"])
         wirings = Wiring.from_json(document["source"]), Wiring.from_json(document["target"])
         spaces = tuple(SpacePair(*pair) for pair in document["spaces"])
-        return cls(*wirings, spaces, tuple(tensors), *map(_unmatched, reasons))
+        return cls(*wirings, spaces, tuple(tensors), *map(_without_partner, reasons))
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write ``correspondence.json`` into a new folder, whole or not at all."""
@@ -379,7 +379,7 @@ def _list_unmatched(wiring: Wiring, spaces: set[Part], tensors: set[Part], reaso
         yield Unmatched(kind, part.name, reason, part.segment)
 
 
-def _unmatched(reasons: Reasons) -> tuple[Unmatched, ...]:
+def _without_partner(reasons: Reasons) -> tuple[Unmatched, ...]:
     return tuple(Unmatched(kind, part.name, reason, part.segment) for (kind, part), reason in reasons.items())
 
 

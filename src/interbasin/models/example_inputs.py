@@ -197,7 +197,7 @@ def _decoder_ids(model: nn.Module, generator: torch.Generator) -> Tensor | None:
 
 def _pixels(config: Any, preprocessor: Mapping[str, Any] | None, generator: torch.Generator) -> Tensor | None:
     channels = _field(config, "num_channels", "in_channels")
-    height, width = _sides(_field(config, "image_size")) or _sides(_advised(preprocessor)) or (IMAGE, IMAGE)
+    height, width = _sides(_field(config, "image_size")) or _sides(_size_in(preprocessor)) or (IMAGE, IMAGE)
     frames = _field(config, "num_frames")
     shape = (BATCH, *([frames] if isinstance(frames, int) else []), channels or 3, height, width)
     return torch.randn(shape, generator=generator)
@@ -211,7 +211,7 @@ def _sides(size: Any) -> tuple[int, int] | None:
     return None
 
 
-def _advised(preprocessor: Mapping[str, Any] | None) -> Any:
+def _size_in(preprocessor: Mapping[str, Any] | None) -> Any:
     for key in ("crop_size", "size"):
         size = (preprocessor or {}).get(key)
         if isinstance(size, dict) and {"height", "width"} <= set(size):

@@ -266,7 +266,7 @@ def tie(model: nn.Module, names: Sequence[str]) -> None:
 def tie_again(model: nn.Module, ties: list[tuple[str, ...]]) -> list[tuple[str, str]]:
     """Share again what came out equal; the pairs that parted come back.
 
-    Where a head and a table parted, the configuration is told so. Gains that folding took out are neither.
+    Where a head and a table parted, the configuration says so from now on. Gains that folding took out are neither.
     """
     parted = []
     parameters = dict(model.named_parameters(remove_duplicate=False))

@@ -66,7 +66,7 @@ def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: boo
                     folder,
                     local_files_only=True,
                     output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # so that the report tells of them
+                    ignore_mismatched_sizes=True,  # so that the report names them
                     **_dtype_option(transformers.__version__, checkpoint),
                     **options,
                 )
@@ -197,12 +197,12 @@ def _quiet(logging: Any) -> Iterator[None]:
 # ---------------------------------------------------------------------- adapters
 
 
-def base_of(folder: Path, asked: str | None = None) -> str:
-    """The MODEL that an adapter belongs to: what was asked for, else the one it names.
+def base_of(folder: Path, base: str | None = None) -> str:
+    """The MODEL that an adapter belongs to: ``base`` where it is given, else the one it names.
 
     A folder may be named as seen from the current folder, or from the adapter's.
     """
-    name = read_adapter(folder).base if asked is None else asked
+    name = read_adapter(folder).base if base is None else base
     if not name or not isinstance(name, str):
         raise CheckpointError(
             f"{folder} holds an adapter that does not say of which network; name that with base= (--base MODEL)."
@@ -223,7 +223,7 @@ def load_adapter(text: str, folder: Path, base: LoadedModel) -> LoadedModel:
     peft = import_extra("peft", f"Loading the adapter in {folder}", "hf")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about names that do not fit, of which we tell below
+            warnings.simplefilter("ignore")  # about names that do not fit, which are refused below
             model = peft.PeftModel.from_pretrained(base.model, folder, adapter_name=DEFAULT, is_trainable=False)
     # PEFT and each of its methods may object in their own ways.
     except Exception as error:
