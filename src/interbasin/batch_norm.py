@@ -6,15 +6,16 @@ every output of a linear layer or convolution is scaled and shifted to the stati
 networks [jordan:23].
 
 Both take one pass over the data, in which each batch is normalised by its own statistics, as in training, while those
-of all rows together are gathered. With a single batch the result is exact; with several, a layer was fed by
-layers that were normalised batch by batch.
+of all rows together are gathered. With a single batch the result is exact; with several, a layer was fed by layers that
+were normalised batch by batch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,11 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-from torch.utils.hooks import RemovableHandle
 
 from interbasin.activations.places import width_axis
 from interbasin.arrays import working_dtype
 from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels, outputs_of, progress_bar, require_reiterable
+from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.wiring.trace.copying import copied, copy_for_evaluation
 
@@ -63,6 +64,12 @@ class Spread:
     def deviation(self) -> Tensor:
         return self.variance().sqrt()
 
+    def require_finite(self, what: str) -> None:
+        if not bool(torch.isfinite(self.mean).all() & torch.isfinite(self.squares).all()):
+            raise DataError(
+                f"{what} is NaN or infinite, so it has no statistics; check the data and the weights before it."
+            )
+
 
 # ---------------------------------------------------------------------- batch norms
 
@@ -96,47 +103,41 @@ def reset_batch_norm(
         >>> reset_batch_norm(model, data)[0].running_mean
         tensor([3.])
     """
-    work = copy_for_evaluation(model)
+    work, result = copy_for_evaluation(model), copied(model)
     norms = _batch_norms(work)
-    made = copied(model)
     if not norms:
-        return made
+        return result
     spreads = {name: Spread() for name in norms}
 
-    def listening(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            values = next(iter((*args, *kwargs.values())))
-            if values.numel() == values.shape[1]:
-                raise DataError(
-                    f"Batch norm {name!r} was given a single row, of which there is no variance; give batches of "
-                    "several inputs."
-                )
-            mean, variance = spreads[name].add(values, 1)
-            norm = norms[name]
-            assert norm.running_mean is not None and norm.running_var is not None
-            norm.running_mean.copy_(mean)
-            norm.running_var.copy_(variance)
+    def enter(name: str, norm: _BatchNorm, args: Any, kwargs: Any) -> None:
+        values = next(iter((*args, *kwargs.values())))
+        if values.numel() == values.shape[1]:
+            raise DataError(
+                f"Batch norm {name!r} was given a single row, of which there is no variance; give batches of several "
+                "inputs."
+            )
+        _write_statistics(norm, *spreads[name].add(values, 1))
 
-        return enter
-
-    with _hooked(norm.register_forward_pre_hook(listening(name), with_kwargs=True) for name, norm in norms.items()):
-        batches = _passed(work, data, batch_size, progress)
-    for name, norm in _batch_norms(made).items():
+    with contextlib.ExitStack() as hooks:
+        for name, norm in norms.items():
+            hooks.enter_context(norm.register_forward_pre_hook(functools.partial(enter, name), with_kwargs=True))
+        batches = _run_batches(work, data, batch_size, progress)
+    for name, norm in _batch_norms(result).items():
         spread = spreads[name]
         if not spread.count:
             continue
-        if finite and not bool(torch.isfinite(spread.mean).all() & torch.isfinite(spread.squares).all()):
-            raise DataError(
-                f"What batch norm {name!r} was given is NaN or infinite, so it has no statistics; check the data and "
-                "the weights before it."
-            )
-        assert norm.running_mean is not None and norm.running_var is not None
-        with torch.no_grad():
-            norm.running_mean.copy_(spread.mean)
-            norm.running_var.copy_(spread.variance(correction=1))
-            if norm.num_batches_tracked is not None:
-                norm.num_batches_tracked.fill_(batches)
-    return made
+        if finite:
+            spread.require_finite(f"What batch norm {name!r} was given")
+        _write_statistics(norm, spread.mean, spread.variance(correction=1))
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.fill_(batches)
+    return result
+
+
+def _write_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    assert norm.running_mean is not None and norm.running_var is not None
+    norm.running_mean.copy_(mean)
+    norm.running_var.copy_(variance)
 
 
 def _batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
@@ -165,7 +166,7 @@ def repair(
     A network with batch norms has them reset. In any other, each output channel of every linear layer and convolution
     is scaled and shifted so that its mean is :math:`(1 - t) \mu_a + t \mu_b` and its standard deviation :math:`(1 - t)
     \sigma_a + t \sigma_b` over the data; the change is written into weights and biases, so the class stays the same. Of
-    a layer without a bias only the deviation can be put right. Layers that are called more than once a pass, or
+    a layer without a bias only the deviation can be put right. Layers that are called more than once per pass, or
     share their weight with another, are left alone, and so are channels that do not vary.
 
     Args:
@@ -180,10 +181,7 @@ def repair(
         DataError: if there are no data, they can be read only once, or ``t`` is no number.
         WiringError, ShapeError: if the networks are not of one architecture.
     """
-    if isinstance(t, bool) or not isinstance(t, int | float) or not math.isfinite(t):
-        raise DataError(
-            f"Asked to repair a network at {t!r} between two; give a number, 0 for the first, 1 for the other."
-        )
+    t = require_finite("t", t)
     if isinstance(model, nn.Module) and has_batch_norm(model):
         return reset_batch_norm(model, data, batch_size=batch_size, progress=progress)
     require_reiterable(data, "REPAIR")
@@ -192,7 +190,7 @@ def repair(
     ends = []
     for end in (a, b):
         network = copy_for_evaluation(end)
-        _refuse_other_layers(work, network, layers)
+        _require_same_layers(work, network, layers)
         ends.append(_spreads(network, layers, data, batch_size, progress))
     once = [name for name in layers if name in ends[0] and name in ends[1]]
     wanted = {
@@ -204,25 +202,23 @@ def repair(
     }
     spreads = {name: Spread() for name in once}
 
-    def correcting(name: str) -> Callable[[nn.Module, Any, Any], Tensor]:
-        def leave(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-            axis = width_axis(module, output.ndim)
-            mean, variance = spreads[name].add(output, axis)
-            scale, shift = _correction(mean, variance.sqrt(), *wanted[name], shifts=module.bias is not None)
-            whole = output.movedim(axis, -1)
-            return (whole * scale.to(whole) + shift.to(whole)).movedim(-1, axis)
+    def correct(name: str, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        axis = width_axis(module, output.ndim)
+        mean, variance = spreads[name].add(output, axis)
+        scale, shift = _correction(mean, variance.sqrt(), *wanted[name], shifts=module.bias is not None)
+        whole = output.movedim(axis, -1)
+        return (whole * scale.to(whole) + shift.to(whole)).movedim(-1, axis)
 
-        return leave
-
-    modules = dict(work.named_modules())
-    with _hooked(modules[name].register_forward_hook(correcting(name)) for name in once):
-        _passed(work, data, batch_size, progress)
-    made = copied(model)
+    with contextlib.ExitStack() as hooks:
+        for name in once:
+            hooks.enter_context(work.get_submodule(name).register_forward_hook(functools.partial(correct, name)))
+        _run_batches(work, data, batch_size, progress)
+    result = copied(model)
     for name in once:
-        layer, spread = made.get_submodule(name), spreads[name]
+        layer, spread = result.get_submodule(name), spreads[name]
         scale, shift = _correction(spread.mean, spread.deviation, *wanted[name], shifts=layer.bias is not None)
-        _write(layer, scale, shift)
-    return made
+        _write_layer(layer, scale, shift)
+    return result
 
 
 def _correction(
@@ -234,37 +230,31 @@ def _correction(
     return scale, wanted_mean.to(mean) - mean * scale if shifts else torch.zeros_like(mean)
 
 
-def _write(layer: nn.Module, scale: Tensor, shift: Tensor) -> None:
+def _write_layer(layer: nn.Module, scale: Tensor, shift: Tensor) -> None:
     weight, bias = layer.weight, layer.bias
     assert isinstance(weight, Tensor)
     along = [1] * weight.ndim
-    along[_output_axis(layer)] = -1
+    along[1 if isinstance(layer, _ConvTransposeNd) else 0] = -1  # the axis of the outputs
     with torch.no_grad():
         weight.copy_(weight.double() * scale.to(weight.device).reshape(along))
         if isinstance(bias, Tensor):
             bias.copy_(bias.double() * scale.to(bias.device) + shift.to(bias.device))
 
 
-def _output_axis(layer: nn.Module) -> int:
-    return 1 if isinstance(layer, _ConvTransposeNd) else 0
-
-
 def _layers(model: nn.Module) -> list[str]:
     """The linear layers and convolutions with a weight that is theirs alone."""
-    holders: dict[int, int] = {}
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        holders[id(parameter)] = holders.get(id(parameter), 0) + 1
+    holders = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     return [
         name
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | _ConvNd)
         and not (isinstance(module, _ConvTransposeNd) and module.groups > 1)
-        and all(holders.get(id(one), 1) == 1 for one in module._parameters.values() if one is not None)
+        and all(holders[id(parameter)] == 1 for parameter in module._parameters.values() if parameter is not None)
         and isinstance(module._parameters.get("weight"), Tensor)
     ]
 
 
-def _refuse_other_layers(model: nn.Module, end: nn.Module, layers: Sequence[str]) -> None:
+def _require_same_layers(model: nn.Module, end: nn.Module, layers: Sequence[str]) -> None:
     modules = dict(end.named_modules())
     for name in layers:
         own = model.get_submodule(name).weight
@@ -285,44 +275,24 @@ def _refuse_other_layers(model: nn.Module, end: nn.Module, layers: Sequence[str]
 def _spreads(
     model: nn.Module, layers: Sequence[str], data: Any, batch_size: int, progress: Progress
 ) -> Mapping[str, Spread]:
-    """Statistics of what the layers give, of those that are called once a pass."""
+    """Statistics of what the layers give, of those that are called once per pass."""
     spreads = {name: Spread() for name in layers}
     calls = dict.fromkeys(layers, 0)
 
-    def listening(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def leave(module: nn.Module, args: Any, output: Tensor) -> None:
-            calls[name] += 1
-            spreads[name].add(output, width_axis(module, output.ndim))
+    def leave(name: str, module: nn.Module, args: Any, output: Tensor) -> None:
+        calls[name] += 1
+        spreads[name].add(output, width_axis(module, output.ndim))
 
-        return leave
-
-    modules = dict(model.named_modules())
-    with _hooked(modules[name].register_forward_hook(listening(name)) for name in layers):
-        batches = _passed(model, data, batch_size, progress)
+    with contextlib.ExitStack() as hooks:
+        for name in layers:
+            hooks.enter_context(model.get_submodule(name).register_forward_hook(functools.partial(leave, name)))
+        batches = _run_batches(model, data, batch_size, progress)
     for name, spread in spreads.items():
-        if spread.count and not bool(torch.isfinite(spread.mean).all() & torch.isfinite(spread.squares).all()):
-            raise DataError(
-                f"What layer {name!r} of {type(model).__name__} gives is NaN or infinite, so it has no statistics; "
-                "check the data and the weights before it."
-            )
+        spread.require_finite(f"What layer {name!r} of {type(model).__name__} gives")
     return {name: spread for name, spread in spreads.items() if calls[name] == batches}
 
 
-# ---------------------------------------------------------------------- passes
-
-
-@contextlib.contextmanager
-def _hooked(handles: Iterator[RemovableHandle]) -> Iterator[None]:
-    """Hooks that live in a block; they are on copies, but a copy may share a module with itself."""
-    held = list(handles)
-    try:
-        yield
-    finally:
-        for handle in held:
-            handle.remove()
-
-
-def _passed(model: nn.Module, data: Any, batch_size: int, progress: Progress) -> int:
+def _run_batches(model: nn.Module, data: Any, batch_size: int, progress: Progress) -> int:
     """Lead all batches through a network; how many there were."""
     batches = WithoutLabels(data, batch_size)
     done = 0

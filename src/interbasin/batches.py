@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeAlias
 
@@ -39,13 +38,13 @@ def as_batches(data: object, batch_size: int) -> Iterable[Any]:
         DataError: if ``data`` are no batches.
     """
     if isinstance(data, Tensor):
-        size = whole_number(batch_size)
-        if data.ndim == 0 or size < 1:
+        is_whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
+        if data.ndim == 0 or not is_whole or batch_size < 1:
             raise DataError(
                 f"A tensor of shape {tuple(data.shape)} cannot be cut into batches of {batch_size!r}; give one whose "
                 "first axis counts the inputs, and a batch size of at least one."
             )
-        return torch.split(data, size) if len(data) else ()
+        return torch.split(data, int(batch_size)) if len(data) else ()
     if isinstance(data, np.ndarray):
         raise DataError(
             f"The data are a tensor or batches of tensors, found an array of shape {data.shape}; give "
@@ -58,14 +57,9 @@ def as_batches(data: object, batch_size: int) -> Iterable[Any]:
     return data
 
 
-def is_read_once(data: object) -> bool:
-    """Whether data are gone when they have been read: a generator, an iterator."""
-    return isinstance(data, Iterator)
-
-
 def require_reiterable(data: object, what: str) -> None:
-    """Refuse data that are gone when they have been read once; ``what`` reads them again."""
-    if is_read_once(data):
+    """Refuse data that are gone when they have been read, such as a generator; ``what`` reads them again."""
+    if isinstance(data, Iterator):
         raise DataError(
             f"{what} reads the data more than once, found a {type(data).__name__}, which is empty after the first "
             "time; give a list, a DataLoader or a tensor."
@@ -219,23 +213,25 @@ def outputs_of(model: nn.Module, inputs: Any, index: int) -> Any:
     except (InterbasinError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
-        raise DataError(
-            f"Batch {index}: {type(model).__name__} was called with {describe_arguments(args, kwargs)} and failed "
-            f"({type(error).__name__}: {reason}); give batches as its forward takes them, those with labels as pairs "
-            "(inputs, labels)."
-        ) from error
+        name = f"Batch {index}: {type(model).__name__}"
+        raise call_error(name, args, kwargs, error, ", those with labels as pairs (inputs, labels).") from error
 
 
-def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The arguments of a call in a few words: shapes and dtypes."""
-    named = [(None, value) for value in args] + list(kwargs.items())
+def call_error(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception, advice: str = "."
+) -> DataError:
+    """The error for a network that failed when it was called; ``advice`` ends the sentence."""
+    values = [("", value) for value in args] + [(f"{name}=", value) for name, value in kwargs.items()]
     shown = [
-        ("" if name is None else f"{name}=")
-        + (f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__)
-        for name, value in named
+        prefix + (f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__)
+        for prefix, value in values
     ]
-    return (", ".join(shown[:SHOWN]) or "nothing") + (", ..." if len(shown) > SHOWN else "")
+    arguments = (", ".join(shown[:SHOWN]) or "nothing") + (", ..." if len(shown) > SHOWN else "")
+    reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+    return DataError(
+        f"{name} was called with {arguments} and failed ({type(error).__name__}: {reason}); give batches as its "
+        f"forward takes them{advice}"
+    )
 
 
 def count_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
@@ -246,13 +242,5 @@ def count_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
 
 def device_of(model: nn.Module) -> torch.device | None:
     """Where a network's first tensor lives."""
-    held: Tensor | None = next(itertools.chain(model.parameters(), model.buffers()), None)
-    return None if held is None or held.device.type == "meta" else held.device
-
-
-def whole_number(value: object) -> int:
-    """``value`` if it is a whole number, else -1, which no count is."""
-    try:
-        return -1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        return -1
+    first: Tensor | None = next(itertools.chain(model.parameters(), model.buffers()), None)
+    return None if first is None or first.device.type == "meta" else first.device

@@ -17,9 +17,8 @@ from tests.activations.examples import (
 )
 from torch import nn
 
-from interbasin.activations import record
-from interbasin.activations.choose import choose, standing
-from interbasin.activations.places import Place, readings_at
+from interbasin.activations import record, standing
+from interbasin.activations.places import Place, choose_reading, find_reading
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import In, Reason, Role, Space, Still
@@ -35,7 +34,7 @@ def space(name, size, *, within=(), blocks=1, group=Group.PERMUTATION, writes=()
 
 
 def place_of(wiring, name, at="post"):
-    return str(choose(wiring, name, at).place)
+    return str(choose_reading(wiring, name, at).place)
 
 
 def reader(wiring, axis):
@@ -54,7 +53,7 @@ def test_channels_are_taken_before_the_convolution_that_reads_them_and_before_a_
     wiring = wire(cnn(), numbers(2, 3, 8, 8))
     assert place_of(wiring, reader(wiring, "4.weight[1]")) == "4:input:0"
     assert place_of(wiring, reader(wiring, "4.weight[1]"), "pre") == "0:output:0"
-    flattened = choose(wiring, reader(wiring, "7.weight[1]"))
+    flattened = choose_reading(wiring, reader(wiring, "7.weight[1]"))
     assert (str(flattened.place), flattened.width) == ("7:input:0", 16)
     x = numbers(5, 16, 2, 2)
     torch.testing.assert_close(flattened.rows(x.flatten(1), nn.Linear(64, 10)), x.flatten(2).mT)
@@ -89,10 +88,11 @@ def test_gates_and_heads_are_taken_where_their_reader_reads_them():
     assert place_of(wiring, reader(wiring, "model.layers.0.mlp.down_proj.weight[1]")).endswith("down_proj:input:0")
     wiring = wire(vit(), numbers(2, 3, 32, 32))
     values = next(n for n, s in wiring.spaces.items() if s.within and "blocks.1.attn.proj.weight[1]" in s.reads)
-    reading = choose(wiring, values)
+    reading = choose_reading(wiring, values)
     assert (str(reading.place), reading.width) == ("blocks.1.attn.proj:input:0", 24)
-    fused = choose(wiring, values, "pre")
-    assert (str(fused.place), fused.is_cut) == ("blocks.1.attn.qkv:output:0", True)
+    fused = choose_reading(wiring, values, "pre")
+    assert str(fused.place) == "blocks.1.attn.qkv:output:0"
+    assert any(part.segment is not None for part in fused.parts)
     x = numbers(2, 17, 72)
     torch.testing.assert_close(fused.rows(x, nn.Linear(1, 1)), x[..., 48:])
 
@@ -101,42 +101,42 @@ def test_every_space_that_moves_and_stands_alone_has_a_place():
     wiring = wire(vit(), numbers(2, 3, 32, 32))
     found = standing(wiring)
     assert len(found) == 1 + 2 * 3
-    assert all(choose(wiring, name).width == wiring.spaces[name].width for name in found)
+    assert all(choose_reading(wiring, name).width == wiring.spaces[name].width for name in found)
 
 
 def test_a_space_that_stands_nowhere_alone_says_where_it_is_nearest_and_can_be_had_there():
     wiring = wire(llama(), texts(1)[0])
     shared = next(name for name, one in wiring.spaces.items() if not one.is_fixed and name not in standing(wiring))
     with pytest.raises(WiringError, match=r"stands nowhere alone and whole.*name a place.*\(beside "):
-        choose(wiring, shared)
+        choose_reading(wiring, shared)
     place = next(place for place in wiring.activations if _reads_at(wiring, shared, place))
-    reading = choose(wiring, shared, place=place)
+    reading = choose_reading(wiring, shared, place=place)
     assert reading.beside and reading.width == wiring.spaces[shared].width
 
 
 def _reads_at(wiring, name, place):
-    return readings_at(Place.of(place), wiring.activations[place], wiring.spaces[name], wiring.spaces) is not None
+    return find_reading(Place.of(place), wiring.activations[place], wiring.spaces[name], wiring.spaces) is not None
 
 
 def test_unknown_names_and_places_are_refused_with_the_nearest():
     wiring = wire(mlp(), numbers(2, 5))
     with pytest.raises(UnknownNameError, match="no space named 'hiden'"):
-        choose(wiring, "hiden")
+        choose_reading(wiring, "hiden")
     with pytest.raises(UnknownNameError, match="no place that the wiring follows named '5:input:0'; try one of"):
-        choose(wiring, reader(wiring, "2.weight[1]"), place="5:input")
+        choose_reading(wiring, reader(wiring, "2.weight[1]"), place="5:input")
     with pytest.raises(WiringError, match=r"does not stand whole at 4:input:0; it does at: 0:output:0"):
-        choose(wiring, reader(wiring, "2.weight[1]"), place="4:input")
+        choose_reading(wiring, reader(wiring, "2.weight[1]"), place="4:input")
     with pytest.raises(WiringError, match="at='post' or at='pre', found 'middle'"):
-        choose(wiring, reader(wiring, "2.weight[1]"), "middle")
+        choose_reading(wiring, reader(wiring, "2.weight[1]"), "middle")
 
 
 def test_a_space_that_no_activation_holds_says_so():
     lonely = space("w", 3)
     with pytest.raises(WiringError, match="no activation at the boundary of a module holds it"):
-        choose(Wiring({"w": lonely}, {}, {}), "w")
+        choose_reading(Wiring({"w": lonely}, {}, {}), "w")
     partly = Wiring({"w": lonely}, {}, {"fc:output:0": (Still(2, WHY), In("w", Role.READ, 3))})
     with pytest.raises(WiringError, match=r"record one of these places itself.*fc:output:0"):
-        choose(partly, "w")
+        choose_reading(partly, "w")
 
 
 def test_norms_of_a_stream_without_gains_leave_the_last_reader():
@@ -206,7 +206,7 @@ def test_a_stream_that_is_the_output_as_well_is_recorded_by_name(last, module):
 
 def test_a_fixed_space_without_modules_says_so():
     with pytest.raises(WiringError, match=r"is fixed .* record a place near what reads it"):
-        choose(Wiring({"w": space("w", 3, group=Group.FIXED)}, {}, {}), "w")
+        choose_reading(Wiring({"w": space("w", 3, group=Group.FIXED)}, {}, {}), "w")
 
 
 def test_only_wirings_have_spaces_that_stand_somewhere():

@@ -243,7 +243,7 @@ def test_more_data_of_the_same_are_added(tmp_path):
 
 
 def test_data_that_can_be_read_only_once_cannot_be_resumed(tmp_path):
-    with pytest.raises(DataError, match="data that can be read again, found a generator; give a list"):
+    with pytest.raises(DataError, match="A recording with state= reads the data more than once, found a generator"):
         record(mlp(), (x for x in numbers(3, 4, 5)), ["0:output"], state=tmp_path / "s")
 
 
@@ -262,7 +262,7 @@ def test_the_folder_of_a_state_holds_nothing_else(tmp_path):
     (tmp_path / "s" / "thesis.txt").write_text("mine", "utf-8")
     with pytest.raises(FileError, match="holds other things; choose another"):
         record(mlp(), numbers(4, 5), ["0:output"], state=tmp_path / "s")
-    with pytest.raises(DataError, match="found every=0"):
+    with pytest.raises(DataError, match="every must be a whole number of at least 1, got 0"):
         record(mlp(), numbers(4, 5), ["0:output"], state=tmp_path / "t", every=0)
 
 
@@ -342,7 +342,7 @@ def test_batches_of_every_kind_have_a_digest(dtype):
 
 @pytest.mark.parametrize("every", [None, 1.5, "2", True])
 def test_between_two_states_lies_a_whole_number_of_batches(tmp_path, every):
-    with pytest.raises(DataError, match=f"found every={every!r}"):
+    with pytest.raises(DataError, match=f"every must be a whole number of at least 1, got {every!r}"):
         record(mlp(), numbers(4, 5), ["0:output"], state=tmp_path / "s", every=every)
     with pytest.raises(FileError, match="is named by text"):
         record(mlp(), numbers(4, 5), ["0:output"], state=3)

@@ -78,7 +78,7 @@ def test_feature_maps_are_grids_as_they_are():
 
 def test_mean_averages_the_tokens_of_each_input():
     x, y = numbers(3, 4, 2), numbers(3, 5, 5, 2)
-    found, other = match_tokens([x, y], [0, 1], Tokens("mean"))
+    found, other = pool_tokens(x, "mean", None), pool_tokens(y, "mean", None)
     torch.testing.assert_close(found, x.mean(1))
     torch.testing.assert_close(other, y.mean((1, 2)))
 

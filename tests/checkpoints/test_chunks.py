@@ -15,7 +15,7 @@ from tests.checkpoints.strategies import weights
 from tests.test_storage import left_in, refused
 
 from interbasin.checkpoints import LazyTensors, open_checkpoint, write, write_checkpoint, write_into
-from interbasin.checkpoints.dtypes import CODES, KINDS, kind_of_dtype, torch_dtype
+from interbasin.checkpoints.checkpoint import CODES, KINDS, Entry, kind_of_dtype
 from interbasin.checkpoints.in_memory import entry_of, tensor_from
 from interbasin.checkpoints.write import is_our_file, is_our_folder
 from interbasin.errors import CheckpointError, DataError, UnknownNameError
@@ -159,4 +159,4 @@ def test_a_file_that_goes_away_is_noticed(tmp_path):
 @given(tensor=any_tensor())
 def test_dtypes_go_by_their_names(tensor):
     kind = kind_of_dtype(tensor.dtype)
-    assert torch_dtype(kind) == tensor.dtype and KINDS[CODES[kind]] == (kind, tensor.element_size())
+    assert Entry(kind, (), 1).dtype == tensor.dtype and KINDS[CODES[kind]] == (kind, tensor.element_size())

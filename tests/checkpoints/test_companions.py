@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from tests.test_storage import left_in
 
 from interbasin.checkpoints import open_checkpoint, write_checkpoint
-from interbasin.checkpoints.companions import companions
-from interbasin.checkpoints.write import is_our_folder
+from interbasin.checkpoints.write import find_companions, is_our_folder
 
 COPIED = (
     "LICENSE",
@@ -86,7 +85,7 @@ def test_the_modules_of_sentence_transformers_are_copied_and_no_other_folder(tmp
     modules = [{"path": ""}, {"path": "1_Pooling"}, {"path": "../x"}, {"path": ".."}, {}, 3]
     (tmp_path / "modules.json").write_text(json.dumps(modules), "utf-8")
     expected = ["1_Pooling/config.json", "1_Pooling/tool.jinja", "additional_chat_templates/config.json"]
-    assert companions(tmp_path) == [*expected, "additional_chat_templates/tool.jinja", "modules.json"]
+    assert find_companions(tmp_path) == [*expected, "additional_chat_templates/tool.jinja", "modules.json"]
     write_checkpoint(tmp_path / "m", {}, like=tmp_path)
     assert (tmp_path / "m" / "1_Pooling" / "config.json").is_file() and is_our_folder(tmp_path / "m")
     write_checkpoint(tmp_path / "m", {}, like=tmp_path, force=True)
@@ -95,4 +94,4 @@ def test_the_modules_of_sentence_transformers_are_copied_and_no_other_folder(tmp
 def test_a_damaged_list_of_modules_is_copied_as_it_is(tmp_path):
     for text in ("{", '{"a": 1}'):
         (tmp_path / "modules.json").write_text(text, "utf-8")
-        assert companions(tmp_path) == ["modules.json"]
+        assert find_companions(tmp_path) == ["modules.json"]

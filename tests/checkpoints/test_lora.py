@@ -165,8 +165,8 @@ def test_factors_have_the_dtype_of_the_update_and_none_for_zero():
     ("update", "rank", "error", "words"),
     [
         (torch.ones(3), 1, ShapeError, "has no two factors"),
-        (torch.ones(3, 2), 0, DataError, "whole number above zero, found 0"),
-        (torch.ones(3, 2), 2.0, DataError, "whole number above zero, found 2.0"),
+        (torch.ones(3, 2), 0, DataError, "rank must be a whole number of at least 1, got 0"),
+        (torch.ones(3, 2), 2.0, DataError, "rank must be a whole number of at least 1, got 2.0"),
         (torch.full((2, 2), torch.nan), 1, DataError, "not finite"),
     ],
 )

@@ -267,7 +267,7 @@ def test_an_adapter_in_a_torch_file_is_read(tmp_path):
         ({"r": "four"}, "r is 'four'"),
         ({"r": True}, "r is True"),
         ({"lora_alpha": []}, "lora_alpha is []"),
-        ({"target_modules": [1]}, "target_modules is (1,)"),
+        ({"target_modules": [1]}, "target_modules is [1]"),
         ({"target_modules": 3}, "target_modules is 3"),
         ({"base_model_name_or_path": 3}, "base_model_name_or_path is 3"),
     ],

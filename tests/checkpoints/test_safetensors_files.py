@@ -63,7 +63,9 @@ def test_a_tensor_that_was_read_is_ones_own(file):
 
 def test_nothing_is_read_before_it_is_asked_for(file, monkeypatch):
     checkpoint = open_checkpoint(file)
-    monkeypatch.setattr(type(next(iter(checkpoint.sources.values()))), "read", lambda *_: pytest.fail("was read"))
+    monkeypatch.setattr(
+        type(next(iter(checkpoint.sources.values()))), "__getitem__", lambda *_: pytest.fail("was read")
+    )
     assert "half" in checkpoint and "other" not in checkpoint and checkpoint.get("other", 3) == 3
     assert [checkpoint.entry(name).nbytes for name in checkpoint] and repr(checkpoint)
     assert checkpoint == checkpoint and checkpoint != open_checkpoint(file) and hash(checkpoint)
@@ -191,7 +193,7 @@ def test_a_file_that_is_cut_off_while_it_is_read_is_noticed(file):
     os.truncate(file, file.stat().st_size - 4)
     late = opened.__class__(**{**vars(opened), "stamp": open_stamp(file)})
     last = max((name for name in late.starts if late.entries[name].numel), key=lambda name: late.starts[name])
-    refused(lambda: late.read(last), CheckpointError, ("is cut short", f"it ends inside {last}"))
+    refused(lambda: late[last], CheckpointError, ("is cut short", f"it ends inside {last}"))
 
 
 def open_stamp(file: Path) -> tuple[int, int, int]:
@@ -206,7 +208,7 @@ def test_a_file_that_cannot_be_read_is_named(file, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Path, "open", refuse)
-    refused(lambda: opened.read("one"), CheckpointError, ("Input/output error",))
+    refused(lambda: opened["one"], CheckpointError, ("Input/output error",))
     refused(lambda: open_safetensors(file), CheckpointError, ("Input/output error",))
 
 

@@ -408,4 +408,4 @@ def test_notes_are_whole_text_to_text(tmp_path, metadata):
     refused(
         lambda: write_checkpoint(tmp_path / "m", {"a": W}, metadata=metadata), DataError, ("Notes in a checkpoint",)
     )
-    refused(lambda: write_checkpoint(tmp_path / "m", {"a": W}, max_shard_bytes=True), DataError, ("found True",))
+    refused(lambda: write_checkpoint(tmp_path / "m", {"a": W}, max_shard_bytes=True), DataError, ("got True",))

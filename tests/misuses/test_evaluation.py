@@ -181,7 +181,7 @@ def cycle(align: object = align, **options: object) -> object:
         "a picture of no samples",
         lambda: evaluate.pca({"net": the.mlp}, the.labelled, samples=0),
         DataError,
-        "0 samples",
+        "samples must be",
     ),
     ("a picture on no data", lambda: evaluate.pca({"net": the.mlp}, []), DataError, "no batch"),
     (
@@ -215,10 +215,10 @@ ROW, OTHER = [[1.0, 2.0]], [[1.0, 2.0, 3.0]]
 
 @misuses(
     ("a search by an unknown metric", lambda: evaluate.nearest(ROW, ROW, 1, "cosin"), UnknownNameError, "cosine"),
-    ("a search for no documents", lambda: evaluate.nearest(ROW, ROW, 0), ShapeError, "nearest 0"),
-    ("a search for half a document", lambda: evaluate.nearest(ROW, ROW, 1.5), ShapeError, "nearest 1.5"),
-    ("a search for a yes", lambda: evaluate.nearest(ROW, ROW, True), ShapeError, "nearest True"),
-    ("a search for a number in words", lambda: evaluate.nearest(ROW, ROW, "3"), ShapeError, "nearest '3'"),
+    ("a search for no documents", lambda: evaluate.nearest(ROW, ROW, 0), ShapeError, "got 0"),
+    ("a search for half a document", lambda: evaluate.nearest(ROW, ROW, 1.5), ShapeError, "got 1.5"),
+    ("a search for a yes", lambda: evaluate.nearest(ROW, ROW, True), ShapeError, "got True"),
+    ("a search for a number in words", lambda: evaluate.nearest(ROW, ROW, "3"), ShapeError, "got '3'"),
     ("a search among other widths", lambda: evaluate.nearest(ROW, OTHER), ShapeError, "3"),
     ("a search for a vector", lambda: evaluate.nearest([1.0, 2.0], ROW), ShapeError, "(2,)"),
     ("a search in a vector", lambda: evaluate.nearest(ROW, np.ones(2)), ShapeError, "(2,)"),

@@ -156,7 +156,7 @@ def test_a_class_that_cannot_be_imported_is_named(transformers, gpt2, monkeypatc
             raise ModuleNotFoundError("needs a library")
 
     words = ("transformers knows GPT2LMHeadModel but cannot import it (needs a library)",)
-    refused(lambda: from_transformers._attribute(Broken(), "GPT2LMHeadModel"), CheckpointError, words)
+    refused(lambda: from_transformers._class_named(Broken(), "GPT2LMHeadModel"), CheckpointError, words)
 
 
 CODE = """

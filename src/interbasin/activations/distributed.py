@@ -6,7 +6,7 @@ what each holds afterwards is what one pass over all the data would have given, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,64 +70,45 @@ def _sum(state: Accumulator, outlines: list[Any]) -> Accumulator:
     # Where the processes can talk about tensors: on the accelerator for NCCL, else in memory.
     nccl = dist.get_backend() == "nccl"
     device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
-    shared = _to_device(mine, device)
-    origins = [
-        {name: Side(_broadcast(side.origin, root), side.total, side.square) for name, side in sides.items()}
-        for sides in (shared.sources, shared.targets)
-    ]
-    shared = shared.about(replace(shared, sources=origins[0], targets=origins[1]))
-    for tensor in _sums(shared):
-        dist.all_reduce(tensor)
+    shared = _map_tensors(mine, lambda tensor: tensor.to(device, copy=True).contiguous())
+    root_origins = _map_tensors(replace(shared, crosses={}), torch.clone)
+    for side in (*root_origins.sources.values(), *root_origins.targets.values()):
+        dist.broadcast(side.origin, src=root)
+    shared = shared.about(root_origins)
+    for side in (*shared.sources.values(), *shared.targets.values()):
+        dist.all_reduce(side.total)
+        dist.all_reduce(side.square)
+    for cross in shared.crosses.values():
+        dist.all_reduce(cross)
     counted = replace(
         shared,
         count=sum(outline[0] for outline in outlines),
         batches=sum(outline[1] for outline in outlines),
         precision=max(outline[2] for outline in outlines),
     )
-    return _to_device(counted, next(_sums(mine)).device)
+    home = next(iter(mine.sources.values())).total.device
+    return _map_tensors(counted, lambda tensor: tensor.to(home))
 
 
 def _empty_sums(grams: bool, sources: dict[str, int], targets: dict[str, int]) -> Accumulator:
+    def zeros(*sizes: int) -> Tensor:
+        return torch.zeros(sizes, dtype=torch.float64)
+
     def side(width: int) -> Side:
-        zeros = torch.zeros(width, dtype=torch.float64)
-        return Side(zeros, zeros.clone(), torch.zeros(width, width, dtype=torch.float64) if grams else zeros.clone())
+        return Side(zeros(width), zeros(width), zeros(width, width) if grams else zeros(width))
 
     return Accumulator(
         grams=grams,
         sources={name: side(width) for name, width in sources.items()},
         targets={name: side(width) for name, width in targets.items()},
-        crosses={
-            (source, target): torch.zeros(targets[target], sources[source], dtype=torch.float64)
-            for source in sources
-            for target in targets
-        },
+        crosses={(x, y): zeros(targets[y], sources[x]) for x in sources for y in targets},
     )
 
 
-def _broadcast(tensor: Tensor, root: int) -> Tensor:
-    tensor = tensor.clone()
-    dist.broadcast(tensor, src=root)
-    return tensor
-
-
-def _sums(state: Accumulator) -> Iterator[Tensor]:
-    for side in (*state.sources.values(), *state.targets.values()):
-        yield side.total
-        yield side.square
-    yield from state.crosses.values()
-
-
-def _to_device(state: Accumulator, device: torch.device) -> Accumulator:
-    """A copy on another device, whose tensors can be added to in place."""
-
-    def copy_side(side: Side) -> Side:
-        return Side(
-            side.origin.to(device), *(tensor.to(device, copy=True).contiguous() for tensor in (side.total, side.square))
-        )
-
-    return replace(
-        state,
-        sources={name: copy_side(side) for name, side in state.sources.items()},
-        targets={name: copy_side(side) for name, side in state.targets.items()},
-        crosses={pair: cross.to(device, copy=True).contiguous() for pair, cross in state.crosses.items()},
+def _map_tensors(state: Accumulator, function: Callable[[Tensor], Tensor]) -> Accumulator:
+    sources, targets = (
+        {name: Side(function(side.origin), function(side.total), function(side.square)) for name, side in sides.items()}
+        for sides in (state.sources, state.targets)
     )
+    crosses = {pair: function(cross) for pair, cross in state.crosses.items()}
+    return replace(state, sources=sources, targets=targets, crosses=crosses)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.activations.places import QKV, ModuleReading, Reading
-from interbasin.batches import call_arguments, describe_arguments
+from interbasin.batches import call_arguments, call_error
 from interbasin.errors import DataError, InterbasinError, WiringError
 from interbasin.wiring.calls import observe_calls
 from interbasin.wiring.trace.tracing import output_tensors
@@ -51,11 +51,7 @@ class Caller:
     own_inputs: bool
 
     def calls(self, batch: Any, index: int) -> list[Call]:
-        """What each network is called with.
-
-        Raises:
-            DataError: if the batch is not what it was said to be.
-        """
+        """What each network is called with."""
         if self.labelled:
             batch = _two_parts(batch, index, "inputs and labels", "labelled")[0]
         parts = [batch] * len(self.networks)
@@ -130,16 +126,7 @@ class Listener:
     thread: int | None = None
 
     def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any], hint: str = "") -> None:
-        """One pass, without gradients.
-
-        Args:
-            args, kwargs: What the network is called with.
-            hint: What else may be wrong, if the network cannot be called so.
-
-        Raises:
-            DataError: if the network raises something.
-            WiringError: if a place was not reached.
-        """
+        """One pass, without gradients, which has to reach every place; ``hint`` is what else may be wrong."""
         self.calls = dict.fromkeys(self.wanted, 0)
         self.thread = threading.get_ident()
         try:
@@ -149,11 +136,7 @@ class Listener:
         except (InterbasinError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            reason = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
-            raise DataError(
-                f"{self.name} was called with {describe_arguments(args, kwargs)} and failed ({type(error).__name__}: "
-                f"{reason}); give batches as its forward takes them.{hint}"
-            ) from error
+            raise call_error(self.name, args, kwargs, error, f".{hint}") from error
         finally:
             self.thread = None
         for (module, side), calls in self.wanted.items():
@@ -201,11 +184,7 @@ def listen(
 ) -> Iterator[Listener]:
     """A block in which the hooks live. Modules that are called through ``module.forward(...)`` are heard as well.
 
-    Args:
-        model: The network.
-        readings: What to take from it.
-        take: Called with a reading and its rows, ``(batch, positions..., width)``.
-        name: What messages call the network.
+    ``take`` is called with each reading and its rows, ``(batch, positions..., width)``; ``name`` is for messages.
     """
     wanted: dict[tuple[str, str], dict[int, list[Reading]]] = {}
     for reading in readings:

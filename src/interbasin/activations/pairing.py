@@ -44,11 +44,7 @@ class Masks:
     scopes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def fitting(self, module: str, rows: torch.Size) -> Tensor | None:
-        """The mask of the rows seen at a module, in their shape; None where every row counts.
-
-        Raises:
-            ShapeError: if there is a mask and it does not fit.
-        """
+        """The mask of the rows seen at a module, in their shape; None where every row counts."""
         masks = self.whole
         if self.scopes:
             masks = {name: mask for name, mask in self.scopes.items() if f"{module}.".startswith(f"{name}.")}
@@ -73,11 +69,7 @@ class Masks:
 
 
 def masks_of(inputs: Any, mask: MaskOf, device: torch.device | None) -> Masks | None:
-    """The masks that go with one network's inputs; None if there is none.
-
-    Raises:
-        DataError: if ``mask`` is nothing that a mask can come from.
-    """
+    """The masks that go with one network's inputs; None if there is none."""
     if mask is None or isinstance(mask, bool):
         named = inputs if isinstance(inputs, Mapping) and mask is not False else {}
         tensors = {name: named[name] for name in AUTOMATIC if isinstance(named.get(name), Tensor)}
@@ -127,14 +119,6 @@ class Activation:
     mask: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class PairingOptions:
-    """How rows are made from what is seen."""
-
-    pool: str | None = None
-    tokens: Tokens | None = None
-
-
 @dataclass
 class Pairing:
     """Batch after batch, the rows of all pairs.
@@ -142,16 +126,17 @@ class Pairing:
     Attributes:
         plan: What is paired with what.
         sums: What the rows are added to: one for each pair of the plan, or one for all layers.
-        options: How rows are made.
         caller: With the networks.
+        pool, tokens: How rows are made, as `record` takes them.
         source: The source, where it runs step by step beside the target.
         present: What has arrived and still waits for a partner.
     """
 
     plan: Plan
     sums: Sequence[PairedMoments | LayerwiseMoments]
-    options: PairingOptions
     caller: Caller
+    pool: str | None = None
+    tokens: Tokens | None = None
     source: SteppedForward | None = None
     present: dict[Key, Activation] = field(default_factory=dict)
 
@@ -176,14 +161,14 @@ class Pairing:
         """Something has arrived: add it to the sums with every partner that is there, or can be fetched."""
         key, masks = (network, reading), self._masks[network]
         activation = Activation(rows, None if masks is None else masks.fitting(reading.place.module, rows.shape[:-1]))
-        if self.options.pool is not None:
+        if self.pool is not None:
             size = count_inputs(self._calls[network].args, self._calls[network].kwargs)
             if rows.shape[0] != size:
                 raise ShapeError(
                     f"Asked to pool what is seen at {reading.place}, where rows have shape {tuple(rows.shape[:-1])} "
                     f"for {size} inputs; record a place where the inputs stand on the first axis."
                 )
-            activation = _pool(activation, self.options.pool)
+            activation = _pool(activation, self.pool)
         self.present[key] = activation
         if self.source is not None and network == 0:
             self.source.rest()
@@ -211,60 +196,39 @@ class Pairing:
         assert isinstance(moments, PairedMoments)
         names = next(names for names, (a, b) in self.plan.requested.items() if (a.key, b.key) == pair)
         with _summing(f"recording {names[0]!r} (source) with {names[1]!r} (target)"):
-            source, target = self._rows(x, y)
-            if len(source):
-                moments.update(source, target)
+            rows = self._rows([x] if x is y else [x, y], [0, 1])
+            if len(rows[0]):
+                moments.update(rows[0], rows[-1])
 
     def finish(self) -> None:
         """The batch is over: statistics of all layers are formed now, when all of them are there."""
         moments = self.sums[0]
         assert self.plan.layers is not None and isinstance(moments, LayerwiseMoments)
-        sides = [{name: self.present[key] for name, key in side.items()} for side in self.plan.layers]
+        sources, targets = self.plan.layers
         with _summing("recording all layers"):
-            sources, targets = self._rows_of_layers(*sides)
-            if all(len(rows) for rows in (*sources.values(), *targets.values())):
-                moments.update(sources, targets)
+            layers = [self.present[key] for key in (*sources.values(), *targets.values())]
+            rows = self._rows(layers, [0] * len(sources) + [1] * len(targets))
+            if all(map(len, rows)):
+                moments.update(
+                    dict(zip(sources, rows, strict=False)), dict(zip(targets, rows[len(sources) :], strict=True))
+                )
         self.present.clear()
 
     # ------------------------------------------------------------------ rows
 
-    def _rows(self, x: Activation, y: Activation) -> tuple[Tensor, Tensor]:
-        """Paired rows of two sides. Where only one side has a mask, it is for both."""
-        if x is y:
-            rows = _counting_rows(x.values, x.mask)
-            return rows, rows
-        tokens = self.options.tokens
-        if tokens is not None and tokens.mode == "offsets" and x.values.ndim == y.values.ndim == 3:
-            source, target, count = self._match_texts()
-            return pool_pieces(x.values, source, count), pool_pieces(y.values, target, count)
-        if not _same_rows(x, y):
-            x, y = _match([x, y], [0, 1], tokens)
-        if x.mask is not None and y.mask is not None:
-            _check_counts(x.mask, y.mask)
-        return (
-            _counting_rows(x.values, x.mask if x.mask is not None else y.mask),
-            _counting_rows(y.values, y.mask if y.mask is not None else x.mask),
-        )
-
-    def _rows_of_layers(
-        self, sources: Mapping[str, Activation], targets: Mapping[str, Activation]
-    ) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
-        """Rows of all layers of both sides, which all have to agree."""
-        layers = [*sources.values(), *targets.values()]
-        tokens = self.options.tokens
-        if tokens is not None and tokens.mode == "offsets":
-            source, target, count = self._match_texts()
-            pieces = [source] * len(sources) + [target] * len(targets)
-            rows = [pool_pieces(layer.values, piece, count) for layer, piece in zip(layers, pieces, strict=True)]
-        else:
-            if not all(_same_rows(layers[0], layer) for layer in layers):
-                layers = _match(layers, [0] * len(sources) + [1] * len(targets), tokens)
-            rows = []
-            for layer in layers:
-                if layers[0].mask is not None and layer.mask is not None:
-                    _check_counts(layers[0].mask, layer.mask)
-                rows.append(_counting_rows(layer.values, layer.mask if layer.mask is not None else layers[0].mask))
-        return dict(zip(sources, rows, strict=False)), dict(zip(targets, rows[len(sources) :], strict=True))
+    def _rows(self, layers: Sequence[Activation], sides: Sequence[int]) -> list[Tensor]:
+        """Paired rows of activations of the source (side 0) and the target (1). One mask does for all without."""
+        by_text = self.tokens is not None and self.tokens.mode == "offsets" and len(layers) > 1
+        if by_text and all(layer.values.ndim == 3 for layer in layers):
+            *pieces, count = self._match_texts()
+            return [pool_pieces(layer.values, pieces[side], count) for layer, side in zip(layers, sides, strict=True)]
+        if not all(_same_rows(layers[0], layer) for layer in layers):
+            layers = _match(layers, sides, self.tokens)
+        masks = [layer.mask for layer in layers if layer.mask is not None]
+        for mask in masks[1:]:
+            _check_counts(masks[0], mask)
+        shared = masks[0] if masks else None
+        return [_counting_rows(layer.values, shared if layer.mask is None else layer.mask) for layer in layers]
 
     def _match_texts(self) -> tuple[Tensor, Tensor, int]:
         if self._pieces is None:

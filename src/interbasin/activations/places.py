@@ -1,4 +1,4 @@
-"""Places, and how the rows of a space are read there.
+"""Places, how the rows of a space are read there, and which place is taken when nobody named one.
 
 A place is what goes into a module or comes out of it. ``"blocks.0.mlp.fc1"`` is what the module returns,
 ``"blocks.0.mlp.fc1:input"`` what it is given. Inside attention (`torch.nn.MultiheadAttention`) there are also
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -25,10 +25,14 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from interbasin.errors import ShapeError, UnknownNameError, WiringError
-from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, leaves
+from interbasin.text import list_names
+from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, spaces_in
+from interbasin.wiring.wiring import Wiring
 
+At = Literal["post", "pre"]
 Side = Literal["input", "output", "q", "k", "v"]
 QKV: tuple[Side, ...] = ("q", "k", "v")
+SHOWN = 6  # names that a message lists
 _PATTERN = re.compile(r"(?P<module>[^:\[\]]*)(:(?P<side>input|output|q|k|v))?(:(?P<call>\d+))?(\[(?P<axis>-?\d+)\])?")
 
 # Classes whose channels stand on axis 1, whatever follows, and classes whose width stands on the last axis.
@@ -76,11 +80,7 @@ class Place:
 
 
 def module_at(model: nn.Module, place: Place) -> nn.Module:
-    """The module of a place.
-
-    Raises:
-        UnknownNameError: if the network has no such module.
-    """
+    """The module of a place; an error names those that come nearest."""
     try:
         return model.get_submodule(place.module)
     except AttributeError as error:
@@ -157,7 +157,7 @@ class _Factor:
 
 @dataclass(frozen=True)
 class _AxisPart:
-    """The segment of an axis that is taken (None: all of it), its factors, and the segments that are left out."""
+    """What is taken of an axis (None: all of it), its factors, and the segments that are left out."""
 
     segment: tuple[int, int] | None
     factors: tuple[_Factor, ...]
@@ -185,11 +185,6 @@ class SpaceReading:
     def row_axes(self) -> int:
         """How many axes the rows have, the batch among them."""
         return sum(factor.unit is None for part in self.parts for factor in part.factors)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether only a segment of an axis is taken."""
-        return any(part.segment is not None for part in self.parts)
 
     def rows(self, activation: Tensor, module: nn.Module) -> Tensor:
         """``(batch, positions..., width)``; a view where that is possible."""
@@ -229,7 +224,9 @@ def _leave_out(activation: Tensor, axis: int, segments: tuple[tuple[int, int], .
     return activation.index_select(axis, kept.nonzero().flatten())
 
 
-def readings_at(place: Place, axes: tuple[Axis, ...], space: Space, spaces: Mapping[str, Space]) -> SpaceReading | None:
+def find_reading(
+    place: Place, axes: tuple[Axis, ...], space: Space, spaces: Mapping[str, Space]
+) -> SpaceReading | None:
     """How ``space`` can be read where an activation is made of ``axes``, or None if it does not stand there whole."""
     wanted = {name: unit for unit, name in enumerate((*space.within, space.name))}
     for choice in itertools.product(*(list(_ways_to_see(axis, space.name)) for axis in axes)):
@@ -244,17 +241,14 @@ _Choice = tuple[tuple[int, int] | None, tuple[Axis, ...]]
 
 def _ways_to_see(axis: Axis, name: str) -> Iterator[_Choice]:
     """The ways to look at an axis: whole, as factors, or one segment of it that the space stands in."""
-    if isinstance(axis, Row):
-        start = 0
-        holds = False
-        for part in axis.parts:
-            if any(isinstance(leaf, In) and leaf.space == name for leaf, _ in leaves(part)):
-                holds = True
-                yield (start, part.size), axis_factors(part)
-            start += part.size
-        if holds:
-            return
-    yield None, axis_factors(axis)
+    start, is_whole = 0, True
+    for part in axis.parts if isinstance(axis, Row) else ():
+        if name in spaces_in([part]):
+            is_whole = False
+            yield (start, part.size), axis_factors(part)
+        start += part.size
+    if is_whole:
+        yield None, axis_factors(axis)
 
 
 def axis_factors(axis: Axis) -> tuple[Axis, ...]:
@@ -282,14 +276,12 @@ def _reading(
                 sizes[term.space] = term.size
                 factors.append(_Factor(term.size, wanted[term.space]))
                 continue
-            if isinstance(term, Row | Each) and any(
-                isinstance(leaf, In) and leaf.space in wanted for leaf, _ in leaves(term)
-            ):
+            if isinstance(term, Row | Each) and any(name in wanted for name in spaces_in([term])):
                 return None
             if isinstance(term, Row) and len(terms) == 1:
                 without = _movable_segments(term, spaces)
             if not without:
-                beside.update(dict.fromkeys(_moving(term, spaces)))
+                beside.update(dict.fromkeys(name for name in spaces_in([term]) if not spaces[name].is_fixed))
             factors.append(_Factor(term.size if size_is_open else None, None))
             size_is_open = True
         parts.append(_AxisPart(segment, tuple(factors), without))
@@ -298,16 +290,12 @@ def _reading(
     return SpaceReading(place, space.name, space.width, tuple(parts), tuple(beside))
 
 
-def _moving(axis: Axis, spaces: Mapping[str, Space]) -> list[str]:
-    return [leaf.space for leaf, _ in leaves(axis) if isinstance(leaf, In) and not spaces[leaf.space].is_fixed]
-
-
 def _movable_segments(axis: Row, spaces: Mapping[str, Space]) -> tuple[tuple[int, int], ...]:
     """The segments of a row of tokens that could change places, where others cannot: registers are no paired rows.
 
     Behind the longest segment, which has another length for other inputs, positions are counted from the end.
     """
-    moving = [bool(_moving(part, spaces)) for part in axis.parts]
+    moving = [any(not spaces[name].is_fixed for name in spaces_in([part])) for part in axis.parts]
     if all(moving):
         return ()
     longest = max(part.size for part, moves in zip(axis.parts, moving, strict=True) if not moves)
@@ -320,3 +308,141 @@ def _movable_segments(axis: Row, spaces: Mapping[str, Space]) -> tuple[tuple[int
         if not moves and part.size == longest and start >= 0:
             start -= axis.size
     return tuple(segments)
+
+
+# ---------------------------------------------------------------------- the place that is taken
+
+
+def standing(wiring: Wiring, at: At = "post") -> dict[str, str]:
+    """Where each space that moves would be recorded: space -> place. Spaces that stand nowhere whole are left out."""
+    if not isinstance(wiring, Wiring):
+        raise WiringError(f"Spaces stand in a wiring, found a {type(wiring).__name__}; find one with interbasin.wire.")
+    require_at(at)
+    places = {}
+    for name, space in wiring.spaces.items():
+        if not space.is_fixed and (readings := find_readings(wiring, space, alone=True)):
+            places[name] = str(_best(wiring, space, readings, at).place)
+    return places
+
+
+def require_at(at: object) -> None:
+    """Refuse anything but behind (post) and before (pre) the non-linearity."""
+    if at not in ("post", "pre"):
+        raise WiringError(
+            f"Spaces are recorded at='post' or at='pre', found {at!r}; give one of them, or the place itself."
+        )
+
+
+def choose_reading(wiring: Wiring, name: str, at: At = "post", place: str | None = None) -> Reading:
+    """How to record the space ``name``, which has to stand whole somewhere, or at ``place`` where one is given.
+
+    A space with one writer is taken where its first reader reads it (``at="post"``), or where it is written
+    (``"pre"``). Of one with several writers, such as a residual stream, no single output shows the whole: it is taken
+    where it enters the last normalisation that scales it, or else the last module that reads it. So is one that is
+    the network's output as well. The network's input is taken where the first module reads it. At a place, other
+    spaces that stand beside it may become rows.
+    """
+    if name not in wiring.spaces:
+        raise UnknownNameError.of("space", name, wiring.spaces)
+    require_at(at)
+    space = wiring.spaces[name]
+    if place is not None:
+        return _at_place(wiring, space, Place.of(place))
+    readings = find_readings(wiring, space, alone=True)
+    if readings:
+        return _best(wiring, space, readings, at)
+    if space.because is not None and space.because.kind == "input" and _owners(space.reads):
+        return ModuleReading(Place(_owners(space.reads)[0], "input"), name, space.width)
+    if space.is_fixed:
+        raise WiringError(
+            f"Space {name!r} is fixed ({space.because or 'no reason was noted'}) and stands nowhere whole that the "
+            f"wiring knows of; {_beside_its_tensors(space)}"
+        )
+    raise WiringError(
+        f"Space {name!r} ({space.describe()}) stands nowhere alone and whole, so it has no rows of its own; "
+        f"{_nearest(wiring, space)}"
+    )
+
+
+def find_readings(wiring: Wiring, space: Space, *, alone: bool) -> list[SpaceReading]:
+    """Wherever the space stands whole, in the order of the forward pass; ``alone``: without others beside it."""
+    readings = (find_reading(Place.of(text), axes, space, wiring.spaces) for text, axes in wiring.activations.items())
+    return [reading for reading in readings if reading is not None and not (alone and reading.beside)]
+
+
+def _at_place(wiring: Wiring, space: Space, place: Place) -> SpaceReading:
+    if str(place) not in wiring.activations:
+        raise UnknownNameError.of("place that the wiring follows", str(place), wiring.activations)
+    reading = find_reading(place, wiring.activations[str(place)], space, wiring.spaces)
+    if reading is None:
+        shown = list_names((str(reading.place) for reading in find_readings(wiring, space, alone=False)), SHOWN)
+        raise WiringError(
+            f"Space {space.name!r} does not stand whole at {place}; it does at: {shown or 'no place'}. "
+            f"Record {str(place)!r} itself to have all that stands there."
+        )
+    return reading
+
+
+def _best(wiring: Wiring, space: Space, readings: Sequence[SpaceReading], at: At) -> SpaceReading:
+    if len(_writers(wiring, space)) > 1:
+        for owners in (_owners(space.scales), _owners(space.reads)):
+            entering = [
+                reading
+                for reading in readings
+                if reading.place.side == "input"
+                and reading.place.module in owners
+                and not _is_one_branch(wiring, space, reading.place)
+            ]
+            if entering:
+                most = max(reading.row_axes for reading in entering)
+                return [reading for reading in entering if reading.row_axes == most][-1]
+    owners, side = (_owners(space.writes), "output") if at == "pre" else (_owners(space.reads), "input")
+    for owner in owners:
+        for reading in readings:
+            if reading.place.module == owner and reading.place.side == side:
+                return reading
+    return readings[0] if at == "pre" else readings[-1]
+
+
+def _writers(wiring: Wiring, space: Space) -> list[str]:
+    """The modules whose matrices write the space; vectors (biases, gains) only go along."""
+    shapes = {axis: wiring.tensors[axis.rpartition("[")[0]].shape for axis in space.writes}
+    return _owners(axis for axis, shape in shapes.items() if sum(size > 1 for size in shape) > 1)
+
+
+def _owners(axes: Iterable[str]) -> list[str]:
+    """The modules that hold the tensors of some axes: ``"fc1.weight[0]"`` belongs to ``"fc1"``."""
+    return list(dict.fromkeys(axis.rpartition("[")[0].rpartition(".")[0] for axis in axes))
+
+
+def _is_one_branch(wiring: Wiring, space: Space, place: Place) -> bool:
+    """Whether a place comes right behind the output of a writer beside it: a norm of a branch, and not of the sum."""
+    places = list(wiring.activations)
+    position = places.index(str(place))
+    if position == 0:
+        return False
+    before = Place.of(places[position - 1])
+    beside = before.module.rpartition(".")[0] == place.module.rpartition(".")[0]
+    return beside and before.side == "output" and before.module in _writers(wiring, space)
+
+
+def _beside_its_tensors(space: Space) -> str:
+    """Advice for a space that is not followed: the modules that read or write it."""
+    read, written = (_owners(axes) for axes in ((*space.reads, *space.scales), space.writes))
+    places = [f"{owner}:input" for owner in read if owner] + [f"{owner}:output" for owner in written if owner]
+    if not places:
+        return "record a place near what reads it instead."
+    return f"record a place where it is read or written instead: {list_names(map(repr, places), SHOWN)}."
+
+
+def _nearest(wiring: Wiring, space: Space) -> str:
+    """Advice for a space that stands nowhere alone: the places that come nearest."""
+    shared = [
+        f"{reading.place} (beside {', '.join(reading.beside)})" for reading in find_readings(wiring, space, alone=False)
+    ]
+    if shared:
+        return f"name a place to have the others as rows: {list_names(shared, SHOWN)}."
+    touched = [place for place, axes in wiring.activations.items() if space.name in spaces_in(axes)]
+    if touched:
+        return f"record one of these places itself, where parts of it stand: {list_names(touched, SHOWN)}."
+    return "no activation at the boundary of a module holds it; record a place near the modules that read it."

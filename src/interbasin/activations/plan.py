@@ -1,21 +1,35 @@
-"""What was asked for, worked out: which readings of which network are recorded, and which of them are paired."""
+"""What was asked for, worked out: which readings of which network are recorded, and which of them are paired.
+
+q, k and v inside `torch.nn.MultiheadAttention` stand at no boundary of a module, so no hook sees them. But each is an
+affine image of an argument, ``q = W x + b``, and so are its moments: with C the sums of two arguments about their
+origins, those of the images are ``W_B C W_A^T`` about the images of the origins. The arguments are recorded, each once,
+with their Gram matrices, and all else is derived at the end, exactly.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor, nn
 
-from interbasin.activations.choose import At, choose, readings_of
-from interbasin.activations.forward import ROLES, Caller
-from interbasin.activations.places import QKV, ModuleReading, Place, Reading, module_at
-from interbasin.activations.projections import Projection, observe_attention, projected_spaces, projection_at
-from interbasin.errors import DataError, UnknownNameError, WiringError
-from interbasin.wiring.axes.spaces import Space
+from interbasin.activations.forward import ROLES, Call, Caller, listen, memory_of
+from interbasin.activations.places import (
+    QKV,
+    At,
+    ModuleReading,
+    Place,
+    Reading,
+    axis_factors,
+    choose_reading,
+    find_readings,
+    module_at,
+)
+from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.wiring.axes.spaces import Axis, In, Role, Row, Space
 from interbasin.wiring.trace.preflight import named_tensors
 from interbasin.wiring.wire import wire
 from interbasin.wiring.wiring import Wiring
@@ -26,6 +40,7 @@ Spaces: TypeAlias = "Sequence[Any] | Mapping[Any, Any]"
 Wirings: TypeAlias = "Wiring | Sequence[Wiring] | Literal[False] | None"
 # The number of a network, and a reading of it.
 Key = tuple[int, Reading]
+Affine = tuple[Tensor, Tensor | None]  # the weight and the bias of a projection
 _Wish = tuple[str, str | None]  # a name, and a place if one was given
 _OF_PLACES = re.compile(r"[:\[]")  # what only names of places hold, and no space or module has in its name
 
@@ -74,15 +89,9 @@ def layer_name(name: str, item: Item) -> str:
 
 
 def make_plan(caller: Caller, spaces: Spaces, wirings: Any, first: Any, *, at: At, all_pairs: bool) -> Plan:
-    """The plan for a request.
+    """The plan for a request to `record`, whose arguments these are.
 
-    Args:
-        caller: With one network or two.
-        spaces: As `record` takes them.
-        wirings: As `record` takes them.
-        first: The first batch, which wirings are found with; None if there is none.
-        at: Where spaces are taken.
-        all_pairs: Every source layer with every target layer, in one.
+    Wirings are found with ``first``, the first batch. ``all_pairs``: every source layer with every target layer.
     """
     last = len(caller.networks) - 1
     sources, targets = _layers(spaces) if all_pairs else _pairs(spaces)
@@ -92,10 +101,10 @@ def make_plan(caller: Caller, spaces: Spaces, wirings: Any, first: Any, *, at: A
     readings = {
         (network, wish): _resolve(caller.networks[network], known.get(network), *wish, at) for network, wish in wishes
     }
-    projections = {key: reading for key, reading in readings.items() if isinstance(reading, Projection)}
+    projections = {key: reading for key, reading in readings.items() if isinstance(reading, Place)}
     items = _derive(caller, projections, first) if projections else {}
     for key, reading in readings.items():
-        if not isinstance(reading, Projection):
+        if not isinstance(reading, Place):
             items[key] = Item((key[0], reading), str(reading.place))
     keys = dict.fromkeys(item.key for item in items.values())
     if all_pairs:
@@ -114,14 +123,12 @@ def make_plan(caller: Caller, spaces: Spaces, wirings: Any, first: Any, *, at: A
     return Plan(requested, keys, pairs)
 
 
-def _resolve(model: nn.Module, wiring: Wiring | None, name: str, place: str | None, at: At) -> Reading | Projection:
-    """What a name, or a name at a place, means in a network."""
+def _resolve(model: nn.Module, wiring: Wiring | None, name: str, place: str | None, at: At) -> Reading | Place:
+    """What a name, or a name at a place, means in a network: a reading, or the place of q, k or v inside attention."""
     if wiring is None or (place is None and _OF_PLACES.search(name)):
         named = Place.of(name if place is None else place)
-        if named.side in QKV:
-            return projection_at(model, named)
-        module_at(model, named)
-        return ModuleReading(named)
+        module = module_at(model, named)
+        return ModuleReading(named) if named.side not in QKV else _require_attention(module, named)
     if name not in wiring.spaces and name and name in dict(model.named_modules()):
         raise UnknownNameError(
             f"{type(model).__name__} has a module but no space named {name!r}; ask for {name + ':output'!r} (or "
@@ -131,14 +138,14 @@ def _resolve(model: nn.Module, wiring: Wiring | None, name: str, place: str | No
     if space is not None and place is not None:
         named = Place.of(place)
         if named.side in QKV:
-            return projection_at(model, named, name, space.width)
+            return _require_attention(module_at(model, named), named, space)
         if _is_at_your_word(model, wiring, space, named):
             return ModuleReading(named, name, space.width)
     elif space is not None and any(isinstance(module, nn.MultiheadAttention) for module in model.modules()):
-        inside = {} if readings_of(wiring, space, alone=True) else projected_spaces(model, wiring)
+        inside = {} if find_readings(wiring, space, alone=True) else _projected_spaces(model, wiring)
         if name in inside:
-            return projection_at(model, inside[name], name)
-    return choose(wiring, name, at, place)
+            return inside[name]
+    return choose_reading(wiring, name, at, place)
 
 
 def _is_at_your_word(model: nn.Module, wiring: Wiring, space: Space, place: Place) -> bool:
@@ -154,20 +161,102 @@ def _is_at_your_word(model: nn.Module, wiring: Wiring, space: Space, place: Plac
     return space.is_fixed or not is_followed
 
 
+# ---------------------------------------------------------------------- q, k and v inside attention
+
+
 def _derive(
-    caller: Caller, projections: Mapping[tuple[int, _Wish], Projection], first: Any
+    caller: Caller, projections: Mapping[tuple[int, _Wish], Place], first: Any
 ) -> dict[tuple[int, _Wish], Item]:
     """The projections as images of what is recorded for them."""
     if first is None:
         raise no_batch_error()
     items = {}
     for network, (model, call) in enumerate(zip(caller.networks, caller.calls(first, 0), strict=True)):
-        mine = {key: projection for key, projection in projections.items() if key[0] == network}
-        derived = observe_attention(model, mine.values(), call, caller.names[network]) if mine else {}
-        for key, projection in mine.items():
-            reading, affine = derived[projection]
-            items[key] = Item((network, reading), str(projection.place), *affine)
+        mine = {key: place for key, place in projections.items() if key[0] == network}
+        derived = _observe_attention(model, mine.values(), call, caller.names[network]) if mine else {}
+        for key, place in mine.items():
+            reading, affine = derived[place]
+            items[key] = Item((network, reading), str(place), *affine)
     return items
+
+
+def _require_attention(module: nn.Module, place: Place, space: Space | None = None) -> Place:
+    """``place``, if the module there is attention of torch's class, and as wide as the space."""
+    if not isinstance(module, nn.MultiheadAttention):
+        raise WiringError(
+            f"Asked to record {place}, but q, k and v are known inside torch.nn.MultiheadAttention, and "
+            f"{place.module!r} is a {type(module).__name__}; record the output of the module that projects them."
+        )
+    if space is not None and space.width != module.embed_dim:
+        raise ShapeError(
+            f"Space {space.name!r} is {space.width} wide and was to be taken at {place}, which is {module.embed_dim} "
+            "wide; name another place."
+        )
+    return place
+
+
+def _projected_spaces(model: nn.Module, wiring: Wiring) -> dict[str, Place]:
+    """The spaces that q, k or v of some attention module fill, and where."""
+    places: dict[str, Place] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            for side, axis in zip(QKV, _written_axes(wiring, name, module.embed_dim), strict=True):
+                factors = axis_factors(axis) if axis is not None else ()
+                parts = [factor for factor in factors if isinstance(factor, In) and factor.role is Role.WRITE]
+                if parts and len(parts) == len(factors):
+                    space = wiring.spaces[parts[-1].space]
+                    if (*space.within, space.name) == tuple(part.space for part in parts):
+                        places.setdefault(space.name, Place(name, side))
+    return places
+
+
+def _written_axes(wiring: Wiring, name: str, width: int) -> list[Axis | None]:
+    """What q, k and v are made of, by the tensors that write them; None where that cannot be told."""
+    fused = _first_axis(wiring, f"{name}.in_proj_weight")
+    if fused is None:
+        return [_first_axis(wiring, f"{name}.{side}_proj_weight") for side in QKV]
+    thirds: list[list[Axis]] = [[], [], []]
+    start = 0
+    for part in fused.parts if isinstance(fused, Row) else (fused,):
+        if start // width != (start + part.size - 1) // width:
+            return [None] * 3
+        thirds[start // width].append(part)
+        start += part.size
+    return [third[0] if len(third) == 1 else None for third in thirds]
+
+
+def _first_axis(wiring: Wiring, name: str) -> Axis | None:
+    tensor = wiring.tensors.get(wiring.tied.get(name, name))
+    return None if tensor is None else tensor.axes[0]
+
+
+def _observe_attention(
+    model: nn.Module, places: Collection[Place], call: Call, name: str
+) -> dict[Place, tuple[ModuleReading, Affine]]:
+    """For the place of each projection what is recorded for it, and the weight and bias that make it of that.
+
+    One forward pass on the first batch shows both. Arguments that are one tensor, as in self-attention, are recorded
+    under the first of their names. Weights are taken while the module runs: adapters may put theirs in just then.
+    """
+    memory: dict[Place, object] = {}
+    affine: dict[Place, Affine] = {}
+
+    def take(reading: Reading, rows: Tensor) -> None:
+        module, third = module_at(model, reading.place), QKV.index(reading.place.side)
+        assert isinstance(module, nn.MultiheadAttention)
+        fused = module._qkv_same_embed_dim
+        weight = module.in_proj_weight.chunk(3)[third] if fused else getattr(module, f"{QKV[third]}_proj_weight")
+        bias = None if module.in_proj_bias is None else module.in_proj_bias.chunk(3)[third].detach().clone()
+        memory[reading.place], affine[reading.place] = memory_of(rows), (weight.detach().clone(), bias)
+
+    arguments = dict.fromkeys(replace(place, side=side) for place in places for side in QKV)
+    with listen(model, map(ModuleReading, arguments), take, name) as listener:
+        listener.forward(call.args, call.kwargs, call.hint)
+    derived = {}
+    for place in places:
+        same = tuple(side for side in QKV if memory[replace(place, side=side)] == memory[place])
+        derived[place] = (ModuleReading(replace(place, side=same[0]), shared=same[1:]), affine[place])
+    return derived
 
 
 # ---------------------------------------------------------------------- wirings
@@ -178,11 +267,7 @@ def no_batch_error() -> DataError:
 
 
 def _find_wirings(wirings: Any, caller: Caller, first: Any, needed: Collection[int]) -> dict[int, Wiring]:
-    """The wirings of the networks whose numbers are needed, as they were given or by tracing the first batch.
-
-    Raises:
-        WiringError: if ``wirings`` are none, or not those of the networks.
-    """
+    """The wirings of the networks whose numbers are needed, as they were given or by tracing the first batch."""
     if wirings is not None:
         return _check_wirings(wirings, caller.networks)
     if needed and first is None:

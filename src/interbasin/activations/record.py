@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from interbasin.activations.choose import At, require_at
 from interbasin.activations.distributed import fail_together, rank, sum_over_processes
 from interbasin.activations.forward import (
     ROLES,
@@ -24,11 +23,12 @@ from interbasin.activations.forward import (
     listen,
     require_determinism,
 )
-from interbasin.activations.pairing import MaskOf, Pairing, PairingOptions
+from interbasin.activations.pairing import MaskOf, Pairing
+from interbasin.activations.places import At, require_at
 from interbasin.activations.plan import Spaces, Wirings, make_plan, no_batch_error
-from interbasin.activations.recording import Recording, SavedSums, State, digest_of
+from interbasin.activations.recording import Recording, State
 from interbasin.activations.tokens import POOLS, Tokens
-from interbasin.batches import Progress, as_batches, device_of, is_read_once, progress_bar
+from interbasin.batches import Progress, as_batches, device_of, progress_bar, require_reiterable
 from interbasin.errors import DataError, InterbasinError, UnknownNameError, WiringError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
 
@@ -120,11 +120,8 @@ def record(
             raise UnknownNameError.of(kind, value, [name for name in known if name is not None])
     if tokens is not None and not isinstance(tokens, Tokens):
         tokens = Tokens(tokens)  # type: ignore[arg-type]
-    if state is not None and is_read_once(data):
-        raise DataError(
-            f"A recording that can be resumed needs data that can be read again, found a {type(data).__name__}; give a "
-            "list, a DataLoader or a tensor, or leave state= out."
-        )
+    if state is not None:
+        require_reiterable(data, "A recording with state=")
     batches = as_batches(data, batch_size)
     moved_to = None if device is None else _check_device(device)
     devices = [device_of(model) if moved_to is None else moved_to for model in networks]
@@ -155,7 +152,7 @@ def record(
                 "own_inputs": own_inputs,
             }
             saved = State(state, networks, plan, options, every)
-        pairing = Pairing(plan, sums, PairingOptions(pool, tokens), caller)
+        pairing = Pairing(plan, sums, caller, pool, tokens)
         with progress_bar(progress, batches, silent=several and rank() > 0) as tell:
             done = _stream(itertools.chain(head, stream), pairing, saved, tell)
     except Exception as error:
@@ -207,9 +204,10 @@ def _check_device(name: torch.device | str) -> torch.device:
 
 def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell: Callable[[int], object]) -> int:
     """Add all batches to the sums; how many there were."""
-    saved = None if state is None else state.load(pairing.sums)
-    start = written = 0 if saved is None else saved.batches
-    digest, done = "", 0
+    if state is not None:
+        state.load(pairing.sums)
+    start = 0 if state is None else state.start
+    done = 0
     caller, plan = pairing.caller, pairing.plan
     # Two networks run step by step, so that activations need not wait in memory for their partners. Not where
     # statistics need all layers at once, and not where a module serves both networks: what it may keep from call to
@@ -224,7 +222,7 @@ def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell:
             listeners.append(stack.enter_context(listen(model, readings, take, caller.names[network])))
         for index, batch in enumerate(batches):
             if state is not None:
-                digest = digest_of(batch, digest)
+                state.see(batch)
             if index >= start:
                 calls = caller.calls(batch, index)
                 try:
@@ -232,16 +230,11 @@ def _stream(batches: Iterable[Any], pairing: Pairing, state: State | None, tell:
                 except InterbasinError as error:
                     raise type(error)(f"In batch {index}: {error}") from error
             done = index + 1
-            if state is not None and saved is not None and done == start:
-                state.require_same_data(digest, saved)
             tell(done)
-            if state is not None and done - written >= state.every:
-                state.save(SavedSums([moments._state for moments in pairing.sums], done, digest))
-                written = done
-    if state is not None and saved is not None and done < start:
-        state.require_same_data(digest, saved)
-    if state is not None and done > written:
-        state.save(SavedSums([moments._state for moments in pairing.sums], done, digest))
+            if state is not None:
+                state.save(done)
+    if state is not None:
+        state.save(done, is_last=True)
     return done
 
 

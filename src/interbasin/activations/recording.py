@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from interbasin.activations.distributed import rank, world_size
 from interbasin.activations.plan import Item, Plan, layer_name
-from interbasin.batches import whole_number
+from interbasin.checks import require_whole
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
 from interbasin.statistics.accumulation import Accumulator, named_sides, restore_accumulator
@@ -196,17 +196,13 @@ def load_sums(folder: str | os.PathLike[str]) -> tuple[list[Accumulator], dict[s
 # ---------------------------------------------------------------------- states
 
 
-@dataclass(frozen=True)
-class SavedSums:
-    """What a state holds: the sums, the number of batches in them, and a hash over those."""
-
-    sums: Sequence[Accumulator]
-    batches: int
-    digest: str
-
-
 class State:
-    """A folder that is written every so many batches; each process has its own inside it."""
+    """A folder that is written every so many batches; each process has its own inside it.
+
+    Attributes:
+        start: How many batches are in the sums that were loaded, and need not be recorded again.
+        digest: A hash over the batches that were seen so far.
+    """
 
     def __init__(
         self,
@@ -216,8 +212,6 @@ class State:
         options: Mapping[str, Any],
         every: int,
     ) -> None:
-        if whole_number(every) < 1:
-            raise DataError(f"The state is saved every so many batches, found every={every!r}; give at least one.")
         self.folder = as_path(folder)
         if world_size() > 1:
             self.folder = self.folder / f"process-{rank()}-of-{world_size()}"
@@ -228,19 +222,19 @@ class State:
             **options,
         }
         self.layerwise = plan.layers is not None
-        self.every = every
+        self.every = require_whole("every", every, least=1)
+        self.start = self._written = 0
+        self.digest = self._digest_at_start = ""
+        self._sums: Sequence[Moments] = ()
 
-    def load(self, sums: Sequence[Moments]) -> SavedSums | None:
-        """What there is to go on from, put into ``sums``, or None.
-
-        Raises:
-            DataError: if it is the state of another request.
-            FileError: if something else is in the way, or the state is damaged.
-        """
+    def load(self, sums: Sequence[Moments]) -> None:
+        """Put what there is to go on from into ``sums``, which are saved from now on."""
+        self._sums = sums
         saved = _try_again(self._load)
         if saved is None:
-            return None
-        states = saved.sums
+            return
+        states, self.start, self._digest_at_start = saved
+        self._written = self.start
         filled = [state for state in states if state.count]
         if len(states) != len(sums) or not (self.layerwise or all(map(_is_of_a_pair, filled))):
             raise FileError(
@@ -249,9 +243,8 @@ class State:
             )
         for moments, state in zip(sums, states, strict=True):
             moments._state = state
-        return saved
 
-    def _load(self) -> SavedSums | None:
+    def _load(self) -> tuple[list[Accumulator], int, str] | None:
         if not (self.folder / f"{NAME}.json").exists():
             if self.folder.is_dir() and any(self.folder.iterdir()):
                 raise FileError(
@@ -260,7 +253,7 @@ class State:
                 )
             refuse_what_is_in_the_way(self.folder, HOLDS, force=True)
             return None
-        sums, notes = load_sums(self.folder)
+        states, notes = load_sums(self.folder)
         request = notes.get("request")
         if request != self.request:
             parts = request if isinstance(request, dict) else {}
@@ -271,22 +264,30 @@ class State:
             )
         refuse_what_is_in_the_way(self.folder, HOLDS, force=True)
         try:
-            return SavedSums(sums, int(notes["batches"]), str(notes["digest"]))
+            return states, int(notes["batches"]), str(notes["digest"])
         except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"The state in {self.folder} is damaged ({error}); remove it to start anew.") from error
 
-    def save(self, saved: SavedSums) -> None:
-        """Write the state in place of the last one."""
-        notes = {"request": self.request, "batches": saved.batches, "digest": saved.digest}
-        _try_again(lambda: save_sums(self.folder, saved.sums, notes, force=True))
+    def see(self, batch: Any) -> None:
+        """Add a batch to the hash."""
+        self.digest = digest_of(batch, self.digest)
 
-    def require_same_data(self, digest: str, saved: SavedSums) -> None:
-        """Refuse data that do not begin with the batches that are in a state."""
-        if digest != saved.digest:
+    def save(self, done: int, *, is_last: bool = False) -> None:
+        """Write the state in place of the last one, if it is time; refuse data that do not begin as they did."""
+        if done == self.start or (is_last and done < self.start):
+            self._require_same_data()
+        if done - self._written >= (1 if is_last else self.every):
+            notes = {"request": self.request, "batches": done, "digest": self.digest}
+            states = [moments._state for moments in self._sums]
+            _try_again(lambda: save_sums(self.folder, states, notes, force=True))
+            self._written = done
+
+    def _require_same_data(self) -> None:
+        if self.digest != self._digest_at_start:
             raise DataError(
-                f"The state in {self.folder} holds {plural(saved.batches, 'batch', 'batches')}, but the data do not "
-                "begin with that; resuming needs the same batches in the same order (a loader that does not shuffle, "
-                "or one that shuffles with a seed of its own)."
+                f"The state in {self.folder} holds {plural(self.start, 'batch', 'batches')}, but the data do not begin "
+                "with that; resuming needs the same batches in the same order (a loader that does not shuffle, or one "
+                "that shuffles with a seed of its own)."
             )
 
 

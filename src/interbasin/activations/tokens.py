@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from interbasin.arrays import working_dtype
-from interbasin.batches import OFFSETS, whole_number
+from interbasin.batches import OFFSETS
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 
 Mode = Literal["interpolate2d", "interpolate", "mean", "offsets"]
@@ -65,16 +65,17 @@ class Tokens:
 
 
 def _two_counts(counts: object) -> bool:
-    return isinstance(counts, tuple | list) and len(counts) == 2 and all(whole_number(count) >= 0 for count in counts)
+    return (
+        isinstance(counts, tuple | list)
+        and len(counts) == 2
+        and all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
+    )
 
 
 def pool_tokens(activation: Tensor, how: str | None, mask: Tensor | None) -> Tensor:
     """One row per input instead of one per token: ``"mean"``, the ``"first"`` token or the ``"last"``, padding apart.
 
-    Args:
-        activation: ``(batch, positions..., width)``.
-        how: None for no pooling.
-        mask: ``(batch, tokens)``, true for what counts.
+    Of an activation ``(batch, positions..., width)``; the mask is true for what counts. None: no pooling.
     """
     if how is None or activation.ndim == 2:
         return activation
@@ -104,18 +105,10 @@ def _mean(activation: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def match_tokens(activations: Sequence[Tensor], sides: Sequence[int], tokens: Tokens) -> list[Tensor]:
-    """The same activations with equal numbers of tokens.
+    """The same activations, interpolated to equal numbers of tokens: ``(batch, tokens, width)``.
 
-    Args:
-        activations: Each ``(batch, positions..., width)``.
-        sides: For each, 0 if it is the source's and 1 if it is the target's.
-        tokens: How; not ``"offsets"``.
-
-    Returns:
-        Each ``(batch, tokens, width)``, or ``(batch, width)`` for ``"mean"``.
+    For each of them ``sides`` says whether it is the source's (0) or the target's (1).
     """
-    if tokens.mode == "mean":
-        return [pool_tokens(layer, "mean", None) for layer in activations]
     laid = [_lay_out(layer, side, tokens) for layer, side in zip(activations, sides, strict=True)]
     kept = min(prefix.shape[1] for prefix, _ in laid)
     # The finest grid wins; of several, the last, which is the target's.
@@ -176,11 +169,7 @@ def _resample(grid: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def char_offsets(offsets: object) -> Tensor:
-    """Where each token starts and ends in its text, as a batch holds it.
-
-    Raises:
-        DataError: if it is no tensor and cannot be made one.
-    """
+    """Where each token starts and ends in its text, as a batch holds it."""
     try:
         return torch.as_tensor(offsets)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -195,11 +184,8 @@ def match_texts(
 ) -> tuple[Tensor, Tensor, int]:
     """For each token of both sides the piece it belongs to, counted over the batch (-1: none), and how many there are.
 
-    Args:
-        source: ``(batch, tokens, 2)``, where each token starts and ends in its text. Empty ones (special tokens,
-            padding) belong to no piece.
-        target: The same of the target.
-        masks: ``(batch, tokens)`` each, true for what counts.
+    Source and target say where each token starts and ends in its text, ``(batch, tokens, 2)``. Empty ones (special
+    tokens, padding) belong to no piece. The masks, ``(batch, tokens)``, are true for what counts.
 
     Example:
         >>> source = torch.tensor([[[0, 0], [0, 3], [3, 6], [6, 10]]])

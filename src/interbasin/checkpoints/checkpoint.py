@@ -1,8 +1,12 @@
-"""What weights are, wherever they come from: `LazyTensors`, and `Checkpoint`, which are those on disk."""
+"""What weights are, wherever they come from: `LazyTensors`, and `Checkpoint`, which are those on disk.
+
+A checkpoint is opened, checked and merged without torch, which takes longer to import than the rest of it.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -10,12 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from interbasin.checkpoints.dtypes import ARITHMETIC, torch_dtype
-from interbasin.checkpoints.faults import damage_error
 from interbasin.errors import CheckpointError, DataError, ShapeError, UnknownNameError, WiringError
-from interbasin.text import list_names, plural
+from interbasin.text import list_names, one_line, plural
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +29,57 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
     Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
     Read: TypeAlias = Callable[[int, Bytes], Bytes]
+
+# Code in a safetensors header -> torch's name of the dtype, and bytes per number.
+KINDS: dict[str, tuple[str, int]] = {
+    "BOOL": ("bool", 1),
+    "U8": ("uint8", 1),
+    "I8": ("int8", 1),
+    "U16": ("uint16", 2),
+    "I16": ("int16", 2),
+    "U32": ("uint32", 4),
+    "I32": ("int32", 4),
+    "U64": ("uint64", 8),
+    "I64": ("int64", 8),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E5M2": ("float8_e5m2", 1),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1),
+    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "F32": ("float32", 4),
+    "F64": ("float64", 8),
+    "C64": ("complex64", 8),
+}
+CODES = {kind: code for code, (kind, _) in KINDS.items()}
+# Kinds that are added and scaled. The others hold counts, flags, or codes of quantised weights.
+ARITHMETIC = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+
+# First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
+SIGNATURES = {
+    b"version https://git-lfs": "a Git LFS pointer (fetch the real file with git lfs pull)",
+    b"PK\x03\x04": "a zip archive, as torch.save writes",
+    b"PK\x05\x06": "an empty zip archive",
+    b"\x80\x02": "a Python pickle, as torch.save wrote before torch 1.6",
+    b"\x80": "a Python pickle",
+    b"\x93NUMPY": "a NumPy array (.npy)",
+    b"\x89HDF": "an HDF5 file, as Keras and TensorFlow write",
+    b"\x1f\x8b": "a gzip archive",
+    b"\x28\xb5\x2f\xfd": "a Zstandard archive",
+    b"<!DOCTYPE": "an HTML page (perhaps an error page saved in place of a download)",
+    b"<html": "an HTML page (perhaps an error page saved in place of a download)",
+}
+
+
+def kind_of_dtype(dtype: torch.dtype) -> str:
+    """What torch calls a dtype, without its own name before it.
+
+    Example:
+        >>> import torch
+        >>> kind_of_dtype(torch.bfloat16)
+        'bfloat16'
+    """
+    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -45,7 +98,10 @@ class Entry:
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch_dtype(self.kind)
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.kind)
+        return dtype
 
     @property
     def numel(self) -> int:
@@ -54,55 +110,6 @@ class Entry:
     @property
     def nbytes(self) -> int:
         return self.numel * self.itemsize
-
-
-class Source(Protocol):
-    """What a format provides for one file."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """The tensors that the file holds, tied ones once."""
-        ...
-
-    @property
-    def ties(self) -> Mapping[str, str]:
-        """Further names -> the name of the tensor, in this file or another, that they stand for."""
-        ...
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """What else the file says of itself."""
-        ...
-
-    @property
-    def part(self) -> str | None:
-        """Under which name the weights were, where the file holds more than them."""
-        ...
-
-    @property
-    def prefix(self) -> str:
-        """What was taken off all names."""
-        ...
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Names that hold no tensor."""
-        ...
-
-    def read(self, name: str) -> Tensor:
-        """The tensor of that name, in memory of its own."""
-        ...
-
-    def bytes_of(self, name: str) -> Bytes:
-        """The same as bytes, row by row: for those who get by without torch."""
-        ...
-
-    def reading(self, name: str) -> AbstractContextManager[Read]:
-        """The same a chunk at a time; see `LazyTensors.reading`."""
-        ...
 
 
 class LazyTensors(Mapping[str, "Tensor"], ABC):
@@ -153,7 +160,13 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
             ...     print(read(5 * 4, numpy.empty(2 * 4, numpy.uint8)).view("float32"))
             [5. 6.]
         """
-        return nullcontext(reader_of(self.bytes_of(name)))
+        stored = self.bytes_of(name)
+
+        def read(start: int, buffer: Bytes) -> Bytes:
+            buffer[:] = stored[start : start + len(buffer)]
+            return buffer
+
+        return nullcontext(read)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -231,22 +244,34 @@ class LazyTensors(Mapping[str, "Tensor"], ABC):
         return f"{type(self).__name__}({size})"
 
 
-def reader_of(stored: Bytes) -> Read:
-    """What `LazyTensors.reading` gives, of bytes in memory."""
+@dataclass(frozen=True, eq=False, repr=False)
+class StoredFile(LazyTensors):
+    """One file of a checkpoint, which is not held open; each format says how its tensors are read.
 
-    def read(start: int, buffer: Bytes) -> Bytes:
-        buffer[:] = stored[start : start + len(buffer)]
-        return buffer
+    A tied name may stand for a tensor in another file. ``stamp`` tells the file from a later one of the same name; the
+    other attributes are those of `Checkpoint`.
+    """
 
-    return read
+    path: Path
+    entries: Mapping[str, Entry]
+    ties: Mapping[str, str]
+    stamp: tuple[int, int, int] | None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    part: str | None = None
+    prefix: str = ""
+    left_out: tuple[str, ...] = ()
+
+    def require_unchanged(self) -> None:
+        """Refuse to read a file that was written to since it was opened."""
+        if stamp_of(self.path) != self.stamp:
+            raise CheckpointError(f"{self.path} has changed since it was opened; open it again when it is complete.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Checkpoint(LazyTensors):
     """A network's weights on disk, of which nothing is read but the names, dtypes and shapes.
 
-    Made by `open_checkpoint`. A mapping of names to tensors: indexing reads that one tensor, on the CPU, into memory of
-    its own, in the dtype it is stored in. Iterating and ``in`` read nothing.
+    Made by `open_checkpoint`. Indexing reads that one tensor, on the CPU, in the dtype it is stored in.
 
     Attributes:
         path: What was opened: a file or a folder.
@@ -264,7 +289,7 @@ class Checkpoint(LazyTensors):
 
     path: Path
     kind: str
-    sources: Mapping[str, Source]
+    sources: Mapping[str, StoredFile]
     entries: Mapping[str, Entry]
     ties: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -293,7 +318,7 @@ class Checkpoint(LazyTensors):
 
     def __getitem__(self, name: str) -> Tensor:
         stored = self.stored_name(name)
-        return self.sources[stored].read(stored)
+        return self.sources[stored][stored]
 
     def __repr__(self) -> str:
         size = f"{plural(len(self), 'tensor')}, {plural(self.numel, 'number')}"
@@ -303,12 +328,37 @@ class Checkpoint(LazyTensors):
 # ---------------------------------------------------------------------- what every format asks of a file
 
 
-def head_of(path: Path) -> bytes:
-    """The first bytes of a file, enough to know it by.
+def kind_of(head: bytes) -> str:
+    """What a file that begins with ``head`` seems to be, to end the words "it is" or "looks like"."""
+    known = next((kind for start, kind in SIGNATURES.items() if head.startswith(start)), None)
+    return known or f"something that begins with {head[:12]!r}"
 
-    Raises:
-        CheckpointError: If it cannot be read, or there are none.
-    """
+
+def cut_short_error(path: Path, what: str) -> CheckpointError:
+    """The error for a file that ends too early; ``what`` says what shows it."""
+    return CheckpointError(f"{path} is cut short: {what}; copy or download it again.")
+
+
+def damage_error(path: Path, cause: object) -> CheckpointError:
+    """The error for a file that could be found but not read."""
+    return CheckpointError(f"{path} could not be read ({one_line(cause)}); copy or download it again.")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise damage_error(path, error.strerror or error) from error
+    except (ValueError, RecursionError) as error:
+        raise damage_error(path, f"it is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise damage_error(path, f"it holds a JSON {type(document).__name__}, expected an object")
+    return document
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of a file, enough to know it by."""
     try:
         with path.open("rb") as file:
             head = file.read(32)
@@ -334,16 +384,8 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
 def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: str) -> None:
     """Refuse networks that are not made of the same tensors, in the same shapes, of numbers that can be added.
 
-    A second name of a tied tensor that another network leaves out, as transformers does, is no difference.
-
-    Args:
-        networks: How messages call each network, and its tensors.
-        purpose: What is to be done with them: "merged".
-
-    Raises:
-        WiringError: If a tensor is missing in one of them.
-        ShapeError: If one has another shape.
-        DataError: If one holds numbers in one network and counts in another, or codes of quantised weights.
+    A second name of a tied tensor that another network leaves out, as transformers does, is no difference. Each network
+    comes with what messages call it; ``purpose`` is what is to be done with them: "merged".
     """
     (first, expected), *others = networks
     compared = [

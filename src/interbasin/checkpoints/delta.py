@@ -14,16 +14,23 @@ What is computed:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors, require_same_tensors
-from interbasin.checkpoints.dtypes import ARITHMETIC, kind_of_dtype, wide_dtype
+from interbasin.arrays import working_dtype
+from interbasin.checkpoints.checkpoint import (
+    ARITHMETIC,
+    Checkpoint,
+    Entry,
+    LazyTensors,
+    kind_of_dtype,
+    require_same_tensors,
+)
 from interbasin.checkpoints.in_memory import tensors_of
 from interbasin.checkpoints.lora import Adapter, Ranks, factor_of, plain_name, product, refuse_another_rank
+from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.text import list_names
 
@@ -51,7 +58,7 @@ class Difference(LazyTensors):
         self.entries = {}
         for name in names:
             if name not in self.ties:
-                wide = wide_dtype(base.dtype(name), tuned.dtype(name), dtype or torch.float32)
+                wide = working_dtype(base.dtype(name), tuned.dtype(name), dtype or torch.float32)
                 self.entries[name] = Entry(kind_of_dtype(wide), base.shape(name), wide.itemsize)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -118,7 +125,7 @@ class Sum(LazyTensors):
         if name not in self.updated or self.alpha == 0:
             return base
         update = self._delta[self.updated[name]].to(base.device)
-        wide = wide_dtype(base.dtype, update.dtype)
+        wide = working_dtype(base.dtype, update.dtype)
         total = torch.add(base.to(wide), update.to(wide), alpha=self.alpha).to(base.dtype)
         # Where the base is not finite, as in masks, it may stay so.
         if not bool((torch.isfinite(total) | ~torch.isfinite(base)).all()):
@@ -218,7 +225,7 @@ class LoraUpdate(LazyTensors):
                 f"{list_names(parts.values())} make an update of shape {list_names(map(str, shapes - {shape}))}, and "
                 f"{name} of {self._base.label} has shape {shape}; is it the adapter of this network?"
             )
-        wide = wide_dtype(*map(self._tensors.dtype, parts.values()))
+        wide = working_dtype(*map(self._tensors.dtype, parts.values()))
         return Entry(kind_of_dtype(wide), shape, wide.itemsize)
 
     def _product_shape(self, name: str) -> tuple[int, ...]:
@@ -299,10 +306,8 @@ def add(
         >>> total["head"], dict(total.ties)
         (tensor([2., 3.]), {'head': 'embed'})
     """
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise DataError(f"alpha is a finite number, found {alpha!r}; 1.0 adds the update as it is.")
-    tensors = tensors_of(base, "the base")
-    return Sum(tensors, tensors_of(delta, "the update"), float(alpha), _check_ties(tensors, ties or {}))
+    alpha, tensors = require_finite("alpha", alpha), tensors_of(base, "the base")
+    return Sum(tensors, tensors_of(delta, "the update"), alpha, _check_ties(tensors, ties or {}))
 
 
 def _check_ties(base: LazyTensors, ties: Mapping[str, str]) -> dict[str, str]:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from interbasin.checkpoints.checkpoint import Entry, LazyTensors
-from interbasin.checkpoints.dtypes import CODES, kind_of_dtype
+from interbasin.checkpoints.checkpoint import CODES, Entry, LazyTensors, kind_of_dtype
 from interbasin.checkpoints.write import Shard, Tensors
 from interbasin.errors import DataError, WiringError
 
@@ -22,15 +21,7 @@ if TYPE_CHECKING:
 class HeldTensors(LazyTensors):
     """The tensors of a network or a mapping; those that are the same memory are tied.
 
-    What a network keeps beside its tensors (``get_extra_state``) is left out.
-
-    Args:
-        source: A network, or a mapping of names to tensors.
-        label: How messages call it.
-
-    Raises:
-        DataError: If something is no tensor, or has no numbers to add: sparse, quantised or on the meta device.
-        WiringError: If parameters of the network are whole numbers, the codes of a quantised one.
+    What a network keeps beside its tensors (``get_extra_state``) is left out. ``label`` is how messages call it.
     """
 
     def __init__(self, source: nn.Module | Mapping[str, Any], label: str) -> None:
@@ -61,11 +52,7 @@ class HeldTensors(LazyTensors):
 
 
 def tensors_of(source: nn.Module | Mapping[str, Tensor], label: str) -> LazyTensors:
-    """A network, mapping or checkpoint as `LazyTensors`; ``label`` is how messages call it.
-
-    Raises:
-        DataError: If it is neither a network, a mapping nor an open checkpoint; or see `HeldTensors`.
-    """
+    """A network, mapping or checkpoint as `LazyTensors`; ``label`` is how messages call it."""
     if isinstance(source, LazyTensors):
         return source
     if not isinstance(source, nn.Module | Mapping):
@@ -141,9 +128,6 @@ def collect_shards(tensors: Tensors, stored: frozenset[str], limit: int | None) 
         tensors: A mapping, or pairs as they come.
         stored: Names to store even if they are tied; of tied names, one of these is kept.
         limit: How many bytes a file may hold; None for one file.
-
-    Raises:
-        DataError: If something is not a tensor that can be stored, or a name comes twice.
     """
     pending: dict[str, Tensor] = {}
     ties: dict[str, str] = {}

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from interbasin.checkpoints.dtypes import wide_dtype
-from interbasin.checkpoints.faults import read_json
+from interbasin.checkpoints.checkpoint import read_json
+from interbasin.checks import require_whole
 from interbasin.errors import CheckpointError, DataError, ShapeError
 from interbasin.storage import write_document
 
@@ -88,11 +88,7 @@ def is_dora_name(name: str) -> bool:
 
 
 def refuse_factors(label: str, names: Iterable[str]) -> None:
-    """Refuse the factors of an adapter among the tensors of a network: the sum of products is no product of sums.
-
-    Raises:
-        DataError: If there are any; names one.
-    """
+    """Refuse the factors of an adapter among the tensors of a network: the sum of products is no product of sums."""
     factor = next((name for name in names if _FACTORS.search(name)), None)
     if factor is not None:
         raise DataError(
@@ -142,10 +138,7 @@ def factor_of(name: str) -> Factor | None:
 def refuse_another_rank(factor: Factor, shape: tuple[int, ...], ranks: Ranks) -> None:
     """Refuse a factor whose rank is not that of the other of its update: they are of two adapters, without a product.
 
-    Args:
-        factor: Which one it is.
-        shape: Its own.
-        ranks: Those of the factors that were met before; this one is added.
+    ``ranks`` are those of the factors that were met before; this one is added.
     """
     if factor.is_bias or len(shape) < 2:
         return
@@ -204,11 +197,7 @@ class Adapter:
         return alpha / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
 
     def require_plain_lora(self, where: object) -> None:
-        """Refuse an adapter whose updates are not products of two factors.
-
-        Raises:
-            CheckpointError: If it is another method of PEFT, or a variant; names it.
-        """
+        """Refuse another method of PEFT, or a variant, whose updates are not products of two factors."""
         variant = next((what for key, what in _OTHER_ARITHMETIC.items() if self.settings.get(key)), None)
         if not self.is_lora or variant is not None:
             raise CheckpointError(
@@ -237,30 +226,21 @@ def parse_adapter(settings: Mapping[str, Any], where: object) -> Adapter:
     method, base = settings.get("peft_type"), settings.get("base_model_name_or_path")
     rank, alpha, targets = settings.get("r"), settings.get("lora_alpha"), settings.get("target_modules")
     targets = tuple(targets or ()) if targets is None or isinstance(targets, list | set) else targets
-    patterns = [settings.get(key) or {} for key in ("rank_pattern", "alpha_pattern")]
-    for key, value, fits in (
-        ("peft_type", method, isinstance(method, str)),
-        ("base_model_name_or_path", base, base is None or isinstance(base, str)),
-        ("r", rank, rank is None or type(rank) is int),
-        ("lora_alpha", alpha, alpha is None or type(alpha) in (int, float)),
-        (
-            "target_modules",
-            targets,
-            all(isinstance(name, str) for name in (targets if isinstance(targets, tuple) else [targets])),
-        ),
-        *(
-            (
-                key,
-                pattern,
-                isinstance(pattern, dict) and {*map(type, pattern.values())} <= {int, float},
-            )
-            for key, pattern in zip(("rank_pattern", "alpha_pattern"), patterns, strict=True)
-        ),
-    ):
-        if not fits:
+    fits = {
+        "peft_type": isinstance(method, str),
+        "base_model_name_or_path": base is None or isinstance(base, str),
+        "r": rank is None or type(rank) is int,
+        "lora_alpha": alpha is None or type(alpha) in (int, float),
+        "target_modules": all(isinstance(name, str) for name in (targets if isinstance(targets, tuple) else [targets])),
+    }
+    for key in ("rank_pattern", "alpha_pattern"):
+        pattern = settings.get(key) or {}
+        fits[key] = isinstance(pattern, dict) and {*map(type, pattern.values())} <= {int, float}
+    for key, is_right in fits.items():
+        if not is_right:
             raise CheckpointError(
-                f"{where} does not describe an adapter of PEFT: {key} is {value!r}; "
-                "save the adapter again with its save_pretrained."
+                f"{where} does not describe an adapter of PEFT: {key} is {settings.get(key)!r}; save the adapter again "
+                "with its save_pretrained."
             )
     # In memory PEFT has an enumeration of text for it.
     return Adapter(str.__str__(method), base or None, rank, alpha, targets, settings)
@@ -308,7 +288,9 @@ def product(a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:
     """
     import torch
 
-    wide = wide_dtype(a.dtype, b.dtype)
+    from interbasin.arrays import working_dtype  # with torch
+
+    wide = working_dtype(a.dtype, b.dtype)
     update: Tensor = torch.tensordot(b.to(wide).flatten(1), a.to(wide), dims=1)
     return update.mT.contiguous() if transposed else update
 
@@ -330,8 +312,7 @@ def factorise(update: Tensor, rank: int, *, transposed: bool = False) -> Factors
     """
     import torch
 
-    if type(rank) is not int or rank < 1:
-        raise DataError(f"The rank of a LoRA is a whole number above zero, found {rank!r}; try 16.")
+    require_whole("rank", rank, least=1)
     if update.ndim < 2:
         raise ShapeError(f"An update of shape {tuple(update.shape)} has no two factors; give that of a weight.")
     if not bool(torch.isfinite(update).all()):

@@ -14,8 +14,7 @@ from os import PathLike
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from interbasin.checkpoints.checkpoint import Checkpoint, Source, head_of
-from interbasin.checkpoints.faults import kind_of, read_json
+from interbasin.checkpoints.checkpoint import Checkpoint, StoredFile, head_of, kind_of, read_json
 from interbasin.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError
@@ -111,11 +110,7 @@ def _no_parts(path: Path, part: str, what: str) -> CheckpointError:
 
 
 def path_of(name: object, what: str) -> Path:
-    """``name`` as a path; ``what`` is how the message calls what it should name.
-
-    Raises:
-        CheckpointError: If it is none, or empty.
-    """
+    """``name`` as a path; ``what`` is how the message calls what it should name."""
     path = os.fspath(name) if isinstance(name, str | os.PathLike) else name
     if not isinstance(path, str):
         raise CheckpointError(
@@ -128,11 +123,7 @@ def path_of(name: object, what: str) -> Path:
 
 
 def weights_in(folder: Path) -> Path | None:
-    """The file that a folder's weights are in, or the index of the files; None if it has none that are read here.
-
-    Raises:
-        CheckpointError: If there are several, and nothing says which.
-    """
+    """The file that a folder's weights are in, or the index of the files; None if it has none that are read here."""
     adapter = (folder / CONFIGURATION).is_file()
     for name in ADAPTER_WEIGHTS if adapter else WEIGHTS:
         if (folder / name).is_file():
@@ -165,7 +156,7 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 
 def _checkpoint(
-    path: Path, kind: str, sources: list[Source], folder: Path | None = None, adapter: Adapter | None = None
+    path: Path, kind: str, sources: list[StoredFile], folder: Path | None = None, adapter: Adapter | None = None
 ) -> Checkpoint:
     places, ties, metadata = gather(path, sources)
     _refuse_quantised_names(path, places)
@@ -176,13 +167,9 @@ def _checkpoint(
     return replace(checkpoint, part=sources[0].part, prefix=sources[0].prefix, left_out=sources[0].left_out)
 
 
-def gather(path: Path, sources: list[Source]) -> tuple[dict[str, Source], dict[str, str], dict[str, str]]:
-    """The tensors, ties and notes of several files, as a checkpoint wants them.
-
-    Raises:
-        CheckpointError: If two files hold the same tensor, or a tied name stands for nothing.
-    """
-    places: dict[str, Source] = {}
+def gather(path: Path, sources: list[StoredFile]) -> tuple[dict[str, StoredFile], dict[str, str], dict[str, str]]:
+    """The tensors, ties and notes of several files, as a checkpoint wants them."""
+    places: dict[str, StoredFile] = {}
     for source in sources:
         twice = [name for name in source.entries if name in places]
         if twice:
@@ -201,9 +188,10 @@ def gather(path: Path, sources: list[Source]) -> tuple[dict[str, Source], dict[s
     return places, ties, {key: value for source in sources for key, value in source.metadata.items()}
 
 
-def _source(path: Path, part: str | None) -> tuple[Source, str]:
+def _source(path: Path, part: str | None) -> tuple[StoredFile, str]:
     head = head_of(path)
-    _refuse_quantised_file(path, head)
+    if head.startswith(GGUF):
+        raise _gguf_error(path)
     if path.suffix == ".safetensors" or head[8:9] == b"{":
         if part is not None:
             raise _no_parts(path, part, "a safetensors file")
@@ -218,7 +206,7 @@ def _source(path: Path, part: str | None) -> tuple[Source, str]:
     )
 
 
-def _shards(index: Path) -> list[Source]:
+def _shards(index: Path) -> list[StoredFile]:
     """The files that an index names, after checking that they and it tell the same."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
@@ -241,13 +229,13 @@ def _shards(index: Path) -> list[Source]:
     sources = [_source(index.parent / name, None)[0] for name in files]
     gather(index, sources)
     for name, source in zip(files, sources, strict=True):
-        held, promised = {*source.entries, *source.ties}, {key for key, file in weight_map.items() if file == name}
-        if promised - held:
-            elsewhere = [other.path.name for other in sources if {*other.entries, *other.ties} & (promised - held)]
+        present, promised = {*source.entries, *source.ties}, {key for key, file in weight_map.items() if file == name}
+        if promised - present:
+            elsewhere = [other.path.name for other in sources if {*other.entries, *other.ties} & (promised - present)]
             hint = f" (some are in {list_names(elsewhere)})" if elsewhere else ""
             raise CheckpointError(
-                f"{index} says that {name} holds {list_names(sorted(promised - held))}, but it does not{hint}; copy or "
-                "download index and shards again, together."
+                f"{index} says that {name} holds {list_names(sorted(promised - present))}, but it does not{hint}; copy "
+                "or download index and shards again, together."
             )
         unlisted = {*source.entries} - promised
         if unlisted:
@@ -268,10 +256,7 @@ def _no_weights(folder: Path, adapter: Adapter | None) -> CheckpointError:
     files = sorted(path for path in folder.iterdir() if path.is_file())
     for path in files:
         if path.suffix == ".gguf":
-            try:
-                _refuse_quantised_file(path, b"GGUF")
-            except CheckpointError as error:
-                return error
+            return _gguf_error(path)
         if path.suffix in FOREIGN:
             return CheckpointError(
                 f"{folder} holds weights of {FOREIGN[path.suffix]} only ({path.name}), which are not read here; "
@@ -288,11 +273,7 @@ def _no_weights(folder: Path, adapter: Adapter | None) -> CheckpointError:
 
 
 def _refuse_quantised_configuration(path: Path, configuration: Mapping[str, Any]) -> None:
-    """Refuse a ``config.json`` that says that weights are quantised.
-
-    Raises:
-        CheckpointError: If it does; names the method.
-    """
+    """Refuse a ``config.json`` that says that weights are quantised."""
     settings = configuration.get("quantization_config")
     if settings is None:
         return
@@ -305,11 +286,7 @@ def _refuse_quantised_configuration(path: Path, configuration: Mapping[str, Any]
 
 
 def _refuse_quantised_names(path: Path, names: Iterable[str]) -> None:
-    """Refuse tensors whose names only a quantised network has.
-
-    Raises:
-        CheckpointError: If there are any; names the method and a tensor.
-    """
+    """Refuse tensors whose names only a quantised network has."""
     names = list(names)
     for method, pattern in NAMES.items():
         tensor = next((name for name in names if re.search(pattern, name)), None)
@@ -320,14 +297,8 @@ def _refuse_quantised_names(path: Path, names: Iterable[str]) -> None:
             )
 
 
-def _refuse_quantised_file(path: Path, head: bytes) -> None:
-    """Refuse a file that begins like one of llama.cpp's.
-
-    Raises:
-        CheckpointError: If it does.
-    """
-    if head.startswith(GGUF):
-        raise CheckpointError(
-            f"{path} is a GGUF file of llama.cpp, whose weights are quantised or laid out for it alone; give the "
-            "network it was made from, or load it with transformers (from_pretrained(folder, gguf_file=name)) and save."
-        )
+def _gguf_error(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is a GGUF file of llama.cpp, whose weights are quantised or laid out for it alone; give the network "
+        "it was made from, or load it with transformers (from_pretrained(folder, gguf_file=name)) and save."
+    )

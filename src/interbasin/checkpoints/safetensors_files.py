@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
 
-from interbasin.checkpoints.checkpoint import Entry, head_of, stamp_of
-from interbasin.checkpoints.dtypes import KINDS
-from interbasin.checkpoints.faults import cut_short_error, damage_error, kind_of
+from interbasin.checkpoints.checkpoint import (
+    KINDS,
+    Entry,
+    StoredFile,
+    cut_short_error,
+    damage_error,
+    head_of,
+    kind_of,
+    stamp_of,
+)
 from interbasin.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -31,21 +38,13 @@ MARK = "interbasin"
 LONGEST_HEADER = 100_000_000  # bytes; the library has the same limit
 
 
-@dataclass(frozen=True)
-class SafetensorsFile:
-    """One file, whose header has been checked against its size. It is not held open."""
+@dataclass(frozen=True, eq=False, repr=False)
+class SafetensorsFile(StoredFile):
+    """A file whose header has been checked against its size; ``starts`` says where each tensor begins."""
 
-    path: Path
-    entries: Mapping[str, Entry]
-    metadata: Mapping[str, str]
-    ties: Mapping[str, str]
-    starts: Mapping[str, int] = field(repr=False)
-    stamp: tuple[int, int, int] | None = field(repr=False)
-    part: str | None = None
-    prefix: str = ""
-    left_out: tuple[str, ...] = ()
+    starts: Mapping[str, int] = field(default_factory=dict)
 
-    def read(self, name: str) -> Tensor:
+    def __getitem__(self, name: str) -> Tensor:
         import torch
 
         entry = self.entries[name]
@@ -69,8 +68,7 @@ class SafetensorsFile:
             self._read(file, self.starts[name], view, name)
 
     def _open(self) -> BinaryIO:
-        if stamp_of(self.path) != self.stamp:
-            raise CheckpointError(f"{self.path} has changed since it was opened; open it again when it is complete.")
+        self.require_unchanged()
         try:
             return self.path.open("rb", buffering=0)
         except OSError as error:
@@ -94,11 +92,7 @@ class SafetensorsFile:
 
 
 def open_safetensors(path: Path) -> SafetensorsFile:
-    """The file with names, dtypes and shapes known, and its size compared with what they promise.
-
-    Raises:
-        CheckpointError: If the header is damaged, or the file is shorter or longer than it says.
-    """
+    """The file with names, dtypes and shapes known, and its size compared with what they promise."""
     stamp = stamp_of(path)
     header, begin, size = _header(path)
     notes = header.pop("__metadata__", {})
@@ -113,14 +107,9 @@ def open_safetensors(path: Path) -> SafetensorsFile:
     ties = mark.get("ties", {})
     if not isinstance(ties, dict) or not all(isinstance(stored, str) for stored in ties.values()):
         raise _wrong(path, "its list of tied names is not one")
-    return SafetensorsFile(
-        path,
-        entries,
-        {key: value for key, value in notes.items() if key != MARK},
-        ties,
-        {name: begin + start for name, (start, _) in spans.items()},
-        stamp,
-    )
+    metadata = {key: value for key, value in notes.items() if key != MARK}
+    starts = {name: begin + start for name, (start, _) in spans.items()}
+    return SafetensorsFile(path, entries, ties, stamp, metadata, starts=starts)
 
 
 def mark_of(path: Path) -> dict[str, Any]:

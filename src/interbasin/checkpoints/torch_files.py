@@ -3,96 +3,48 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import pickle
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from interbasin.checkpoints.checkpoint import Entry, head_of, reader_of, stamp_of
-from interbasin.checkpoints.faults import damage_error, kind_of
-from interbasin.checkpoints.in_memory import bytes_in, entry_of, identity
+from interbasin.checkpoints.checkpoint import StoredFile, damage_error, head_of, kind_of, stamp_of
+from interbasin.checkpoints.in_memory import entry_of, identity
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.text import list_names
 
-if TYPE_CHECKING:
-    from interbasin.checkpoints.checkpoint import Bytes, Read
-
 # Where training programs keep the weights, in the order in which timm looks for them: averaged ones first.
 PARTS = (
-    "state_dict_ema",
-    "model_ema",
-    "state_dict",
-    "model",
-    "model_state_dict",
-    "net",
-    "module",
-    "params_ema",
-    "params",
+    *("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict", "net", "module"),
+    *("params_ema", "params"),
 )
 # What DataParallel and torch.compile put before every name.
 PREFIXES = ("module.", "_orig_mod.")
 ZIP, PICKLE = b"PK", b"\x80"
 
 
-@dataclass(frozen=True)
-class TorchFile:
-    """One file. Its tensors lie in a private mapping of it, and a read copies one of them out.
+@dataclass(frozen=True, eq=False, repr=False)
+class TorchFile(StoredFile):
+    """A file whose tensors lie in a private mapping of it; a read copies one of them out.
 
     A file of the format before torch 1.6 cannot be mapped: it is in memory from the beginning.
-
-    Attributes:
-        path: The file.
-        entries: What it holds, tied tensors once.
-        ties: The other names of tied tensors.
-        part: Under which name the weights were found; None if the file holds nothing else.
-        prefix: What was taken off all names.
-        left_out: Names that hold no tensor.
     """
 
-    path: Path
-    entries: Mapping[str, Entry]
-    ties: Mapping[str, str]
-    part: str | None
-    prefix: str
-    left_out: tuple[str, ...]
-    tensors: Mapping[str, Tensor] = field(repr=False)
-    stamp: tuple[int, int, int] | None = field(repr=False)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return {}
-
-    def read(self, name: str) -> Tensor:
-        if stamp_of(self.path) != self.stamp:
-            raise CheckpointError(f"{self.path} has changed since it was opened; open it again when it is complete.")
+    def __getitem__(self, name: str) -> Tensor:
+        self.require_unchanged()
         return self.tensors[name].detach().clone(memory_format=torch.contiguous_format)
-
-    def bytes_of(self, name: str) -> Bytes:
-        return bytes_in(self.read(name))
-
-    @contextlib.contextmanager
-    def reading(self, name: str) -> Iterator[Read]:
-        yield reader_of(self.bytes_of(name))
 
 
 def open_torch(path: Path, part: str | None = None) -> TorchFile:
-    """The weights in a torch file: a state dict, or the one inside what a training program saved.
-
-    Args:
-        path: The file.
-        part: The name under which to look, where there are several.
-
-    Raises:
-        CheckpointError: If the file is damaged, holds Python objects, or no weights that can be told from the rest.
-        UnknownNameError: If it has no such part; lists those it has.
-    """
+    """The weights in a torch file: a state dict, or the one inside what a training program saved, under ``part``."""
     stamp = stamp_of(path)
     part, weights = _weights_in(path, load_harmless(path), part)
     prefix = _prefix_of([name for name, value in weights.items() if isinstance(value, Tensor)])
@@ -106,15 +58,11 @@ def open_torch(path: Path, part: str | None = None) -> TorchFile:
         if stored != name:
             ties[name] = stored
     entries = {name: entry_of(tensor) for name, tensor in tensors.items() if name not in ties}
-    return TorchFile(path, entries, ties, part, prefix, left_out, tensors, stamp)
+    return TorchFile(path, entries, ties, stamp, part=part, prefix=prefix, left_out=left_out, tensors=tensors)
 
 
 def load_harmless(path: Path) -> Any:
-    """What a torch file holds, loaded without running any of it.
-
-    Raises:
-        CheckpointError: If that cannot be: why, and how to convert it.
-    """
+    """What a torch file holds, loaded without running any of it; an error says why not, and how to convert it."""
     head = head_of(path)
     if not head.startswith((ZIP, PICKLE)):
         raise CheckpointError(

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
-from interbasin.checkpoints.companions import companions, copy_companions
-from interbasin.checkpoints.dtypes import CODES
+from interbasin.checkpoints.checkpoint import CODES, Checkpoint, Entry, LazyTensors
 from interbasin.checkpoints.lora import CONFIGURATION, write_base
 from interbasin.checkpoints.open import INDEX, open_checkpoint, path_of, weights_in
 from interbasin.checkpoints.safetensors_files import MARK, mark_of
@@ -37,6 +37,18 @@ SHARD = 5_000_000_000  # bytes, as the hub advises
 STEM, ADAPTER_STEM = "model", "adapter_model"
 REPORTED = 8 * 2**20  # bytes after which a listener hears how far a file has come
 ALIGNMENT = 8  # bytes; the numbers of every file begin at a multiple
+# What belongs beside the weights: configuration, tokenizer, licence. It is copied along, and never weights.
+COMPANIONS = (
+    "*config*.json",  # config, generation_config, tokenizer_config, preprocessor_config, adapter_config, ...
+    *("tokenizer.*", "special_tokens_map.json", "added_tokens.json", "vocab*.json", "vocab*.txt", "merges.txt"),
+    *("normalizer.json", "dict.txt", "bpe.codes", "*.tiktoken", "*.spm", "spiece.model", "sentencepiece*.model"),
+    *("chat_template*", "modules.json"),
+    "*.py",  # the code of networks that bring their own; copied, never run
+    *("LICENSE*", "LICENCE*", "NOTICE*", "USE_POLICY*"),
+)
+MODULES = "modules.json"
+TEMPLATES = "additional_chat_templates"
+LARGEST = 1 << 30  # bytes; no vocabulary is as large
 
 
 def write_checkpoint(
@@ -130,7 +142,7 @@ def write_into(
     template = _template(like)
     if base is not None and template.stem != ADAPTER_STEM:
         raise _no_configuration(base)
-    copied = [] if template.folder is None else companions(template.folder)
+    copied = [] if template.folder is None else find_companions(template.folder)
     shards = _shards_of(tensors, template.stored, None if template.stem == ADAPTER_STEM else max_shard_bytes)
     count = _write_shards(folder, template.stem, shards, notes, copied, destination or folder, listener)
     if template.folder is not None:
@@ -270,6 +282,52 @@ def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Li
             listener(path, size)
 
 
+# ---------------------------------------------------------------------- what belongs beside the weights
+
+
+def find_companions(folder: Path) -> list[str]:
+    """The names, relative to ``folder``, of the files to copy along with its weights."""
+    paths = [path for path in folder.iterdir() if _belongs(path)]
+    for below in _subfolders(folder):
+        if below.is_dir() and not below.is_symlink():
+            paths += [path for path in below.iterdir() if _belongs(path) or path.suffix == ".jinja"]
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+def copy_companions(names: list[str], source: Path, target: Path) -> None:
+    """Copy the named files; links are followed, as the cache of the hub is made of them."""
+    for name in names:
+        (target / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / name, target / name)
+
+
+def _belongs(path: Path) -> bool:
+    return (
+        any(fnmatch(path.name, pattern) for pattern in COMPANIONS)
+        and not path.name.endswith((".index.json", ".bin", ".safetensors", ".pt"))
+        and path.is_file()
+        and path.stat().st_size < LARGEST
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """Those that sentence-transformers names in ``modules.json``, and the one for templates."""
+    names = [TEMPLATES]
+    if (folder / MODULES).is_file():
+        modules = _modules(folder / MODULES)
+        names += [name for name in modules if name and "/" not in name and "\\" not in name and name != ".."]
+    return [folder / name for name in dict.fromkeys(names)]
+
+
+def _modules(path: Path) -> list[str]:
+    try:
+        modules = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    modules = modules if isinstance(modules, list) else []
+    return [str(module.get("path", "")) for module in modules if isinstance(module, dict)]
+
+
 # ---------------------------------------------------------------------- what was asked
 
 
@@ -301,13 +359,9 @@ def _no_configuration(base: str | os.PathLike[str]) -> DataError:
 
 
 def require_shard_size(size: object) -> None:
-    """Refuse what is no number of bytes.
-
-    Raises:
-        DataError: If it is none, or below one.
-    """
+    """Refuse what is no number of bytes."""
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise DataError(f"max_shard_bytes is a number of bytes, 1 or more, found {size!r}; try 5_000_000_000.")
+        raise DataError(f"max_shard_bytes must be a whole number of at least 1, got {size!r}; try 5_000_000_000.")
 
 
 def _checked_notes(metadata: Mapping[str, str] | None) -> dict[str, str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from numpy.typing import ArrayLike
 
-from interbasin.correspondence.depth import Similarity
 from interbasin.correspondence.names import NameMatch, Names
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import (
@@ -28,18 +27,19 @@ from interbasin.correspondence.pairs import (
     split,
     tensor_of,
 )
-from interbasin.correspondence.roles import Match
-from interbasin.correspondence.summary import summarize
+from interbasin.correspondence.roles import Match, Similarity
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError, WiringError
 from interbasin.statistics import LayerwiseMoments
 from interbasin.storage import new_folder, read_record, write_record
 from interbasin.wiring import Wiring
+from interbasin.wiring.axes.notation import braces
 
 VERSION = 1
 # Shares are fractions such as 1/3, and sums of them are rounded.
 ROUNDING = 1e-9
 Key = TypeVar("Key", bound=Hashable)
 Terms = dict[tuple[Part, Part], tuple[float, Order | None]]
+_Blocks = tuple[Collection[str], Collection[str]]  # the names of blocks, of the source and of the target
 
 
 @dataclass(frozen=True, repr=False)
@@ -190,27 +190,24 @@ class Correspondence:
         )
         plain = (replace(pair, order=plain_order(pair, source, target)) for pair in tensors)
         pairs = tuple(SpacePair(*names, share) for names, share in _shares(spaces).items())
-        unmatched = (
-            tuple(Unmatched(kind, part.name, reason, part.segment) for (kind, part), reason in side.items())
-            for side in reasons
-        )
-        return cls(source, target, pairs, tuple(merge(plain, source, target)), *unmatched)
+        return cls(source, target, pairs, tuple(merge(plain, source, target)), *map(_without_partner, reasons))
 
     # ------------------------------------------------------------------ what it says
 
     def space_pairs(self, source: str | None = None, target: str | None = None) -> list[SpacePair]:
         """The pairs of a space of the source, of the target, or of both."""
-        for side, name, wiring in (("source", source, self.source), ("target", target, self.target)):
-            if name is not None and name not in wiring.spaces:
-                raise UnknownNameError.of(f"space of the {side}", name, wiring.spaces)
+        self._require_known("space", source, target)
         return [pair for pair in self.spaces if source in (None, pair.source) and target in (None, pair.target)]
 
     def tensor_pairs(self, source: str | None = None, target: str | None = None) -> list[TensorPair]:
         """The pairs of a tensor of the source, of the target, or of both."""
-        for side, name, wiring in (("source", source, self.source), ("target", target, self.target)):
-            if name is not None and name not in {*wiring.tensors, *wiring.tied}:
-                raise UnknownNameError.of(f"tensor of the {side}", name, {*wiring.tensors, *wiring.tied})
+        self._require_known("tensor", source, target)
         return [pair for pair in self.tensors if source in (None, pair.source) and target in (None, pair.target)]
+
+    def _require_known(self, kind: str, source: str | None, target: str | None) -> None:
+        for side, name, wiring in (("source", source, self.source), ("target", target, self.target)):
+            if name is not None and name not in _ranks(wiring, kind):
+                raise UnknownNameError.of(f"{kind} of the {side}", name, _ranks(wiring, kind))
 
     @property
     def is_one_to_one(self) -> bool:
@@ -260,7 +257,7 @@ class Correspondence:
     # ------------------------------------------------------------------ as text and as data
 
     def __str__(self) -> str:
-        return summarize(self)
+        return _summarize(self)
 
     def __repr__(self) -> str:
         spaces = len({pair.source for pair in self.spaces})
@@ -289,15 +286,10 @@ class Correspondence:
             ours, theirs = map(Part.parse, texts)
             axes = None if order is None else tuple(order)
             tensors.append(TensorPair(ours.name, theirs.name, share, ours.segment, theirs.segment, axes))
-        unmatched = (
-            tuple(
-                Unmatched(kind, part.name, reason, part.segment)
-                for kind, part, reason in ((kind, Part.parse(text), reason) for kind, text, reason in side)
-            )
-            for side in document["unmatched"]
-        )
+        reasons = ({(kind, Part.parse(text)): reason for kind, text, reason in side} for side in document["unmatched"])
         wirings = Wiring.from_json(document["source"]), Wiring.from_json(document["target"])
-        return cls(*wirings, tuple(SpacePair(*pair) for pair in document["spaces"]), tuple(tensors), *unmatched)
+        spaces = tuple(SpacePair(*pair) for pair in document["spaces"])
+        return cls(*wirings, spaces, tuple(tensors), *map(_without_partner, reasons))
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write ``correspondence.json`` into a new folder, whole or not at all."""
@@ -387,6 +379,10 @@ def _list_unmatched(wiring: Wiring, spaces: set[Part], tensors: set[Part], reaso
         yield Unmatched(kind, part.name, reason, part.segment)
 
 
+def _without_partner(reasons: Reasons) -> tuple[Unmatched, ...]:
+    return tuple(Unmatched(kind, part.name, reason, part.segment) for (kind, part), reason in reasons.items())
+
+
 def _reasons(unmatched: Iterable[Unmatched]) -> Reasons:
     return {(entry.kind, entry.part): entry.reason for entry in unmatched}
 
@@ -394,3 +390,85 @@ def _reasons(unmatched: Iterable[Unmatched]) -> Reasons:
 def _same_reason(wiring: Wiring, reason: str) -> Reasons:
     parts = [("space", Part(name)) for name in wiring.spaces] + [("tensor", Part(name)) for name in wiring.tensors]
     return dict.fromkeys(parts, reason)
+
+
+# ---------------------------------------------------------------------- as text
+
+
+def _summarize(pairs: Correspondence) -> str:
+    """Blocks, spaces and tensors that belong together, and what has no partner and why.
+
+    Pairs in blocks that repeat share a line, as ``encoder.layer.{0..5}.output``.
+    """
+    blocks = Outline(pairs.source).block_names, Outline(pairs.target).block_names
+    tables = {
+        "blocks": _list_blocks(pairs, blocks),
+        "spaces": _fold(((pair.source, pair.target, pair.share) for pair in pairs.spaces), blocks),
+        "tensors": _fold(((str(pair.parts[0]), str(pair.parts[1]), pair.share) for pair in pairs.tensors), blocks),
+    }
+    text = [repr(pairs)]
+    for title, rows in tables.items():
+        text += _columns(title, [(source, f"-> {target}") for source, target in rows])
+    for side, names in zip(("source", "target"), blocks, strict=True):
+        for kind in ("space", "tensor"):
+            missing = (entry for entry in getattr(pairs, f"unmatched_{side}") if entry.kind == kind)
+            rows = _fold(((str(entry.part), entry.reason, 1.0) for entry in missing), (names, ()))
+            text += _columns(f"{kind}s of the {side} without a partner", rows)
+    return "\n".join(text)
+
+
+def _columns(title: str, rows: Collection[tuple[str, str]]) -> list[str]:
+    width = max((len(name) for name, _ in rows), default=0)
+    return ["", f"{title}:", *(f"  {name:<{width}}  {rest}" for name, rest in rows)] if rows else []
+
+
+def _fold(rows: Iterable[tuple[str, str, float]], blocks: _Blocks) -> list[tuple[str, str]]:
+    """One row for all pairs whose names differ in the numbers of blocks alone, with the range of their shares."""
+    groups: dict[tuple[str, str], list[tuple[list[str], list[str], float]]] = {}
+    for source, target, share in rows:
+        (ours, numbers), (theirs, partners) = _numbers(source, blocks[0]), _numbers(target, blocks[1])
+        groups.setdefault((ours, theirs), []).append((numbers, partners, share))
+    folded = []
+    for (source, target), group in groups.items():
+        shares = sorted({share for _, _, share in group})
+        span = " to ".join(f"{share:.3g}" for share in dict.fromkeys((shares[0], shares[-1])))
+        divided = "" if shares == [1.0] else f"  share {span}"
+        partner = _fill(target, [partners for _, partners, _ in group])
+        folded.append((_fill(source, [numbers for numbers, _, _ in group]), partner + divided))
+    return folded
+
+
+def _numbers(name: str, blocks: Collection[str]) -> tuple[str, list[str]]:
+    """A name with marks in place of the numbers of blocks, and the numbers."""
+    parts, numbers = name.split("."), []
+    for block in _blocks_around(name, blocks):
+        numbers.append(parts[block.count(".")])
+        parts[block.count(".")] = "\0"
+    return ".".join(parts), numbers
+
+
+def _fill(name: str, numbers: list[list[str]]) -> str:
+    for place in range(name.count("\0")):
+        name = name.replace("\0", braces(sorted({row[place] for row in numbers}, key=int)), 1)
+    return name
+
+
+def _list_blocks(pairs: Correspondence, blocks: _Blocks) -> list[tuple[str, str]]:
+    """Which blocks of a stack go with which: ``0 -> 0, 1; 1 -> 2``."""
+    stacks: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
+    for pair in pairs.tensors:
+        around = _blocks_around(pair.source, blocks[0]), _blocks_around(pair.target, blocks[1])
+        for (source, _, number), (target, _, partner) in (
+            (ours.rpartition("."), theirs.rpartition(".")) for ours, theirs in zip(*around, strict=False)
+        ):
+            stacks.setdefault((source, target), {}).setdefault(number, {})[partner] = None
+    return [
+        (source, f"{target}  " + "; ".join(f"{number} -> {', '.join(partners)}" for number, partners in stack.items()))
+        for (source, target), stack in stacks.items()
+    ]
+
+
+def _blocks_around(name: str, blocks: Collection[str]) -> list[str]:
+    """The blocks that something lies in, from the outside in."""
+    parts = name.split(".")
+    return [prefix for place in range(len(parts)) if (prefix := ".".join(parts[: place + 1])) in blocks]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from interbasin.wiring import TensorWiring, Wiring
-from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Row, leaves
+from interbasin.wiring.axes.spaces import Axis, Each, Grid, Row, spaces_in
 
 Order = tuple[int | None, ...]
 _TEXT = re.compile(r"(?P<name>.+)\[(?P<axes>(?::, )*)(?:(?P<blocks>\d+) x )?(?P<start>\d+):(?P<stop>\d+)\]")
@@ -187,7 +187,7 @@ def _row(axis: Axis, axes: Sequence[Axis]) -> tuple[Row, tuple[Axis, ...], tuple
         return None
     place, row = rows[0]
     # Something that stands still beside one space, as a class token does beside patches, is no segment of its own.
-    moving = [part for part in row.parts if any(isinstance(leaf, In) for leaf, _ in leaves(part))]
+    moving = [part for part in row.parts if spaces_in([part])]
     differ = any(len({_beside(term, row.key, part) for part in range(len(row.parts))}) > 1 for term in (*axes, *parts))
     return (row, parts[:place], parts[place + 1 :]) if len(moving) > 1 or differ else None
 

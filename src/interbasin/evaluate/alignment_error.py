@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from interbasin.activations import record
-from interbasin.activations.choose import standing
+from interbasin.activations import record, standing
 from interbasin.batches import BATCH_SIZE, Progress, WithoutLabels
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.measured import Measured

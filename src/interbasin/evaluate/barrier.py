@@ -17,8 +17,9 @@ import numpy as np
 from torch import nn
 
 from interbasin.batch_norm import reset_batch_norm
-from interbasin.batches import BATCH_SIZE, Progress, progress_bar, require_reiterable, whole_number
-from interbasin.errors import DataError, WiringError
+from interbasin.batches import BATCH_SIZE, Progress, progress_bar, require_reiterable
+from interbasin.checks import require_whole
+from interbasin.errors import WiringError
 from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import Loss, Performance, measure_performance
 from interbasin.paths import interpolate
@@ -105,9 +106,7 @@ def barrier(
         >>> round(float(result), 3), result["barrier_accuracy"], result.t
         (0.0, 0.0, (0.0, 0.5, 1.0))
     """
-    count = whole_number(points)
-    if count < 2:
-        raise DataError(f"Asked for a barrier over {points!r} points; give a whole number of at least two, the ends.")
+    count = require_whole("points", points, least=2)
     chord = () if ends is None else ends
     if ends is not None and not _is_pair_of_networks(ends):
         raise WiringError(

@@ -9,11 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from interbasin.activations import record
-from interbasin.activations.choose import choose, standing
+from interbasin.activations import record, standing
 from interbasin.activations.forward import listen
 from interbasin.activations.pairing import masks_of
-from interbasin.activations.places import Reading
+from interbasin.activations.places import Reading, choose_reading
 from interbasin.activations.tokens import Tokens, pool_tokens
 from interbasin.batches import (
     BATCH_SIZE,
@@ -24,8 +23,8 @@ from interbasin.batches import (
     device_of,
     require_reiterable,
     split_batch,
-    whole_number,
 )
+from interbasin.checks import require_whole
 from interbasin.errors import DataError
 from interbasin.statistics import PairedMoments
 from interbasin.wiring import Wiring, wire
@@ -145,8 +144,7 @@ def pca(
     if not isinstance(networks, Mapping) or not networks:
         got = "none" if isinstance(networks, Mapping) else type(networks).__name__
         raise DataError(f"networks must be given by name, such as {{'source': a, 'target': b}}, got {got}.")
-    if whole_number(samples) < 1:
-        raise DataError(f"Asked for the coordinates of {samples!r} samples; give a whole number of at least one.")
+    require_whole("samples", samples, least=1)
     require_reiterable(data, "PCA")
     copies = {name: copy_for_evaluation(network) for name, network in networks.items()}
     inputs = WithoutLabels(data, batch_size)
@@ -156,7 +154,7 @@ def pca(
         name: record(copy, inputs, names, wirings=known, at=at, grams=True, pool=pool, progress=progress).moments
         for name, copy in copies.items()
     }
-    readings = {space: choose(known, space, at) for space in names}
+    readings = {space: choose_reading(known, space, at) for space in names}
     rows, labels = _sample_rows(copies, data, batch_size, readings, pool, samples)
     result = {}
     for space in names:

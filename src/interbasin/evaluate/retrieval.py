@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interbasin.arrays import as_tensor, working_dtype
-from interbasin.batches import whole_number
-from interbasin.checks import require_choice
+from interbasin.checks import require_choice, require_whole
 from interbasin.errors import DataError, ShapeError
 
 Numbers = NDArray[np.float64]
@@ -73,9 +72,8 @@ class Nearest:
     """
 
     def __init__(self, queries: Any, k: int = 10, metric: str = "cosine") -> None:
-        self.metric, self.k, self.seen = require_choice("metric", metric, METRICS), whole_number(k), 0
-        if self.k < 1:
-            raise ShapeError(f"Asked for the nearest {k!r} documents; give a whole number of at least 1.")
+        self.metric, self.seen = require_choice("metric", metric, METRICS), 0
+        self.k = require_whole("k", k, least=1, error=ShapeError)
         self._queries = prepared(rows_of(queries, "The queries"), metric)
         count = len(self._queries)
         self._rows = torch.full((count, 0), -1, dtype=torch.int64)

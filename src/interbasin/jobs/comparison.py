@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from interbasin.activations.choose import standing
+from interbasin.activations import standing
 from interbasin.batch_norm import has_batch_norm
 from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
 from interbasin.errors import InterbasinError, WiringError

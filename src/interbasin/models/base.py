@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from interbasin.checkpoints import Checkpoint
 from interbasin.errors import CheckpointError, DataError
-from interbasin.models.folded import rebuild_as_folded
+from interbasin.models.folding import rebuild_as_folded
 from interbasin.text import list_names, one_line, plural
 
 # One batch: a tensor, a tuple of positional arguments, or a mapping of keyword arguments.
@@ -57,17 +57,9 @@ class LoadedModel:
 def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict: bool = True) -> tuple[str, ...]:
     """Put a checkpoint into ``model``, in the checkpoint's dtypes; the names that the model has no use for come back.
 
-    If the checkpoint is that of a folded network, the model is folded first.
-
-    Args:
-        model: Is changed: it should be one that was just made.
-        checkpoint: Must have every tensor of the model. Tied ones need to be there once, and the counters of
-            BatchNorm, which very old files lack, not at all.
-        what: How messages call the network.
-        strict: Whether names that the model has no use for are an error.
-
-    Raises:
-        CheckpointError: If names or shapes do not fit.
+    If the checkpoint is that of a folded network, the model is folded first. Every tensor of the model must be there:
+    tied ones once, and the counters of BatchNorm, which very old files lack, not at all. ``what`` is how messages call
+    the network; ``strict``: names that the model has no use for are an error.
     """
     rebuild_as_folded(model, checkpoint, what)
     own = model.state_dict(keep_vars=True)
@@ -121,11 +113,7 @@ def _refuse_empty(name: str, tensor: Tensor, what: str) -> None:
 
 
 def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexpected: list[str]) -> None:
-    """Refuse weights whose names are not those of the network.
-
-    Raises:
-        CheckpointError: If names are missing, or there are some that the network has no use for.
-    """
+    """Refuse weights whose names are not those of the network."""
     if missing:
         raise CheckpointError(
             f"{checkpoint.path} lacks {plural(len(missing), 'tensor')} of {what}: {list_names(missing)}"
@@ -142,4 +130,5 @@ def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexp
 
 def working_dtype_of(model: nn.Module) -> torch.dtype:
     """The dtype in which floating-point inputs suit the network: that of its first such parameter."""
-    return next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.get_default_dtype())
+    dtypes = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    return next(dtypes, torch.get_default_dtype())

@@ -1,4 +1,4 @@
-"""Example inputs for networks of transformers, made from their configuration.
+"""Example inputs: those that the user gave, as a file or a shape, and those made from a configuration of transformers.
 
 There is no list of architectures: the name of the main input, the arguments of ``forward`` and the fields of the
 configuration say what a network takes. Where they do not say enough, there are no example inputs.
@@ -7,63 +7,157 @@ configuration say what a network takes. Where they do not say enough, there are 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from interbasin.errors import DataError
+from interbasin.arrays import as_tensor
+from interbasin.checkpoints.safetensors_files import open_safetensors
+from interbasin.checkpoints.torch_files import load_harmless
+from interbasin.errors import DataError, FileError
 from interbasin.extras import import_extra
-from interbasin.models.base import working_dtype_of
+from interbasin.models.base import Inputs, working_dtype_of
+from interbasin.storage import as_path
+from interbasin.text import one_line
 
+SUPPORTED = ".npy, .npz, .pt or .safetensors"
 BATCH = 2
 LENGTH = 16  # tokens: a multiple of the blocks and strides that some architectures cut sequences into
 IMAGE = 224  # pixels, where the configuration leaves the size open
 FRAMES = 24  # of sound, behind the convolutions that a waveform enters by
 
 
+# ---------------------------------------------------------------------- given
+
+
+def given_inputs(
+    model: nn.Module,
+    path: str | PathLike[str] | None,
+    shape: Sequence[int] | None,
+    generator: torch.Generator,
+) -> Inputs:
+    """The batch in a file, or one of the given shape; floats in the dtype of the network."""
+    dtype = working_dtype_of(model)
+    return _cast(_read(as_path(path)), dtype, path) if path is not None else _draw(model, shape, dtype, generator)
+
+
+def refuse_both(path: object, shape: object) -> None:
+    """Refuse inputs that are given twice, or not as a file."""
+    if path is not None and shape is not None:
+        raise DataError("Example inputs were given twice, as a file and as a shape; give one of them.")
+    if path is not None and not isinstance(path, str | PathLike):
+        raise DataError(
+            f"Example inputs are given as the name of a file, found a {type(path).__name__}; save them, or pass them "
+            "to interbasin.wire yourself."
+        )
+
+
+def _draw(model: nn.Module, shape: Sequence[int] | None, dtype: torch.dtype, generator: torch.Generator) -> Inputs:
+    sizes = list(shape) if isinstance(shape, Sequence) else []
+    if not sizes or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+        raise DataError(
+            f"The shape of example inputs is a list of sizes, batch first, found {shape!r}; try (1, 3, 224, 224)."
+        )
+    try:
+        if getattr(model, "main_input_name", None) == "input_ids":
+            return {"input_ids": token_ids(model, tuple(sizes), generator)}
+        return torch.randn(sizes, generator=generator).to(dtype)
+    except (RuntimeError, TypeError, MemoryError) as error:  # what torch says of sizes that no machine holds
+        raise DataError(
+            f"Example inputs of shape {tuple(sizes)} do not fit into memory; give smaller sizes, batch first."
+        ) from error
+
+
+def _read(path: Path) -> Any:
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        raise FileError(
+            f"Example inputs were to be read from {path}, which cannot be looked at ({error.strerror}); give a "
+            f"{SUPPORTED} file."
+        ) from error
+    if not is_file:
+        problem = "a folder" if is_folder else "no such file"
+        raise FileError(f"Example inputs were to be read from {path}, but there is {problem}; give a {SUPPORTED} file.")
+    if path.suffix == ".safetensors":
+        stored = open_safetensors(path)
+        return {name: stored[name] for name in stored.entries}
+    if path.suffix in (".pt", ".pth", ".bin"):
+        return load_harmless(path)
+    if path.suffix not in (".npy", ".npz"):
+        raise FileError(f"Example inputs are read from {SUPPORTED} files; {path} is none. Convert or rename it.")
+    try:
+        with path.open("rb") as file:
+            content = np.load(file, allow_pickle=False)
+            return content if isinstance(content, np.ndarray) else {name: content[name] for name in content.files}
+    # A damaged archive makes numpy and zipfile raise many things.
+    except Exception as error:
+        raise FileError(f"{path} could not be read ({one_line(error)}); save it again, with plain numbers.") from error
+
+
+def _cast(content: Any, dtype: torch.dtype, path: object) -> Inputs:
+    what = f"What {path} holds"
+    if isinstance(content, Mapping):
+        if not content or not all(isinstance(name, str) for name in content):
+            raise DataError(
+                f"{what} should be arrays by name, found {list(content)!r}; name them as the arguments are named."
+            )
+        return {name: _cast_value(value, dtype, f"{name} in {path}") for name, value in content.items()}
+    if isinstance(content, tuple | list) and any(isinstance(value, Tensor | np.ndarray) for value in content):
+        return tuple(_cast_value(value, dtype, f"Argument {n} in {path}") for n, value in enumerate(content))
+    alone: Tensor = _cast_value(as_tensor(content, what), dtype, what)
+    return alone
+
+
+def _cast_value(value: Any, dtype: torch.dtype, what: str) -> Any:
+    if value is None or isinstance(value, bool | str):  # options, such as use_cache=False
+        return value
+    tensor = as_tensor(value, what)
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+# ---------------------------------------------------------------------- made from a configuration
+
+
 def example_inputs(
     model: nn.Module, generator: torch.Generator, preprocessor: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """One batch of keyword arguments that ``model`` can be called with, or None if its configuration does not tell.
+    """One batch of keyword arguments for a network of transformers, or None if its configuration does not tell.
 
-    Args:
-        model: A network of transformers.
-        generator: Draws them.
-        preprocessor: What ``preprocessor_config.json`` says; the size of images may be there and nowhere else.
+    ``preprocessor`` is what ``preprocessor_config.json`` says: the size of images may be there and nowhere else.
     """
     network: Any = model
     main, config = network.main_input_name, network.config
     takes = inspect.signature(model.forward).parameters
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     if main == "input_ids":
-        found["input_ids"] = _ids(model, _length(config, LENGTH), generator)
+        inputs["input_ids"] = _ids(model, _length(config, LENGTH), generator)
         # Networks that read an image as tokens among the others (they have a token for it) can do without one.
         pictures = _field(config, "image_size") is not None and not _mentions(config, "image_token")
         if "pixel_values" in takes and pictures:
-            found["pixel_values"] = _pixels(config, preprocessor, generator)
+            inputs["pixel_values"] = _pixels(config, preprocessor, generator)
     elif main == "pixel_values":
-        found["pixel_values"] = _pixels(config, preprocessor, generator)
+        inputs["pixel_values"] = _pixels(config, preprocessor, generator)
     elif main in ("input_features", "input_values", "past_values"):
-        found[main] = _signal(config, main, generator)
-    if not found or any(value is None for value in found.values()):
+        inputs[main] = _signal(config, main, generator)
+    if not inputs or any(value is None for value in inputs.values()):
         return None
     if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
-        found["decoder_input_ids"] = _decoder_ids(model, generator)
-        if found["decoder_input_ids"] is None:
+        inputs["decoder_input_ids"] = _decoder_ids(model, generator)
+        if inputs["decoder_input_ids"] is None:
             return None
     dtype = working_dtype_of(model)
-    found = {name: value.to(dtype) if value.is_floating_point() else value for name, value in found.items()}
-    return found | ({"use_cache": False} if "use_cache" in takes else {})
+    inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    return inputs | ({"use_cache": False} if "use_cache" in takes else {})
 
 
 def token_ids(model: nn.Module, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Random tokens, none of them special but the last, which ends the text where there is a token for that.
-
-    Raises:
-        DataError: If the configuration does not say how many tokens there are.
-    """
+    """Random tokens, none of them special but the last, which ends the text where there is a token for that."""
     config = model.config
     count = _field(config, "vocab_size")
     if not isinstance(count, int) or count < 1:
@@ -71,7 +165,7 @@ def token_ids(model: nn.Module, shape: tuple[int, ...], generator: torch.Generat
             "Tokens were to be drawn, but the configuration has no vocab_size; give example inputs as a file."
         )
     ordinary = torch.ones(count, dtype=torch.bool)
-    for token in _special(config):
+    for token in _special_tokens(config):
         if 0 <= token < count:
             ordinary[token] = False
     choices = ordinary.nonzero().flatten() if bool(ordinary.any()) else torch.arange(count)
@@ -103,7 +197,7 @@ def _decoder_ids(model: nn.Module, generator: torch.Generator) -> Tensor | None:
 
 def _pixels(config: Any, preprocessor: Mapping[str, Any] | None, generator: torch.Generator) -> Tensor | None:
     channels = _field(config, "num_channels", "in_channels")
-    height, width = _sides(_field(config, "image_size")) or _sides(_advised(preprocessor)) or (IMAGE, IMAGE)
+    height, width = _sides(_field(config, "image_size")) or _sides(_size_in(preprocessor)) or (IMAGE, IMAGE)
     frames = _field(config, "num_frames")
     shape = (BATCH, *([frames] if isinstance(frames, int) else []), channels or 3, height, width)
     return torch.randn(shape, generator=generator)
@@ -117,7 +211,7 @@ def _sides(size: Any) -> tuple[int, int] | None:
     return None
 
 
-def _advised(preprocessor: Mapping[str, Any] | None) -> Any:
+def _size_in(preprocessor: Mapping[str, Any] | None) -> Any:
     for key in ("crop_size", "size"):
         size = (preprocessor or {}).get(key)
         if isinstance(size, dict) and {"height", "width"} <= set(size):
@@ -131,27 +225,17 @@ def _advised(preprocessor: Mapping[str, Any] | None) -> Any:
 
 def _signal(config: Any, main: str, generator: torch.Generator) -> Tensor | None:
     """Sound or a series: a waveform, a spectrogram or the past, by which fields the configuration has."""
-    sizes = {
-        name: _field(config, name)
-        for name in (
-            "num_mel_bins",
-            "max_source_positions",
-            "max_length",
-            "input_feat_per_channel",
-            "context_length",
-            "num_input_channels",
-        )
-    }
-    bins, positions = sizes["num_mel_bins"], sizes["max_source_positions"]
-    shape: tuple[Any, ...] = ()
+    bins, per_channel = _field(config, "num_mel_bins"), _field(config, "input_feat_per_channel")
+    shape: tuple[Any, ...]
     if main == "past_values":
-        shape = (sizes["context_length"], sizes["num_input_channels"])
-    elif main == "input_features" and sizes["input_feat_per_channel"]:
-        shape = (4 * LENGTH, sizes["input_feat_per_channel"])
+        shape = (_field(config, "context_length"), _field(config, "num_input_channels"))
+    elif main == "input_features" and per_channel:
+        shape = (4 * LENGTH, per_channel)
     elif main == "input_features":
+        positions = _field(config, "max_source_positions")
         shape = (bins, 2 * positions if isinstance(positions, int) else None)  # the second convolution has stride 2
     elif bins:
-        shape = (sizes["max_length"], bins)
+        shape = (_field(config, "max_length"), bins)
     else:
         shape = (_samples(config),)
     if not all(isinstance(size, int) and size > 0 for size in shape):
@@ -174,30 +258,25 @@ def _length(config: Any, most: int, *limits: str) -> int:
     """How many tokens: no more than there are positions."""
     positions = [_field(config, name) for name in (*limits, "max_position_embeddings", "n_positions")]
     # Some families lose the first two positions to padding.
-    return min([most, *(max(one - 2, 1) for one in positions if isinstance(one, int) and one > 0)])
+    return min([most, *(max(count - 2, 1) for count in positions if isinstance(count, int) and count > 0)])
 
 
-def _special(config: Any) -> Iterator[int]:
-    for one in _configurations(config):
-        for name, value in vars(one).items():
+def _special_tokens(config: Any) -> Iterator[int]:
+    for part in _configurations(config):
+        for name, value in vars(part).items():
             if name.endswith(("token_id", "token_index")):
-                yield from (
-                    token for token in (value if isinstance(value, list) else [value]) if isinstance(token, int)
-                )
+                tokens = value if isinstance(value, list) else [value]
+                yield from (token for token in tokens if isinstance(token, int))
 
 
 def _mentions(config: Any, word: str) -> bool:
-    return any(word in name for one in _configurations(config) for name in vars(one))
+    return any(word in name for part in _configurations(config) for name in vars(part))
 
 
 def _field(config: Any, *names: str) -> Any:
     """The first of the named fields that a configuration, or one inside it, has and does not leave open."""
-    for one in _configurations(config):
-        for name in names:
-            value = getattr(one, name, None)
-            if value is not None:
-                return value
-    return None
+    values = (getattr(part, name, None) for part in _configurations(config) for name in names)
+    return next((value for value in values if value is not None), None)
 
 
 def _configurations(config: Any) -> Iterator[Any]:
@@ -205,6 +284,6 @@ def _configurations(config: Any) -> Iterator[Any]:
     kind = import_extra("transformers", "Reading the configuration of a network", "hf").PretrainedConfig
     waiting = [config]
     while waiting:
-        one = waiting.pop(0)
-        yield one
-        waiting += [value for value in vars(one).values() if isinstance(value, kind)]
+        part = waiting.pop(0)
+        yield part
+        waiting += [value for value in vars(part).values() if isinstance(value, kind)]

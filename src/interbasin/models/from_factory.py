@@ -21,17 +21,11 @@ from interbasin.text import one_line
 
 
 def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = True) -> LoadedModel:
-    """The network that the factory returns, with the weights put in.
-
-    Raises:
-        UnknownNameError: If there is no such module, or no such function in it.
-        DataError: If the module or the function fails, or what comes back is not a network.
-        CheckpointError: If the weights do not fit.
-    """
+    """The network that the factory returns, with the weights put in."""
     checkpoint = None if weights is None else open_checkpoint(weights)
     with _current_folder_importable():
-        made = retry_with_torchvision(lambda: _call(name))
-    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        result = retry_with_torchvision(lambda: _call(name))
+    model, inputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(model, nn.Module):
         raise DataError(
             f"The factory {name} should return a torch.nn.Module, or one and its inputs, and returned a "
@@ -45,14 +39,14 @@ def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = T
 
 def _call(name: str) -> Any:
     where, _, function = name.partition(":")
-    module = _module(where, name)
+    module = _import(where, name)
     factory = getattr(module, function, None)
     if not callable(factory):
         # What it imported is callable too, and no factory of its own.
         public = [
-            one
-            for one, value in vars(module).items()
-            if callable(value) and not one.startswith("_") and _home(getattr(value, "__module__", "")) == _home(where)
+            label
+            for label, value in vars(module).items()
+            if callable(value) and label[0] != "_" and _package(getattr(value, "__module__", "")) == _package(where)
         ]
         raise UnknownNameError.of(f"factory in {where}", function, public[:20])
     try:
@@ -61,17 +55,16 @@ def _call(name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:
         raise DataError(
-            f"The factory {name} was called without arguments and failed ({_told(error)}); make it work by itself "
+            f"The factory {name} was called without arguments and failed ({_describe(error)}); make it work by itself "
             "first."
         ) from error
 
 
-def _home(module: object) -> str:
-    """The package that a module is of, or the module itself."""
+def _package(module: object) -> str:
     return str(module).partition(".")[0]
 
 
-def _module(where: str, name: str) -> ModuleType:
+def _import(where: str, name: str) -> ModuleType:
     """The module that a factory is in, imported."""
     try:
         return importlib.import_module(where)
@@ -91,12 +84,12 @@ def _module(where: str, name: str) -> ModuleType:
                 "run from the folder that holds it, or install it."
             ) from error
         raise DataError(
-            f"The model {name} was to be made, but its module {where} could not be imported ({_told(error)}); make "
+            f"The model {name} was to be made, but its module {where} could not be imported ({_describe(error)}); make "
             "that work first."
         ) from error
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"it left the program, as sys.exit({error.code!r}) does"
     return f"{type(error).__name__}: {one_line(error)}"

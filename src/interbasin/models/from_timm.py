@@ -19,13 +19,7 @@ BATCH = 2
 
 
 def load_timm(text: str, name: str, weights: Path | None, *, strict: bool = True, seed: int = 0) -> LoadedModel:
-    """A network of timm with as many classes and input channels as its weights have.
-
-    Raises:
-        MissingExtraError: If timm is not installed, or cannot be imported.
-        UnknownNameError: If it has no such architecture; lists the nearest.
-        CheckpointError: If the weights do not fit.
-    """
+    """A network of timm with as many classes and input channels as its weights have."""
     timm = import_extra("timm", f"Loading {text}", "timm")
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), 5, cutoff=0.0)
@@ -43,7 +37,8 @@ def load_timm(text: str, name: str, weights: Path | None, *, strict: bool = True
             "package.module:factory@weights."
         ) from error
     unused = () if checkpoint is None else load_weights(model, checkpoint, f"timm's {name}", strict=strict)
-    shape = (BATCH, *_input_size(model.pretrained_cfg, sizes))
+    channels, *sides = model.pretrained_cfg.get("input_size") or (3, 224, 224)
+    shape = (BATCH, sizes.get("in_chans", channels), *sides)
     inputs = torch.randn(shape, generator=generator_of(seed)).to(working_dtype_of(model))
     return LoadedModel(model.eval(), inputs, checkpoint, text, name, unused)
 
@@ -58,8 +53,3 @@ def _sizes(settings: dict[str, Any], checkpoint: Checkpoint, own: dict[str, Any]
             if name in checkpoint and name in own and checkpoint.shape(name)[axis] != own[name].shape[axis]:
                 sizes[option] = checkpoint.shape(name)[axis]
     return sizes
-
-
-def _input_size(settings: dict[str, Any], sizes: dict[str, int]) -> tuple[int, ...]:
-    channels, *sides = settings.get("input_size") or (3, 224, 224)
-    return (sizes.get("in_chans", channels), *sides)

@@ -1,9 +1,10 @@
-"""Networks of transformers: a folder, or a hub id that the local cache has."""
+"""Networks of transformers: a folder, or a hub id that the local cache has; and PEFT adapters put on networks."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.checkpoints import Checkpoint, open_checkpoint
-from interbasin.checkpoints.faults import read_json
+from interbasin.checkpoints.checkpoint import read_json
+from interbasin.checkpoints.lora import DEFAULT, name_in_file, read_adapter
 from interbasin.errors import CheckpointError
 from interbasin.extras import import_extra, is_transformers_model
 from interbasin.models.base import LoadedModel, load_weights, refuse_mismatch
 from interbasin.models.example_inputs import example_inputs
-from interbasin.models.folded import is_folded, version_folded_with
+from interbasin.models.folding import is_folded, read_folding
 from interbasin.randomness import generator_of
 from interbasin.text import one_line
 
@@ -28,12 +30,7 @@ CONFIGURATION, PREPROCESSOR = "config.json", "preprocessor_config.json"
 
 
 def snapshot(name: str) -> Path:
-    """The folder of the local cache that holds a hub id; downloaded first only if the environment allows it.
-
-    Raises:
-        MissingExtraError: If the library of the hub is not installed.
-        CheckpointError: If it is not there, or cannot be had.
-    """
+    """The folder of the local cache that holds a hub id; downloaded first only if the environment allows it."""
     hub = import_extra("huggingface_hub", f"Loading {name} from the hub", "hf")
     allowed = os.environ.get(DOWNLOADS) == "1"
     try:
@@ -49,12 +46,7 @@ def snapshot(name: str) -> Path:
 
 
 def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: bool, seed: int) -> LoadedModel:
-    """The network that a folder's configuration names, with the folder's weights.
-
-    Raises:
-        MissingExtraError: If transformers is not installed.
-        CheckpointError: If the configuration or the weights are missing, damaged, quantised or do not fit.
-    """
+    """The network that a folder's configuration names, with the folder's weights."""
     if not (folder / CONFIGURATION).is_file():
         raise CheckpointError(
             f"{folder} has no {CONFIGURATION}, so that it does not say which network it holds; give a folder that "
@@ -64,34 +56,34 @@ def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: boo
     checkpoint = open_checkpoint(folder)
     transformers = import_extra("transformers", f"Loading {folder}", "hf")
     kind, name, remote = _class_of(transformers, folder, settings, trust_remote_code)
-    options: dict[str, Any] = {"trust_remote_code": True} if remote else {}
     if is_folded(checkpoint):
-        model, unused = _folded(transformers, kind, name, checkpoint, folder, strict)
-        inputs = example_inputs(model, generator_of(seed), _preprocessor(folder))
-        return LoadedModel(model.eval(), inputs, checkpoint, text, str(model.config.model_type), unused)
-    try:
-        with _quiet(transformers.utils.logging):
-            model, report = kind.from_pretrained(
-                folder,
-                local_files_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # so that the report tells of them
-                **_dtype_option(transformers.__version__, checkpoint),
-                **options,
-            )
-    # Each of a thousand architectures may object in its own way.
-    except Exception as error:
-        raise CheckpointError(
-            f"transformers could not load {folder} as {name} ({type(error).__name__}: {one_line(error)}); does its own "
-            "from_pretrained load it?"
-        ) from error
-    _refuse_report(checkpoint, name, report, strict)
-    inputs = example_inputs(model, generator_of(seed), _preprocessor(folder))
-    unused = tuple(sorted(report["unexpected_keys"]))
+        model, unused = _load_folded(transformers, kind, name, checkpoint, folder, strict)
+    else:
+        options: dict[str, Any] = {"trust_remote_code": True} if remote else {}
+        try:
+            with _quiet(transformers.utils.logging):
+                model, report = kind.from_pretrained(
+                    folder,
+                    local_files_only=True,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # so that the report names them
+                    **_dtype_option(transformers.__version__, checkpoint),
+                    **options,
+                )
+        # Each of a thousand architectures may object in its own way.
+        except Exception as error:
+            raise CheckpointError(
+                f"transformers could not load {folder} as {name} ({type(error).__name__}: {one_line(error)}); does its "
+                "own from_pretrained load it?"
+            ) from error
+        _check_report(checkpoint, name, report, strict)
+        unused = tuple(sorted(report["unexpected_keys"]))
+    preprocessor = read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).is_file() else None
+    inputs = example_inputs(model, generator_of(seed), preprocessor)
     return LoadedModel(model.eval(), inputs, checkpoint, text, str(model.config.model_type), unused)
 
 
-def _folded(
+def _load_folded(
     transformers: Any, kind: Any, name: str, checkpoint: Checkpoint, folder: Path, strict: bool
 ) -> tuple[Any, tuple[str, ...]]:
     """A network that was folded: transformers makes the one it was folded from, and the weights go into that."""
@@ -106,17 +98,13 @@ def _folded(
     try:
         return model, load_weights(model, checkpoint, f"the folded {name}", strict=strict)
     except CheckpointError as error:
-        saved_with = version_folded_with(folder)
+        saved_with = read_folding(folder)[1]
         if saved_with in (None, transformers.__version__):
             raise
         raise CheckpointError(
             f"{error} It was saved with transformers {saved_with}, and this is {transformers.__version__}, which may "
             "name its tensors otherwise."
         ) from error
-
-
-def _preprocessor(folder: Path) -> dict[str, Any] | None:
-    return read_json(folder / PREPROCESSOR) if (folder / PREPROCESSOR).is_file() else None
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -144,9 +132,9 @@ def _class_of(transformers: Any, folder: Path, settings: dict[str, Any], trust: 
         fits = [key for key, value in networks.items() if name and value.rpartition(".")[2] == name]
         key = (fits or list(networks))[0]
         return getattr(transformers, key), name or key, True
-    found = _attribute(transformers, name) if name else transformers.AutoModel
-    if found is not None:
-        return found, name or "AutoModel", False
+    known = _class_named(transformers, name) if name else transformers.AutoModel
+    if known is not None:
+        return known, name or "AutoModel", False
     if networks:
         raise CheckpointError(
             f"{folder} is a network whose code comes with it ({', '.join(sorted(set(networks.values())))}), and such "
@@ -158,22 +146,22 @@ def _class_of(transformers: Any, folder: Path, settings: dict[str, Any], trust: 
     )
 
 
-def _attribute(transformers: Any, name: str) -> Any:
+def _class_named(transformers: Any, name: str) -> Any:
     """The network class of that name; None if there is none."""
     try:
-        found = getattr(transformers, name, None)
+        kind = getattr(transformers, name, None)
     except (ImportError, RuntimeError) as error:
         raise CheckpointError(
             f"transformers knows {name} but cannot import it ({one_line(error)}); install what it asks for."
         ) from error
-    return found if isinstance(found, type) and issubclass(found, nn.Module) else None
+    return kind if isinstance(kind, type) and issubclass(kind, nn.Module) else None
 
 
-def _refuse_report(checkpoint: Checkpoint, name: str, report: dict[str, Any], strict: bool) -> None:
+def _check_report(checkpoint: Checkpoint, name: str, report: dict[str, Any], strict: bool) -> None:
     if report["mismatched_keys"]:
-        tensor, found, expected = sorted(report["mismatched_keys"])[0]
+        tensor, stored, expected = sorted(report["mismatched_keys"])[0]
         raise CheckpointError(
-            f"{tensor} has shape {tuple(found)} in {checkpoint.path} and {tuple(expected)} in its {name}; "
+            f"{tensor} has shape {tuple(stored)} in {checkpoint.path} and {tuple(expected)} in its {name}; "
             "configuration and weights are of different networks: copy them again, together."
         )
     unexpected = sorted(report["unexpected_keys"]) if strict else []
@@ -204,3 +192,54 @@ def _quiet(logging: Any) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+# ---------------------------------------------------------------------- adapters
+
+
+def base_of(folder: Path, base: str | None = None) -> str:
+    """The MODEL that an adapter belongs to: ``base`` where it is given, else the one it names.
+
+    A folder may be named as seen from the current folder, or from the adapter's.
+    """
+    name = read_adapter(folder).base if base is None else base
+    if not name or not isinstance(name, str):
+        raise CheckpointError(
+            f"{folder} holds an adapter that does not say of which network; name that with base= (--base MODEL)."
+        )
+    beside = folder / name
+    if not Path(name).is_dir() and beside.is_dir():
+        name = str(beside)
+    if Path(name).is_dir() and Path(name).samefile(folder):
+        raise CheckpointError(
+            f"{folder} holds an adapter that names itself as its base; name that with base= (--base MODEL)."
+        )
+    return name
+
+
+def load_adapter(text: str, folder: Path, base: LoadedModel) -> LoadedModel:
+    """``base`` with the adapter in ``folder`` put on; it is changed."""
+    checkpoint = open_checkpoint(folder)
+    peft = import_extra("peft", f"Loading the adapter in {folder}", "hf")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about names that do not fit, which are refused below
+            model = peft.PeftModel.from_pretrained(base.model, folder, adapter_name=DEFAULT, is_trainable=False)
+    # PEFT and each of its methods may object in their own ways.
+    except Exception as error:
+        raise CheckpointError(
+            f"PEFT could not put the adapter in {folder} on {base.text} ({type(error).__name__}: {one_line(error)}); "
+            "is that the network it was trained on?"
+        ) from error
+    if checkpoint.adapter is not None and checkpoint.adapter.is_lora:
+        _refuse_strangers(checkpoint, base.text, list(model.state_dict()))
+    return LoadedModel(model.eval(), base.inputs, checkpoint, text, base.family)
+
+
+def _refuse_strangers(checkpoint: Checkpoint, base: str, names: list[str]) -> None:
+    """PEFT loads what fits and only warns of the rest."""
+    own = {name_in_file(name): name for name in names}
+    stored = {name_in_file(name): name for name in checkpoint.names}
+    missing = [name for plain, name in own.items() if f".{DEFAULT}" in name and plain not in stored]
+    unexpected = [name for plain, name in stored.items() if plain not in own]
+    refuse_mismatch(checkpoint, f"the adapter of {base}", missing, unexpected)

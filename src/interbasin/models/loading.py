@@ -14,7 +14,7 @@ import torch
 from interbasin.checkpoints.lora import CONFIGURATION
 from interbasin.errors import CheckpointError, DataError
 from interbasin.models.base import LoadedModel
-from interbasin.models.given_inputs import given_inputs, refuse_both
+from interbasin.models.example_inputs import given_inputs, refuse_both
 from interbasin.randomness import generator_of
 
 TIMM = "timm:"
@@ -143,13 +143,13 @@ def load_model(
             f"base= (--base) names the network below an adapter, and {text} is no folder with an adapter; leave it out."
         )
     refuse_both(inputs, input_shape)
-    loaded = _loaded(str(text), name, base, strict, trust_remote_code, seed)
+    loaded = _load(str(text), name, base, strict, trust_remote_code, seed)
     if inputs is not None or input_shape is not None:
         loaded = replace(loaded, inputs=given_inputs(loaded.model, inputs, input_shape, generator))
     return loaded
 
 
-def _loaded(text: str, name: ModelName, base: str | None, strict: bool, trust: bool, seed: int) -> LoadedModel:
+def _load(text: str, name: ModelName, base: str | None, strict: bool, trust: bool, seed: int) -> LoadedModel:
     # Networks are initialised from torch's global generator: the seed is set for them, and the state put back.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -161,14 +161,11 @@ def _loaded(text: str, name: ModelName, base: str | None, strict: bool, trust: b
             from interbasin.models.from_factory import load_factory
 
             return load_factory(text, name.name, name.weights, strict=strict)
-        from interbasin.models.from_transformers import load_folder, snapshot
+        from interbasin.models.from_transformers import base_of, load_adapter, load_folder, snapshot
 
         if name.kind == "adapter":
-            from interbasin.models.from_peft import base_of, load_adapter
-
             folder = Path(name.name)
             beneath = base_of(folder, base)
-            under = _loaded(beneath, parse_model(beneath), None, strict, trust, seed)
-            return load_adapter(text, folder, under)
+            return load_adapter(text, folder, _load(beneath, parse_model(beneath), None, strict, trust, seed))
         folder = snapshot(name.name) if name.kind == "hub" else Path(name.name)
         return load_folder(text, folder, strict=strict, trust_remote_code=trust, seed=seed)

@@ -57,7 +57,10 @@ A, B, C = tensors(1), tensors(2), tensors(3)
         ({"models": [A, 3]}, ("all of one sort, got dict, int",)),
         ({"models": [A, "folder"]}, ("all of one sort, got dict, str", "output=")),
         ({"models": [A, B], "output": "out"}, ("from disk to disk, and a dict was given",)),
-        ({"models": ["a", "b"], "output": "out", "max_shard_bytes": 0}, ("max_shard_bytes is a number of bytes",)),
+        (
+            {"models": ["a", "b"], "output": "out", "max_shard_bytes": 0},
+            ("max_shard_bytes must be a whole number of at least 1, got 0",),
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )

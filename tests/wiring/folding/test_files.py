@@ -21,7 +21,7 @@ from interbasin.checkpoints import write_checkpoint
 from interbasin.errors import CheckpointError, FileError, WiringError
 from interbasin.extras import import_extra
 from interbasin.models import load_model
-from interbasin.models.folding import FOLDING, Folding, grouped
+from interbasin.models.folding import FOLDING, Folding, group_reasons
 from interbasin.wiring import carry, wire
 from interbasin.wiring.check import difference
 from interbasin.wiring.folding import fold_norms, folding_of, save_folded
@@ -239,7 +239,7 @@ def test_a_folding_is_told_in_words() -> None:
 
 
 def test_reasons_of_layers_that_repeat_are_one() -> None:
-    assert grouped({"a.0.n": "x 'a.0.m'", "a.1.n": "x 'a.1.m'", "b": "y"}) == {
+    assert group_reasons({"a.0.n": "x 'a.0.m'", "a.1.n": "x 'a.1.m'", "b": "y"}) == {
         "x 'a.0.m'": ("a.0.n", "a.1.n"), "y": ("b",),
     }  # fmt: skip
     assert Folding({}).left == {}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from interbasin.models.folded import UnitNorm
+from interbasin.models.folding import UnitNorm
 from interbasin.wiring.folding.recognise import recognise
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from interbasin.checkpoints.checkpoint import Entry, LazyTensors, require_same_tensors
-from interbasin.checkpoints.dtypes import CODES, KINDS
+from interbasin.checkpoints.checkpoint import CODES, KINDS, Entry, LazyTensors, require_same_tensors
 from interbasin.checkpoints.lora import refuse_factors
 from interbasin.errors import DataError, WiringError
 from interbasin.text import list_names

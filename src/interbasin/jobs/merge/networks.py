@@ -15,8 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from interbasin.batch_norm import has_batch_norm, reset_batch_norm
 from interbasin.batches import describe_size, require_reiterable
-from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
-from interbasin.checkpoints.dtypes import kind_of_dtype
+from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors, kind_of_dtype
 from interbasin.checkpoints.in_memory import HeldTensors, bytes_in
 from interbasin.errors import DataError, WiringError
 from interbasin.jobs.rebasin import rebasin

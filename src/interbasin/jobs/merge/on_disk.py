@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from interbasin._version import __version__
-from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors
-from interbasin.checkpoints.faults import read_json
+from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors, read_json
 from interbasin.checkpoints.open import open_checkpoint
 from interbasin.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
 from interbasin.errors import CheckpointError, DataError, FileError, WiringError

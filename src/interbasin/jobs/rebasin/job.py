@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from interbasin.activations.choose import standing
+from interbasin.activations import standing
 from interbasin.batch_norm import has_batch_norm, reset_batch_norm
 from interbasin.batches import WithoutLabels, as_batches, describe_size, outputs_of, require_reiterable, split_batch
 from interbasin.checks import require_choice, require_finite, require_whole

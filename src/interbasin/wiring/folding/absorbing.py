@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from interbasin.errors import WiringError
 from interbasin.maps import Linear
-from interbasin.models.folded import SpelledNorm, add_bias, put
+from interbasin.models.folding import SpelledNorm, add_bias, replace_module
 from interbasin.wiring.axes.spaces import Axis, Role
 from interbasin.wiring.folding.planning import Plan
 from interbasin.wiring.folding.recognise import Elementary
@@ -38,7 +38,7 @@ def absorb(model: nn.Module, plan: Plan) -> tuple[str, ...]:
         if before is not None and after in centred:
             _centre_writers(tensors, wiring, before)
     for name, replacement in plan.replacements().items():
-        new = put(model, name, replacement)
+        new = replace_module(model, name, replacement)
         if isinstance(new, SpelledNorm):
             _spell(new.gain, plan.elementary[name], centred=plan.places[name].after in centred)
     return tuple(biases)

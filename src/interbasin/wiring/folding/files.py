@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from interbasin.checkpoints import write_checkpoint
-from interbasin.checkpoints.companions import companions, copy_companions
+from interbasin.checkpoints.write import copy_companions, find_companions
 from interbasin.errors import FileError, WiringError
 from interbasin.extras import is_transformers_model
 from interbasin.models.folding import FOLDING, folding_of, write_folding
@@ -53,7 +53,7 @@ def save_folded(
             source = as_path(like)
             if not source.is_dir():
                 raise FileError(f"like= names a folder to copy a tokenizer from, and {source} is none; leave it out.")
-            copy_companions([name for name in companions(source) if name != FOLDING], source, beside)
+            copy_companions([name for name in find_companions(source) if name != FOLDING], source, beside)
         if library is not None:
             _write_configuration(model, beside)
         write_folding(beside, folding, None if library is None else library.__version__)

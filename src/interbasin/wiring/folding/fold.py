@@ -19,8 +19,15 @@ import torch
 from torch import nn
 
 from interbasin.errors import WiringError
-from interbasin.models.folded import UnitNorm, shared, tie_again, untie
-from interbasin.models.folding import Folding, grouped, keep_folding
+from interbasin.models.folding import (
+    Folding,
+    UnitNorm,
+    find_ties,
+    group_reasons,
+    keep_folding,
+    tie_again,
+    untie,
+)
 from interbasin.wiring.check import difference
 from interbasin.wiring.folding.absorbing import absorb
 from interbasin.wiring.folding.planning import Plan
@@ -99,7 +106,7 @@ def _carry_out(folded: nn.Module, plan: Plan, ties: list[tuple[str, ...]]) -> No
     with torch.no_grad():
         biases = absorb(folded, plan)
     parted = tie_again(folded, ties)
-    done = Folding(plan.replacements(), biases, tuple(shared(folded)), grouped(plan.left()), tuple(parted))
+    done = Folding(plan.replacements(), biases, tuple(find_ties(folded)), group_reasons(plan.left()), tuple(parted))
     keep_folding(folded, done)
 
 

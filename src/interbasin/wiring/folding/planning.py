@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from interbasin.errors import WiringError
-from interbasin.models.folding import Replacement, grouped, told
+from interbasin.models.folding import Replacement, describe_reasons, group_reasons
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Axis, In, Role, Space, leaves
 from interbasin.wiring.folding.recognise import Elementary
@@ -156,9 +156,10 @@ class Plan:
 
     def require_something(self, model: str) -> None:
         if not self.streams:
+            reasons = "; ".join(describe_reasons(group_reasons(self.reasons)))
             raise WiringError(
-                f"No norm of {model} can be folded. {'; '.join(told(grouped(self.reasons)))}. Keep to permutations in "
-                "its stream, which need no folding."
+                f"No norm of {model} can be folded. {reasons}. Keep to permutations in its stream, which need no "
+                "folding."
             )
 
     def left(self) -> dict[str, str]:
