@@ -23,7 +23,7 @@ from torch import Tensor
 from interbasin.datasets.base import class_numbers
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError
 from interbasin.text import plural
-from interbasin.vectors.files.integrity import cut_short, damaged
+from interbasin.vectors.files.base import cut_short, damaged
 from interbasin.vectors.files.npy import MappedReader, open_npy
 from interbasin.vectors.files.npz import archive, open_npz
 

@@ -18,7 +18,7 @@ from interbasin.datasets.shaping import Shaping, shaping_like
 from interbasin.datasets.texts import TextSamples, longest, read_jsonl, read_lines, tokenizer_of
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.randomness import generator_of
-from interbasin.vectors.files.integrity import check_begins
+from interbasin.vectors.files.base import check_begins
 
 if TYPE_CHECKING:
     from interbasin.models.base import Inputs

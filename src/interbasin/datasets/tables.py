@@ -13,7 +13,7 @@ from interbasin.datasets.arrays import ArraySamples
 from interbasin.datasets.base import Samples, class_numbers
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.vectors.files import open_vectors
-from interbasin.vectors.files.parquet import table
+from interbasin.vectors.files.parquet import open_table
 
 LABEL = "label"
 ROWS = 4096  # a piece
@@ -31,7 +31,7 @@ def open_parquet_samples(path: Path, column: str | None, texts: Callable[..., Sa
         UnknownNameError: if there is no such column.
         DataError: if texts or labels are missing in some rows, or there are no rows.
     """
-    with table(path) as opened:
+    with open_table(path) as opened:
         schema = opened.schema_arrow
         if column is not None and column not in schema.names:
             raise UnknownNameError.of(f"column in {path}", column, schema.names)

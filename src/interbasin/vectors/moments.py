@@ -13,7 +13,7 @@ from interbasin.statistics import PairedMoments
 from interbasin.statistics.files import HOLDS
 from interbasin.storage import refuse_what_is_in_the_way
 from interbasin.vectors.files import Vectors, default_rows_per_batch, paired_batches
-from interbasin.vectors.files.integrity import file_fingerprint
+from interbasin.vectors.files.base import file_fingerprint
 
 SECONDS_BETWEEN_SAVES = 30.0
 

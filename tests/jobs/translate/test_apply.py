@@ -18,7 +18,7 @@ from interbasin.errors import DataError, ShapeError
 from interbasin.jobs.translate.apply import apply, batch_rows
 from interbasin.jobs.translate.treatment import translator_fingerprint
 from interbasin.storage.journal import same_probe
-from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.files.base import Piece
 
 
 class Array:

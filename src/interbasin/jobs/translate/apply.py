@@ -24,9 +24,8 @@ from interbasin.jobs.translate.treatment import (
     norms_notes,
     translator_fingerprint,
 )
-from interbasin.vectors.stores.npy import ArrayRows
-from interbasin.vectors.stores.opening import open_rows, open_sink
-from interbasin.vectors.stores.rows import Piece, Rows, Sink, output_dtype
+from interbasin.vectors.files.base import Piece
+from interbasin.vectors.stores.opening import FileRows, Rows, Sink, open_rows, open_sink, output_dtype
 from interbasin.vectors.stores.uri import parse_uri
 
 ENGINES = ("local", "ray")
@@ -170,7 +169,7 @@ def translate_vectors(
         in_place=in_place,
     )
 
-    if isinstance(rows, ArrayRows) and (sink.rows or engine == "ray"):
+    if isinstance(rows, FileRows) and (sink.rows or engine == "ray"):
         try:
             rows.check_bytes()
         except BaseException:

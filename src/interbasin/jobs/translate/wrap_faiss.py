@@ -17,8 +17,7 @@ from interbasin.jobs.translate.bridge.steps import Steps
 from interbasin.jobs.translate.translator import Translator
 from interbasin.jobs.translate.treatment import FittedTranslator
 from interbasin.vectors.stores.faiss import FaissRows, write_index
-from interbasin.vectors.stores.npy import refuse_unless_free
-from interbasin.vectors.stores.rows import Rows
+from interbasin.vectors.stores.opening import Rows, refuse_unless_free
 
 AFFINE_TOLERANCE = 1e-4
 UNIT = 1e-3  # how far from 1 the length of vectors may be that were normalised

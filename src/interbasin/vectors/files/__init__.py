@@ -1,7 +1,8 @@
-"""Matrices of row vectors in files that may be larger than memory, read a batch at a time.
+"""Matrices of row vectors in files that may be larger than memory, read and written a batch at a time.
 
-``base`` says what such a matrix is, ``opening`` finds the format, one file a format reads it
-(``npy``, ``npz``, ``parquet``), ``pairs`` reads two matrices in step, ``faults`` words what can be wrong with a file.
+``base`` says what such a matrix is and words what can be wrong with a file, ``opening`` finds the format and reads two
+matrices in step. One file per format reads and writes it (``npy``, ``npz``, ``parquet`` with ``parquet_writer``), and
+``tables`` knows Arrow's tables.
 """
 
 from interbasin.vectors.files.base import Batch, Reader, Vectors

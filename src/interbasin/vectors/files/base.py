@@ -1,7 +1,11 @@
-"""What a matrix of row vectors in a file is, whatever the format: ``Vectors``, and the ``Reader`` under it."""
+"""What a matrix of row vectors in a file is, whatever the format, and what can be wrong with the file.
+
+`Vectors` is the matrix, `Reader` what a format provides, `Piece` some of its rows with what belongs to them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,13 +20,51 @@ from interbasin.text import plural
 
 Batch: TypeAlias = NDArray[Any]  # (rows, width), C-contiguous, writable, a floating dtype in native byte order
 
+# First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
+SIGNATURES = {
+    b"\x93NUMPY": "a NumPy array (.npy)",
+    b"PK\x03\x04": "a zip archive (.npz)",
+    b"PK\x05\x06": "an empty zip archive",
+    b"PAR1": "a Parquet file (.parquet)",
+    b"PARE": "an encrypted Parquet file",
+    b"version https://git-lfs": "a Git LFS pointer (fetch the real file with git lfs pull)",
+    b"ARROW1": "an Arrow or Feather file",
+    b"\x89HDF": "an HDF5 file",
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"%PDF": "a PDF document",
+    b"\x1f\x8b": "a gzip archive",
+    b"\x28\xb5\x2f\xfd": "a Zstandard archive",
+    b"SQLite format 3": "an SQLite database",
+    b"<!DOCTYPE": "an HTML page (perhaps an error page saved in place of a download)",
+    b"<html": "an HTML page (perhaps an error page saved in place of a download)",
+    b"\x80\x02": "a Python pickle",
+    b"\x80\x03": "a Python pickle",
+    b"\x80\x04": "a Python pickle",
+    b"\x80\x05": "a Python pickle",
+}
+SAMPLE_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive rows of a store.
+
+    Attributes:
+        vectors: Of shape (rows, width).
+        rest: What belongs to these rows and is passed on unchanged (ids, other columns); only the store reads it.
+    """
+
+    vectors: NDArray[Any]
+    rest: Any = None
+
 
 @runtime_checkable
 class Reader(Protocol):
     """What a format provides. It holds no open file, so that one ``Vectors`` can be read many times, or pickled."""
 
     def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
-        """Exactly ``rows_per_batch`` rows a batch, except the last, from row ``start`` on; arguments are checked."""
+        """Exactly ``rows_per_batch`` rows per batch, except the last, from row ``start`` on; arguments are checked."""
         ...
 
 
@@ -41,8 +83,8 @@ class Vectors:
         width: How many numbers each has.
         dtype: The dtype of the batches; see ``open_vectors`` for how it follows from the stored one.
         reader: The format's own way of reading.
-        stamp: Size, time and inode of the file when it was opened.
         stored: The dtype of the numbers in the file.
+        stamp: Size, time and inode of the file when it was opened.
     """
 
     path: Path
@@ -52,16 +94,16 @@ class Vectors:
     width: int
     dtype: np.dtype[Any]
     reader: Reader = field(repr=False)
+    stored: np.dtype[Any] = field(repr=False)
     stamp: tuple[int, int, int] | None = field(default=None, repr=False)
-    stored: np.dtype[Any] | None = field(default=None, repr=False)
 
     def batches(self, rows_per_batch: int, start: int = 0) -> Iterator[Batch]:
         """The rows from ``start`` on, in order, as new C-contiguous arrays of shape (rows_per_batch, width).
 
         Args:
             rows_per_batch: Rows in every batch; only the last may have fewer.
-            start: The first row to read, counted from 0. ``start == rows`` gives no batches, so that a job which had
-                finished can be resumed like any other.
+            start: The first row to read, counted from 0. ``start == rows`` gives no batches, so that a finished job
+                can be resumed like any other.
 
         Raises:
             ShapeError: At once, if either number is out of range.
@@ -125,3 +167,53 @@ def batch_dtype(stored: np.dtype[Any], where: str) -> np.dtype[Any]:
     # NumPy has no bfloat16 of its own: what ml_dtypes saves comes back as two nameless bytes.
     hint = "it may be bfloat16, so " if stored.kind == "V" and stored.itemsize == 2 and not stored.names else ""
     raise DataError(f"{where} has dtype {stored}, which is not a real number; {hint}convert it to float32 and save it.")
+
+
+def check_begins(path: Path, expected: tuple[bytes, ...], format_name: str) -> None:
+    """Nothing, if the file begins as its name promises.
+
+    Raises:
+        FileError: If it does not, or cannot be read at all.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(32)
+    except OSError as error:
+        raise damaged(path, error) from error
+    if not head.startswith(expected):
+        kind = next((kind for start, kind in SIGNATURES.items() if head.startswith(start)), None)
+        content = f"looks like {kind}" if kind else f"begins with {head[:12]!r}"
+        raise FileError(
+            f"{path} is named as a {format_name} file but {content}; rename it to what it is, or save it again."
+        )
+
+
+def cut_short(path: Path | str, what: str) -> FileError:
+    """The error for a file that ends too early; ``what`` says what shows it."""
+    return FileError(f"{path} is cut short: {what}; copy or download it again.")
+
+
+def damaged(path: Path | str, cause: BaseException | str) -> FileError:
+    """The error for a file that could be found but not read, with the library's own reason on one line."""
+    reason = " ".join(str(cause).split()).rstrip(".") or type(cause).__name__
+    return FileError(f"{path} could not be read ({reason}); check its permissions, or copy or download it again.")
+
+
+def file_fingerprint(path: Path) -> dict[str, Any]:
+    """Name, size, time and a sample of a file; JSON-able.
+
+    Raises:
+        FileError: If it cannot be read.
+    """
+    # A hash of blocks from the head, the middle and the tail: files from one archive share sizes and times.
+    digest = hashlib.sha256()
+    try:
+        status = path.stat()
+        size = status.st_size
+        with path.open("rb") as file:
+            for start in (0, size // 3, 2 * size // 3, max(0, size - SAMPLE_BYTES)):
+                file.seek(start)
+                digest.update(file.read(SAMPLE_BYTES))
+    except OSError as error:
+        raise FileError(f"{path} cannot be read any more: {error.strerror}; is it still there?") from error
+    return {"file": path.name, "bytes": size, "sample": digest.hexdigest(), "modified": status.st_mtime_ns}

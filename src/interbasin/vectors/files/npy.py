@@ -16,8 +16,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from interbasin.errors import DataError, FileError, ShapeError
-from interbasin.vectors.files.base import Batch, Vectors, batch_dtype
-from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
+from interbasin.vectors.files.base import Batch, Vectors, batch_dtype, check_begins, cut_short, damaged
 
 
 @dataclass(frozen=True)
@@ -176,4 +175,4 @@ def open_npy(path: Path) -> Vectors:
         )
     dtype = batch_dtype(header.dtype, str(path))
     reader = MappedReader(path, header, header.size, dtype)
-    return Vectors(path, "npy", None, header.rows, header.width, dtype, reader, stored=header.dtype)
+    return Vectors(path, "npy", None, header.rows, header.width, dtype, reader, header.dtype)

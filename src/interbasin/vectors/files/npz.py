@@ -1,8 +1,13 @@
-"""``.npz``: one array of a zip archive, mapped where it lies uncompressed and unpacked in passing where it does not."""
+"""``.npz``: one array of a zip archive, mapped where it lies uncompressed and unpacked in passing where it does not.
+
+`ArraySink` writes both ``.npy`` and ``.npz``.
+"""
 
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import struct
 import zipfile
 import zlib
@@ -10,16 +15,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy_format
 
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
-from interbasin.vectors.files.base import Batch, Reader, Vectors, batch_dtype
-from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
+from interbasin.storage.journal import Unfinished
+from interbasin.vectors.files.base import (
+    Batch,
+    Piece,
+    Reader,
+    Vectors,
+    batch_dtype,
+    check_begins,
+    cut_short,
+    damaged,
+)
 from interbasin.vectors.files.npy import Header, MappedReader, read_header
 
 PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
+PACKED = 16 * 2**20  # bytes packed into an archive at a time
+WRITTEN = 2**20  # bytes given to the system at a time: a batch at once took it three times as long
 LONGEST_HEADER = 2**14  # bytes; NumPy itself refuses headers of more than 10,000
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of the name and of the extra field
 
@@ -185,7 +202,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
         )
     else:
         reader = StreamedReader(path, member.filename, header, dtype)
-    return Vectors(path, "npz", name, header.rows, header.width, dtype, reader, stored=header.dtype)
+    return Vectors(path, "npz", name, header.rows, header.width, dtype, reader, header.dtype)
 
 
 def choose(arrays: list[str], column: str | None, path: Path) -> str:
@@ -223,3 +240,120 @@ def data_offset(path: Path, member: zipfile.ZipInfo) -> int:
     if signature != b"PK\x03\x04":
         raise damaged(path, f"its member {member.filename!r} is not where the directory says")
     return member.header_offset + LOCAL_HEADER.size + int(name_length) + int(extra_length)
+
+
+class ArraySink:
+    """An array in a file that grows row by row; see `interbasin.vectors.stores.opening.Sink`.
+
+    Args:
+        unfinished: Where it grows.
+        rows: How many rows it will have.
+        width: How many numbers each has.
+        dtype: Their dtype.
+        member: For ``.npz``: the array's name in the archive.
+        compressed: For ``.npz``: whether to compress it.
+        beside: For ``.npz``: the archive whose other members go along.
+    """
+
+    counts = ("rows", "rows_per_batch")  # that are saved
+    mark = None
+    notes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        unfinished: Unfinished,
+        rows: int,
+        width: int,
+        dtype: np.dtype[Any],
+        *,
+        member: str | None = None,
+        compressed: bool = False,
+        beside: Path | None = None,
+    ) -> None:
+        self._unfinished, self.name, self._all = unfinished, unfinished.name, rows
+        self._member, self._compressed, self._beside = member, compressed, beside
+        self._path = unfinished.folder / "vectors.npy"
+        header = io.BytesIO()
+        fields = {"descr": npy_format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, width)}
+        npy_format.write_array_header_1_0(header, fields)
+        self._header, self._row_bytes, self._dtype = header.getvalue(), width * dtype.itemsize, dtype
+        grown = len(self._header) + int(unfinished.done.get("rows", 0)) * self._row_bytes
+        unfinished.require_bytes({self._path.name: grown})
+        self.rows = int(unfinished.done.get("rows", 0))
+        self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
+        self._file: IO[bytes] | None = None
+
+    def start(self, rows_per_batch: int) -> None:
+        self.rows_per_batch = rows_per_batch
+        size = len(self._header) + self._all * self._row_bytes
+        try:
+            copies = 1 if self._member is None else 2
+            self._unfinished.require_room(copies * size - self.rows * self._row_bytes)
+            self._path.touch()
+            self._file = self._path.open("r+b", buffering=0)
+            self._file.truncate(size)
+            _write(self._file, self._header, 0)
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+
+    def append(self, piece: Piece) -> None:
+        assert self._file is not None
+        try:
+            vectors = np.ascontiguousarray(piece.vectors, dtype=self._dtype)
+            _write(self._file, vectors.reshape(-1).view(np.uint8), len(self._header) + self.rows * self._row_bytes)
+            self.rows += len(vectors)
+            file = self._file
+            done = {"rows": self.rows, "rows_per_batch": self.rows_per_batch}
+            self._unfinished.save(done, lambda: os.fsync(file.fileno()))
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+
+    def finish(self) -> None:
+        assert self._file is not None
+        try:
+            os.fsync(self._file.fileno())
+            complete = self._path if self._member is None else self._pack_archive(self._member)
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+        self._file.close()
+        self._file = None
+        self._unfinished.finish(complete.name)
+
+    def _pack_archive(self, member: str) -> Path:
+        path = self._unfinished.folder / "vectors.npz"
+        kind = zipfile.ZIP_DEFLATED if self._compressed else zipfile.ZIP_STORED
+        with path.open("wb") as file:
+            with zipfile.ZipFile(file, "w") as packed:
+                with self._path.open("rb") as array:
+                    _pack(packed, f"{member}.npy", kind, array)
+                if self._beside is not None:
+                    with archive(self._beside) as source:
+                        for entry in source.infolist():
+                            if entry.filename != f"{member}.npy":
+                                with source.open(entry) as stream:
+                                    _pack(packed, entry.filename, entry.compress_type, stream)
+            file.flush()
+            os.fsync(file.fileno())
+        return path
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._unfinished.close()
+
+
+def _pack(packed: zipfile.ZipFile, name: str, kind: int, stream: IO[bytes]) -> None:
+    # A fixed date, so that the same vectors make the same bytes.
+    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.compress_type, entry.external_attr = kind, 0o644 << 16
+    with packed.open(entry, "w", force_zip64=True) as into:
+        shutil.copyfileobj(stream, into, PACKED)
+
+
+def _write(file: IO[bytes], content: Any, offset: int) -> None:
+    """All of it; the system may take less at a time than it is given."""
+    left = memoryview(content)
+    file.seek(offset)
+    while left:
+        left = left[file.write(left[:WRITTEN]) :]

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, FileError, StoreError
 from interbasin.extras import import_extra
 from interbasin.storage import new_file
-from interbasin.vectors.files.integrity import file_fingerprint
-from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.files.base import Piece, file_fingerprint
 from interbasin.vectors.stores.uri import StoreURI
 
 ROWS_PER_CELL = 256  # as many as FAISS itself trains a cell of an IVF index on
@@ -145,7 +144,7 @@ def refuse_what_cannot_be_rebuilt(index: Any, name: str, faiss: Any) -> None:
 
 
 class FaissSink:
-    """A new index of the same kind and settings; see `interbasin.vectors.stores.rows.Sink`.
+    """A new index of the same kind and settings; see `interbasin.vectors.stores.opening.Sink`.
 
     Args:
         destination: The file.

@@ -19,13 +19,11 @@ import pyarrow as pa
 from interbasin.errors import DataError, FileError, StoreError, UnknownNameError
 from interbasin.extras import import_extra
 from interbasin.storage.journal import Unfinished
-from interbasin.vectors.files.tables import Selection, first_width, select
-from interbasin.vectors.stores.columns import list_array, pieces_of_table
-from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.files.base import Piece
+from interbasin.vectors.files.tables import Selection, first_width, list_array, select, table_pieces
 from interbasin.vectors.stores.uri import StoreURI
 
 TABLE = "table"  # the name of a table that grows
-COUNTS = ("rows", "rows_per_batch", "version")  # that are saved
 METRICS = {"l2": "l2", "cosine": "cosine", "dot": "inner product"}
 
 
@@ -64,8 +62,10 @@ class LanceRows:
         with told(self.address):
             opened = _opened(self.address)
             opened.checkout(self.version)
-            found = opened.search().limit(self.rows - start).offset(start).to_batches(rows_per_batch)
-            yield from pieces_of_table(found, self.selection, self.width, rows_per_batch, start, self.name)
+            batches = opened.search().limit(self.rows - start).offset(start).to_batches(rows_per_batch)
+            yield from table_pieces(
+                batches, self.selection, self.width, self.rows, rows_per_batch, start, where=self.name
+            )
 
 
 class told:
@@ -165,7 +165,7 @@ def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) 
 
 
 class LanceSink:
-    """A Lance table that grows by one version per batch; see `interbasin.vectors.stores.rows.Sink`.
+    """A Lance table that grows by one version per batch; see `interbasin.vectors.stores.opening.Sink`.
 
     Args:
         unfinished: Where it grows.
@@ -174,6 +174,7 @@ class LanceSink:
         column: Which column has the vectors.
     """
 
+    counts = ("rows", "rows_per_batch", "version")  # that are saved
     mark = None
     notes: tuple[str, ...] = ()
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, ShapeError, StoreError, UnknownNameError
 from interbasin.extras import import_extra
 from interbasin.text import plural, redact
-from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.files.base import Piece
 from interbasin.vectors.stores.uri import StoreURI
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # and no flags, and no extension of the header

@@ -19,6 +19,7 @@ import numpy as np
 from interbasin.errors import StoreError
 from interbasin.storage.journal import check_same_work
 from interbasin.text import plural
+from interbasin.vectors.files.base import Piece
 from interbasin.vectors.stores.postgresql import (
     CHECKED_BYTES,
     METRICS,
@@ -30,7 +31,6 @@ from interbasin.vectors.stores.postgresql import (
     refuse_other_server,
     told,
 )
-from interbasin.vectors.stores.rows import Piece
 from interbasin.vectors.stores.uri import StoreURI
 
 MOST_NUMBERS = 16_000  # of a vector of pgvector
@@ -43,7 +43,7 @@ MARK = "interbasin: unfinished "
 class PostgresqlSink:
     """A new column of the source's table, or a new table of keys and vectors, that grows under another name.
 
-    See `interbasin.vectors.stores.rows.Sink`.
+    See `interbasin.vectors.stores.opening.Sink`.
 
     Args:
         output: Which table and column; the database is the source's.
