@@ -64,21 +64,23 @@ def wrapped(
         made = faiss.IndexPreTransform(transform, rows.index)
     calculated = time.perf_counter()
     write_index(made, destination, faiss, refuse)
+    output = f"faiss://{destination}"
     return Applied(
-        rows.name,
-        f"faiss://{destination}",
-        rows.rows,
-        0,
-        translator.source_width,
-        translator.target_width,
-        "float32",
-        {},
-        calculated - started,
-        time.perf_counter() - calculated,
-        (
+        metrics={"rows": rows.rows, "resumed_at": 0},
+        notes=(
             "No row was touched: the index translates queries of the new space into the old one, and its scores are "
             "those of the old space.",
         ),
+        timings={"translate": calculated - started, "finish": time.perf_counter() - calculated},
+        request={"vectors": rows.name, "output": output, "wrap": True},
+        source=rows.name,
+        output=output,
+        rows=rows.rows,
+        resumed_at=0,
+        source_width=translator.source_width,
+        target_width=translator.target_width,
+        dtype="float32",
+        bad_rows={},
     )
 
 

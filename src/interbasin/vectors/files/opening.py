@@ -119,12 +119,12 @@ def paired_batches(
     return zip(source.batches(rows_per_batch, start), target.batches(rows_per_batch, start), strict=True)
 
 
-def default_rows_per_batch(source_width: int, target_width: int = 0) -> int:
-    """Rows for which a pair of float32 batches takes about 64 MiB, from 256 to 65,536.
+def default_rows_per_batch(source_width: int, target_width: int = 0, batch_bytes: int = BATCH_BYTES) -> int:
+    """Rows for which a pair of float32 batches takes about ``batch_bytes``, from 256 to 65,536.
 
     Example:
-        >>> default_rows_per_batch(384, 768)
-        14563
+        >>> default_rows_per_batch(384, 768), default_rows_per_batch(384, 768, 32 * 2**20)
+        (14563, 7281)
     """
     row_bytes = 4 * max(1, source_width + target_width)
-    return min(MOST_ROWS, max(FEWEST_ROWS, BATCH_BYTES // row_bytes))
+    return min(MOST_ROWS, max(FEWEST_ROWS, batch_bytes // row_bytes))
