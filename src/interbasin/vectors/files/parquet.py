@@ -22,16 +22,12 @@ from interbasin.storage.journal import Unfinished
 from interbasin.vectors.files.base import Batch, Piece, Vectors, check_begins, cut_short, damaged
 from interbasin.vectors.files.parquet_writer import (
     CODECS,
-    I64,
-    count_leaves,
-    empty_footer,
-    encode,
     encode_table,
+    file_footer,
     row_group,
-    struct_list,
     vector_column,
 )
-from interbasin.vectors.files.tables import Selection, first_width, select, table_pieces
+from interbasin.vectors.files.tables import Selection, select, table_pieces, to_matrix
 
 MAGIC = b"PAR1"
 BUFFERED_BYTES = 16 * 2**20  # of the compressed file, over all columns that are read
@@ -126,7 +122,7 @@ def open_parquet(path: Path, column: str | None) -> Vectors:
             first = next(opened.iter_batches(1, columns=list(selection.columns)), None)
             if first is None:
                 raise cut_short(path, f"it promises {rows} rows, but none is there")
-            width = first_width(first, selection, str(path))
+            width = to_matrix(first, selection, None, 0, str(path)).shape[1]
         chunks = [metadata.row_group(0).column(i) for i in range(metadata.num_columns)] if opened.num_row_groups else []
         compression = {chunk.path_in_schema: chunk.compression for chunk in chunks}
     if width == 0:
@@ -169,7 +165,6 @@ class ParquetSink:
     ) -> None:
         self._unfinished, self.name, self._schema, self._dtype = unfinished, unfinished.name, schema, dtype
         self._column = vector_column(schema, column, width, dtype.itemsize, codec if codec in CODECS else "ZSTD")
-        self._before = count_leaves(pa.schema(list(schema)[: schema.get_field_index(column)]))
         self._others = pa.schema([field for field in schema if field.name != column])
         self._compression = {path: PYARROW_NAMES.get(name, name) for path, name in compression.items()}
         self._needed = rows * width * dtype.itemsize if self._column.codec == "UNCOMPRESSED" else 0
@@ -210,7 +205,7 @@ class ParquetSink:
             if piece.rest is not None:
                 content, others = encode_table(piece.rest.cast(self._others), self._compression, self._data.tell())
                 self._data.write(content)
-                chunks = [*others[: self._before], chunk, *others[self._before :]]
+                chunks = [*others[: self._column.leaf], chunk, *others[self._column.leaf :]]
             group = row_group(chunks, len(vectors))
             self._groups.write(struct.pack("<I", len(group)) + group)
             self._data.flush()
@@ -233,7 +228,7 @@ class ParquetSink:
             groups = []
             while head := self._groups.read(4):
                 groups.append(self._groups.read(struct.unpack("<I", head)[0]))
-            footer = encode({**empty_footer(self._schema), 3: (I64, self.rows), 4: struct_list(groups)})
+            footer = file_footer(self._schema, self.rows, groups)
             self._data.write(footer + struct.pack("<I", len(footer)) + MAGIC)
             self._data.flush()
             os.fsync(self._data.fileno())

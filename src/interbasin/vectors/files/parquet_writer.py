@@ -66,11 +66,6 @@ def decode(content: bytes, place: int = 0) -> tuple[Struct, int]:
     return fields, place + 1
 
 
-def struct_list(structs: Sequence[Any]) -> tuple[int, Any]:
-    """A field that is a list of structs."""
-    return LIST, (STRUCT, list(structs))
-
-
 def _encode_value(kind: int, value: Any) -> bytes:
     if kind in (I16, I32, I64):
         return _varint(_zigzag(value))
@@ -168,6 +163,7 @@ class Column:
         width: Numbers per row.
         itemsize: Bytes per number.
         codec: A key of CODECS.
+        leaf: Its number among the columns that Parquet makes of the schema: structs have one for each of their fields.
     """
 
     path: tuple[str, ...]
@@ -175,6 +171,7 @@ class Column:
     width: int
     itemsize: int
     codec: str
+    leaf: int
 
     def encode(self, vectors: NDArray[Any], place: int) -> tuple[list[Any], Struct]:
         """Buffers that make the column chunk of ``vectors``, and what the footer says of it.
@@ -222,20 +219,13 @@ class Column:
 
 def vector_column(schema: pa.Schema, name: str, width: int, itemsize: int, codec: str) -> Column:
     """How the column ``name`` of a table is written."""
-    alone = pa.schema([schema.field(name)])
-    leaf = pq.ParquetFile(pa.BufferReader(_empty_file(alone))).schema.column(0)
+    # Of a schema that ends with this column, it is the last leaf.
+    until = pa.schema(list(schema)[: schema.get_field_index(name) + 1])
+    leaves = pq.ParquetFile(pa.BufferReader(_empty_file(until))).schema
+    leaf = leaves.column(len(leaves) - 1)
     # Names may have dots in them, so the path cannot be cut at all of them.
-    return Column((name, *leaf.path[len(name) + 1 :].split(".")), leaf.max_definition_level, width, itemsize, codec)
-
-
-def count_leaves(schema: pa.Schema) -> int:
-    """How many columns Parquet makes of a schema: structs have one for each of their fields."""
-    return int(pq.ParquetFile(pa.BufferReader(_empty_file(schema))).metadata.num_columns) if len(schema) else 0
-
-
-def empty_footer(schema: pa.Schema) -> Struct:
-    """The footer of a file without rows."""
-    return _footer(_empty_file(schema))[0]
+    path = (name, *leaf.path[len(name) + 1 :].split("."))
+    return Column(path, leaf.max_definition_level, width, itemsize, codec, len(leaves) - 1)
 
 
 def encode_table(table: pa.Table, compression: dict[str, str], place: int) -> tuple[bytes, list[Struct]]:
@@ -262,13 +252,19 @@ def row_group(chunks: Sequence[Struct], rows: int) -> bytes:
     begins = [int(values[number][1]) for values in metadata for number in (9, 11) if number in values]
     return encode(
         {
-            1: struct_list(chunks),
+            1: (LIST, (STRUCT, list(chunks))),
             2: (I64, sum(values[6][1] for values in metadata)),
             3: (I64, rows),
             5: (I64, min(begins)),
             6: (I64, sum(values[7][1] for values in metadata)),
         }
     )
+
+
+def file_footer(schema: pa.Schema, rows: int, groups: Sequence[bytes]) -> bytes:
+    """The footer of a file of these row groups, as `row_group` gave them."""
+    empty, _ = _footer(_empty_file(schema))
+    return encode({**empty, 3: (I64, rows), 4: (LIST, (STRUCT, list(groups)))})
 
 
 def _move_chunk(chunk: Struct, by: int) -> Struct:

@@ -150,13 +150,15 @@ def table_pieces(
         raise cut_short(where, f"it promises {rows} rows, but the last one found is row {row - 1}")
 
 
-def to_matrix(piece: pa.RecordBatch, selection: Selection, width: int, first_row: int, where: str) -> NDArray[Any]:
+def to_matrix(
+    piece: pa.RecordBatch, selection: Selection, width: int | None, first_row: int, where: str
+) -> NDArray[Any]:
     """The rows of a record batch, in the stored dtype (lists) or that of the batches (columns side by side).
 
     Args:
         piece: Rows of the table.
         selection: The columns to take.
-        width: The width that every row must have.
+        width: The width that every row must have; None for that of the first.
         first_row: The number of the first of these rows in the whole table, for messages.
         where: Names the table in messages.
 
@@ -166,15 +168,16 @@ def to_matrix(piece: pa.RecordBatch, selection: Selection, width: int, first_row
     """
     columns = [piece.column(piece.schema.get_field_index(name)) for name in selection.columns]
     if not selection.lists:
-        matrix = np.empty((len(piece), width), dtype=selection.dtype)
+        matrix = np.empty((len(piece), len(columns)), dtype=selection.dtype)
         for place, (name, column) in enumerate(zip(selection.columns, columns, strict=True)):
             check_no_nulls(column, 1, first_row, f"column {name!r} of {where}")
             matrix[:, place] = column.to_numpy(zero_copy_only=False)
         return matrix
     where = f"column {selection.columns[0]!r} of {where}"
-    lists = storage_array(columns[0])
+    lists = columns[0].storage if isinstance(columns[0], pa.ExtensionArray) else columns[0]
     check_no_nulls(lists, 1, first_row, where)
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+    width = int(lengths[0]) if width is None else width
     if (lengths != width).any():
         row = int(np.argmax(lengths != width))
         raise ShapeError(
@@ -184,18 +187,6 @@ def to_matrix(piece: pa.RecordBatch, selection: Selection, width: int, first_row
     items = lists.flatten()
     check_no_nulls(items, width, first_row, where)
     return np.reshape(items.to_numpy(zero_copy_only=False), (len(piece), width))
-
-
-def first_width(piece: pa.RecordBatch, selection: Selection, where: str) -> int:
-    """The length of the first list in a piece; lists that may vary in length say their width nowhere else.
-
-    Raises:
-        DataError: If the first row is null.
-    """
-    name = selection.columns[0]
-    lists = storage_array(piece.column(piece.schema.get_field_index(name))).slice(0, 1)
-    check_no_nulls(lists, 1, 0, f"column {name!r} of {where}")
-    return int(pc.list_value_length(lists)[0].as_py())
 
 
 def check_no_nulls(values: pa.Array, values_per_row: int, first_row: int, where: str) -> None:
@@ -281,10 +272,6 @@ def is_list(kind: pa.DataType) -> bool:
 def storage_type(kind: pa.DataType) -> pa.DataType:
     """The type beneath an extension type, such as Arrow's tensors of a fixed shape, which are lists of fixed size."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def storage_array(values: pa.Array) -> pa.Array:
-    return values.storage if isinstance(values, pa.ExtensionArray) else values
 
 
 def index_columns(schema: pa.Schema) -> set[str]:
