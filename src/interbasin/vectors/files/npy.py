@@ -113,9 +113,9 @@ class MappedReader:
     dtype: np.dtype[Any]
 
     def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
-        read = self._window
+        read = self._read_rows
         if self.header.fortran:
-            read = self._by_column if len(self.header.shape) == 2 else self._scattered
+            read = self._read_columns if len(self.header.shape) == 2 else self._gather_rows
         for first in range(start, self.header.rows, rows_per_batch):
             last = min(first + rows_per_batch, self.header.rows)
             try:
@@ -124,15 +124,15 @@ class MappedReader:
                 raise damaged(self.path, error) from error
             yield batch
 
-    def _window(self, first: int, last: int) -> Batch:
+    def _read_rows(self, first: int, last: int) -> Batch:
         shape = (last - first, self.header.width)
         rows = np.memmap(
             self.path, self.header.dtype, mode="r", offset=self.offset + first * self.header.row_bytes, shape=shape
         )
         return np.array(rows, dtype=self.dtype)
 
-    def _by_column(self, first: int, last: int) -> Batch:
-        """The same of Fortran order, where a column of the batch is one run of bytes.
+    def _read_columns(self, first: int, last: int) -> Batch:
+        """The same in Fortran order, where a column of the batch is one run of bytes.
 
         Read and not mapped: a mapping of runs that are spread over the whole file draws the pages between them into
         resident memory too (all 300 MB of a file of that size, for batches of 8 MB).
@@ -147,8 +147,8 @@ class MappedReader:
                 columns[place] = column
         return np.array(columns.T, dtype=self.dtype, order="C")
 
-    def _scattered(self, first: int, last: int) -> Batch:
-        """The same of Fortran order and three axes or more, where the rows of a batch are strewn over the file."""
+    def _gather_rows(self, first: int, last: int) -> Batch:
+        """The same in Fortran order with three axes or more, where the rows of a batch are strewn over the file."""
         shape = self.header.shape
         array = np.memmap(self.path, self.header.dtype, mode="r", offset=self.offset, shape=shape, order="F")
         # Flattening the leading axes would copy the array whole, so each row is looked up instead.

@@ -11,7 +11,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,16 +69,14 @@ class StoredReader(MappedReader):
     checksum: int
 
     def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
-        found = super().batches(rows_per_batch, start)
-        if start:
-            yield from found
-            return
-        if self.header.fortran:  # whose rows do not come in the order of the bytes
-            self.check_bytes()
-            yield from found
+        batches = super().batches(rows_per_batch, start)
+        if start or self.header.fortran:
+            if not start:  # rows in Fortran order do not come in the order of the bytes
+                self.check_bytes()
+            yield from batches
             return
         checksum, done = self._running_checksum(0, 0, self.header.size), self.header.size
-        for batch in found:
+        for batch in batches:
             some = len(batch) * self.header.row_bytes
             checksum, done = self._running_checksum(checksum, done, some), done + some
             if done == self.header.size + self.header.data_bytes:
@@ -86,11 +84,7 @@ class StoredReader(MappedReader):
             yield batch
 
     def check_bytes(self) -> None:
-        """Nothing, if the member is as it was written, for which all of it is read.
-
-        Raises:
-            FileError: if it is not.
-        """
+        """Read the whole member, and raise a `FileError` if it is not as it was written."""
         self._compare(self._running_checksum(0, 0, self.bytes))
 
     def _compare(self, checksum: int) -> None:
@@ -134,34 +128,28 @@ class StreamedReader:
         if start == self.header.rows:
             return
         with archive(self.path) as opened, opened.open(self.member) as stream:
-            self._skip(stream.read, self.header.size + start * self.header.row_bytes)
+            for _ in self._read(stream, self.header.size + start * self.header.row_bytes):
+                pass
             for first in range(start, self.header.rows, rows_per_batch):
-                batch = self._next(stream.read, min(rows_per_batch, self.header.rows - first))
-                if first + rows_per_batch >= self.header.rows:
+                rows = min(rows_per_batch, self.header.rows - first)
+                # Bytes first and dtype after: a piece may end in the middle of a number.
+                raw, filled = np.empty(rows * self.header.row_bytes, dtype=np.uint8), 0
+                for piece in self._read(stream, len(raw)):
+                    raw[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+                    filled += len(piece)
+                if first + rows == self.header.rows:
                     stream.read(1)  # zipfile compares the checksum only when it meets the end
-                yield batch
+                stored = raw.view(self.header.dtype).reshape(rows, self.header.width)
+                yield stored.astype(self.dtype, order="C", copy=False)
 
-    def _next(self, read: Callable[[int], bytes], rows: int) -> Batch:
-        # Bytes first and dtype after: a piece may end in the middle of a number.
-        raw = np.empty(rows * self.header.row_bytes, dtype=np.uint8)
-        filled = 0
-        while filled < len(raw):
-            piece = read(min(PIECE, len(raw) - filled))
-            self._check(piece)
-            raw[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-            filled += len(piece)
-        stored = raw.view(self.header.dtype).reshape(rows, self.header.width)
-        return stored.astype(self.dtype, order="C", copy=False)
-
-    def _skip(self, read: Callable[[int], bytes], count: int) -> None:
+    def _read(self, stream: IO[bytes], count: int) -> Iterator[bytes]:
+        """The next ``count`` bytes, in pieces."""
         while count > 0:
-            piece = read(min(PIECE, count))
-            self._check(piece)
+            piece = stream.read(min(PIECE, count))
+            if not piece:
+                raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
+            yield piece
             count -= len(piece)
-
-    def _check(self, piece: bytes) -> None:
-        if not piece:
-            raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
 
 
 def open_npz(path: Path, column: str | None) -> Vectors:
@@ -172,7 +160,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
     with archive(path) as opened:
         # An .npz is any zip with .npy files in it; other files in it are no arrays.
         arrays = [name.removesuffix(".npy") for name in opened.namelist() if name.endswith(".npy")]
-        name = choose(arrays, column, path)
+        name = choose_array(arrays, column, path)
         member = opened.getinfo(f"{name}.npy")
         where = f"The array {name!r} in {path}"
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -205,7 +193,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
     return Vectors(path, "npz", name, header.rows, header.width, dtype, reader, header.dtype)
 
 
-def choose(arrays: list[str], column: str | None, path: Path) -> str:
+def choose_array(arrays: list[str], column: str | None, path: Path) -> str:
     """The name of the array to read.
 
     Raises:
@@ -353,7 +341,7 @@ def _pack(packed: zipfile.ZipFile, name: str, kind: int, stream: IO[bytes]) -> N
 
 def _write(file: IO[bytes], content: Any, offset: int) -> None:
     """All of it; the system may take less at a time than it is given."""
-    left = memoryview(content)
+    remaining = memoryview(content)
     file.seek(offset)
-    while left:
-        left = left[file.write(left[:WRITTEN]) :]
+    while remaining:
+        remaining = remaining[file.write(remaining[:WRITTEN]) :]

@@ -12,7 +12,10 @@ from interbasin.vectors.files.base import Batch, Vectors, stamp_of
 from interbasin.vectors.files.npy import open_npy
 from interbasin.vectors.files.npz import open_npz
 
-SUPPORTED = (".npy", ".npz", ".parquet")
+EXTENSIONS = (".npy", ".npz", ".parquet")
+SUPPORTED = ".npy, .npz or .parquet"
+BATCH_BYTES = 64 * 2**20
+FEWEST_ROWS, MOST_ROWS = 256, 65_536
 
 
 def open_vectors(path: str | PathLike[str], *, column: str | None = None) -> Vectors:
@@ -76,16 +79,16 @@ def check_path(file: Path) -> str:
             raise FileError(f"Vectors were to be read from {file}, but there is no such file; check the path.")
         if file.is_dir():
             raise FileError(
-                f"Vectors were to be read from {file}, which is a directory; name one file in it ({listed()})."
+                f"Vectors were to be read from {file}, which is a directory; name one file in it ({SUPPORTED})."
             )
         if not file.is_file():
             raise FileError(
                 f"Vectors were to be read from {file}, which is a pipe or a device; write its content to a file first."
             )
         extension = file.suffix.lower()
-        if extension not in SUPPORTED:
-            found = f"the extension {file.suffix!r}" if file.suffix else "no extension"
-            raise FileError(f"Vectors can be read from {listed()} files; {file} has {found}. Convert or rename it.")
+        if extension not in EXTENSIONS:
+            has = f"the extension {file.suffix!r}" if file.suffix else "no extension"
+            raise FileError(f"Vectors can be read from {SUPPORTED} files; {file} has {has}. Convert or rename it.")
         if file.stat().st_size == 0:
             raise FileError(f"{file} is empty (0 bytes); write it again, or copy or download it again.")
     except FileError:
@@ -93,14 +96,6 @@ def check_path(file: Path) -> str:
     except OSError as error:
         raise FileError(f"{file} could not be looked at ({error.strerror}); check its permissions.") from error
     return extension.removeprefix(".")
-
-
-def listed() -> str:
-    return f"{', '.join(SUPPORTED[:-1])} or {SUPPORTED[-1]}"
-
-
-BATCH_BYTES = 64 * 2**20
-FEWEST_ROWS, MOST_ROWS = 256, 65_536
 
 
 def paired_batches(
