@@ -52,16 +52,17 @@ class Header:
         return self.rows * self.row_bytes
 
 
-def read_header(stream: io.BufferedIOBase, path: Path, where: str) -> Header:
+def read_header(stream: io.BufferedIOBase, size: int, path: Path, where: str) -> Header:
     """The header at the beginning of ``stream``.
 
     Args:
         stream: Positioned at the array's first byte.
+        size: How many bytes the array has, with its header.
         path: The file, for messages about it.
         where: Names the array in messages about it.
 
     Raises:
-        FileError: If this is no header.
+        FileError: If this is no header, or it promises more than there is.
         DataError: If the array is empty or not of real numbers.
         ShapeError: If it has no axis of rows.
     """
@@ -89,8 +90,14 @@ def read_header(stream: io.BufferedIOBase, path: Path, where: str) -> Header:
         missing = "rows of no numbers at all" if shape[-1] == 0 else "no rows"
         raise DataError(f"{where} has {missing} (its shape is {shape}); check what wrote it.")
     # Where only one axis is longer than 1 the two orders are the same bytes, and C order can always be streamed.
-    fortran = fortran and sum(length > 1 for length in shape) > 1
-    return Header(shape, dtype, fortran, stream.tell())
+    header = Header(shape, dtype, fortran and sum(length > 1 for length in shape) > 1, stream.tell())
+    if size < header.size + header.data_bytes:
+        raise cut_short(
+            where,
+            f"its header promises {header.data_bytes} bytes for shape {shape} of {dtype}, but {size - header.size} "
+            "follow",
+        )
+    return header
 
 
 @dataclass(frozen=True)
@@ -160,19 +167,12 @@ def open_npy(path: Path) -> Vectors:
     """The array of an ``.npy`` file; see ``open_vectors``."""
     check_begins(path, (npy_format.MAGIC_PREFIX,), ".npy")
     try:
-        size = path.stat().st_size
         with path.open("rb") as stream:
-            header = read_header(stream, path, str(path))
+            header = read_header(stream, path.stat().st_size, path, str(path))
     except FileError:
         raise
     except OSError as error:
         raise damaged(path, error) from error
-    if size < header.size + header.data_bytes:
-        raise cut_short(
-            path,
-            f"its header promises {header.data_bytes} bytes for shape {header.shape} of {header.dtype}, "
-            f"but {size - header.size} follow",
-        )
     dtype = batch_dtype(header.dtype, str(path))
     reader = MappedReader(path, header, header.size, dtype)
     return Vectors(path, "npy", None, header.rows, header.width, dtype, reader, header.dtype)

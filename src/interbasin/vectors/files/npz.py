@@ -54,6 +54,20 @@ def archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise damaged(path, error) from error
 
 
+def read_pieces(stream: IO[bytes], count: int, path: Path, member: str) -> Iterator[bytes]:
+    """The next ``count`` bytes of a member of an archive, in pieces.
+
+    Raises:
+        FileError: if it has fewer.
+    """
+    while count > 0:
+        piece = stream.read(min(PIECE, count))
+        if not piece:
+            raise cut_short(path, f"its member {member!r} ends before its last row")
+        yield piece
+        count -= len(piece)
+
+
 @dataclass(frozen=True)
 class StoredReader(MappedReader):
     """Rows of an uncompressed member, compared with its checksum where they are read from the first to the last.
@@ -96,11 +110,8 @@ class StoredReader(MappedReader):
         try:
             with self.path.open("rb", buffering=0) as file:
                 file.seek(self.offset - self.header.size + first)
-                while count > 0:
-                    piece = file.read(min(PIECE, count))
-                    if not piece:
-                        raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
-                    checksum, count = zlib.crc32(piece, checksum), count - len(piece)
+                for piece in read_pieces(file, count, self.path, self.member):
+                    checksum = zlib.crc32(piece, checksum)
         except FileError:
             raise
         except OSError as error:
@@ -128,28 +139,19 @@ class StreamedReader:
         if start == self.header.rows:
             return
         with archive(self.path) as opened, opened.open(self.member) as stream:
-            for _ in self._read(stream, self.header.size + start * self.header.row_bytes):
+            for _ in read_pieces(stream, self.header.size + start * self.header.row_bytes, self.path, self.member):
                 pass
             for first in range(start, self.header.rows, rows_per_batch):
                 rows = min(rows_per_batch, self.header.rows - first)
                 # Bytes first and dtype after: a piece may end in the middle of a number.
                 raw, filled = np.empty(rows * self.header.row_bytes, dtype=np.uint8), 0
-                for piece in self._read(stream, len(raw)):
+                for piece in read_pieces(stream, len(raw), self.path, self.member):
                     raw[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
                     filled += len(piece)
                 if first + rows == self.header.rows:
                     stream.read(1)  # zipfile compares the checksum only when it meets the end
                 stored = raw.view(self.header.dtype).reshape(rows, self.header.width)
                 yield stored.astype(self.dtype, order="C", copy=False)
-
-    def _read(self, stream: IO[bytes], count: int) -> Iterator[bytes]:
-        """The next ``count`` bytes, in pieces."""
-        while count > 0:
-            piece = stream.read(min(PIECE, count))
-            if not piece:
-                raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
-            yield piece
-            count -= len(piece)
 
 
 def open_npz(path: Path, column: str | None) -> Vectors:
@@ -171,13 +173,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
         with opened.open(member) as stream:
             beginning = io.BytesIO(stream.read(LONGEST_HEADER))
     # Parsed apart from the archive, so that a damaged archive is not taken for a damaged header.
-    header = read_header(beginning, path, where)
-    if member.file_size < header.size + header.data_bytes:
-        raise cut_short(
-            path,
-            f"the header of its array {name!r} promises {header.data_bytes} bytes for shape {header.shape} of "
-            f"{header.dtype}, but {member.file_size - header.size} follow",
-        )
+    header = read_header(beginning, member.file_size, path, where)
     dtype = batch_dtype(header.dtype, where)
     reader: Reader
     if member.compress_type == zipfile.ZIP_STORED:

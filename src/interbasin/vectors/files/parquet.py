@@ -174,64 +174,62 @@ class ParquetSink:
         self.rows = int(done.get("rows", 0))
         self.rows_per_batch: int | None = done.get("rows_per_batch")
         self._sizes = done.get("bytes", len(MAGIC)), done.get("footer_bytes", 0)
-        self._data: IO[bytes] | None = None
-        self._groups: IO[bytes] | None = None
+        self._files: list[IO[bytes]] = []  # of row groups, and of what the footer says of them
 
     def start(self, rows_per_batch: int) -> None:
         self.rows_per_batch = rows_per_batch
         folder = self._unfinished.folder
         try:
             self._unfinished.require_room(self._needed - self._sizes[0])
-            for name in ("vectors.parquet", "groups"):
+            for name, size in zip(("vectors.parquet", "groups"), self._sizes, strict=True):
                 (folder / name).touch()
-            self._data = (folder / "vectors.parquet").open("r+b", buffering=2**16)
-            self._groups = (folder / "groups").open("r+b")
-            self._data.write(MAGIC)
-            # What a killed process wrote after it last saved is not relied on.
-            for file, size in zip((self._data, self._groups), self._sizes, strict=True):
+                file = (folder / name).open("r+b", buffering=2**16)
+                self._files.append(file)
+                if name == "vectors.parquet":
+                    file.write(MAGIC)
+                # What a killed process wrote after it last saved is not relied on.
                 file.truncate(size)
                 file.seek(size)
         except OSError as error:
             raise self._unfinished.cannot_write(error) from error
 
     def append(self, piece: Piece) -> None:
-        assert self._data is not None and self._groups is not None
+        data, groups = self._files
         vectors = np.ascontiguousarray(piece.vectors, dtype=self._dtype)
         try:
-            buffers, chunk = self._column.encode(vectors, self._data.tell())
+            buffers, chunk = self._column.encode(vectors, data.tell())
             chunks = [chunk]
             for buffer in buffers:
-                self._data.write(buffer)
+                data.write(buffer)
             if piece.rest is not None:
-                content, others = encode_table(piece.rest.cast(self._others), self._compression, self._data.tell())
-                self._data.write(content)
+                content, others = encode_table(piece.rest.cast(self._others), self._compression, data.tell())
+                data.write(content)
                 chunks = [*others[: self._column.leaf], chunk, *others[self._column.leaf :]]
             group = row_group(chunks, len(vectors))
-            self._groups.write(struct.pack("<I", len(group)) + group)
-            self._data.flush()
-            self._groups.flush()
+            groups.write(struct.pack("<I", len(group)) + group)
+            data.flush()
+            groups.flush()
             self.rows += len(vectors)
-            done = (self.rows, self.rows_per_batch, self._data.tell(), self._groups.tell())
+            done = (self.rows, self.rows_per_batch, data.tell(), groups.tell())
             self._unfinished.save(dict(zip(self.counts, done, strict=True)), self._flush)
         except OSError as error:
             raise self._unfinished.cannot_write(error) from error
 
     def _flush(self) -> None:
-        for file in (self._data, self._groups):
-            if file is not None:
-                os.fsync(file.fileno())
+        for file in self._files:
+            os.fsync(file.fileno())
 
     def finish(self) -> None:
-        assert self._data is not None and self._groups is not None
+        data, groups = self._files
         try:
-            self._groups.seek(0)
-            groups = []
-            while head := self._groups.read(4):
-                groups.append(self._groups.read(struct.unpack("<I", head)[0]))
-            footer = file_footer(self._schema, self.rows, groups)
-            self._data.write(footer + struct.pack("<I", len(footer)) + MAGIC)
-            self._data.flush()
-            os.fsync(self._data.fileno())
+            groups.seek(0)
+            descriptions = []
+            while head := groups.read(4):
+                descriptions.append(groups.read(struct.unpack("<I", head)[0]))
+            footer = file_footer(self._schema, self.rows, descriptions)
+            data.write(footer + struct.pack("<I", len(footer)) + MAGIC)
+            data.flush()
+            os.fsync(data.fileno())
         except OSError as error:
             raise self._unfinished.cannot_write(error) from error
         self._close_files()
@@ -242,8 +240,7 @@ class ParquetSink:
         self._unfinished.close()
 
     def _close_files(self) -> None:
-        for file in (self._data, self._groups):
-            if file is not None:
-                with contextlib.suppress(OSError):  # what could not be written was reported when it was tried
-                    file.close()
-        self._data = self._groups = None
+        for file in self._files:
+            with contextlib.suppress(OSError):  # what could not be written was reported when it was tried
+                file.close()
+        self._files = []

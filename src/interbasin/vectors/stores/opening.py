@@ -17,9 +17,8 @@ from interbasin.errors import DataError, FileError
 from interbasin.storage import refuse_file_in_the_way
 from interbasin.storage.journal import Unfinished
 from interbasin.text import list_names
-from interbasin.vectors.files.base import Piece, Vectors, file_fingerprint
+from interbasin.vectors.files.base import Piece, Vectors, file_fingerprint, open_vectors
 from interbasin.vectors.files.npz import ArraySink, StoredReader, StreamedReader
-from interbasin.vectors.files.opening import open_vectors
 from interbasin.vectors.stores.uri import FILES, StoreURI
 
 if TYPE_CHECKING:
