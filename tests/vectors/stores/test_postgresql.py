@@ -406,7 +406,7 @@ def test_the_key_and_what_is_no_vector_are_never_replaced(server):
         translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=note", force=True)
     server.connection.execute("CREATE VIEW fresh AS SELECT 1 AS one")
     seen: list[int] = []
-    with pytest.raises(StoreError, match="What is named 'fresh' exists already and is no table; only tables are ever"):
+    with pytest.raises(StoreError, match="What is named 'fresh' exists already and is no table; choose another name"):
         translate_vectors(
             TRANSLATOR, server.address(), NEW_TABLE, force=True, progress=lambda done, rows: seen.append(done)
         )

@@ -4,13 +4,6 @@
 format reads and writes it (``npy``, ``npz``, ``parquet`` with ``parquet_writer``); ``tables`` knows Arrow's tables.
 """
 
-from interbasin.vectors.files.base import (
-    Batch,
-    Reader,
-    Vectors,
-    default_rows_per_batch,
-    open_vectors,
-    paired_batches,
-)
+from interbasin.vectors.files.base import Batch, Reader, Vectors, default_rows_per_batch, open_vectors, paired_batches
 
 __all__ = ["Batch", "Reader", "Vectors", "default_rows_per_batch", "open_vectors", "paired_batches"]

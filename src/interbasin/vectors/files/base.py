@@ -40,10 +40,7 @@ SIGNATURES = {
     b"SQLite format 3": "an SQLite database",
     b"<!DOCTYPE": "an HTML page (perhaps an error page saved in place of a download)",
     b"<html": "an HTML page (perhaps an error page saved in place of a download)",
-    b"\x80\x02": "a Python pickle",
-    b"\x80\x03": "a Python pickle",
-    b"\x80\x04": "a Python pickle",
-    b"\x80\x05": "a Python pickle",
+    b"\x80": "a Python pickle",
 }
 SAMPLE_BYTES = 2**16
 EXTENSIONS = (".npy", ".npz", ".parquet")

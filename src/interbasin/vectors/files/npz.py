@@ -22,16 +22,7 @@ from numpy.lib import format as npy_format
 
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
 from interbasin.storage.journal import Unfinished
-from interbasin.vectors.files.base import (
-    Batch,
-    Piece,
-    Reader,
-    Vectors,
-    batch_dtype,
-    check_begins,
-    cut_short,
-    damaged,
-)
+from interbasin.vectors.files.base import Batch, Piece, Vectors, batch_dtype, check_begins, cut_short, damaged
 from interbasin.vectors.files.npy import Header, MappedReader, read_header
 
 PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
@@ -103,7 +94,7 @@ class StoredReader(MappedReader):
 
     def _compare(self, checksum: int) -> None:
         if checksum != self.checksum:
-            raise damaged(self.path, f"Bad CRC-32 for file {self.member!r}")  # as zipfile says of compressed ones
+            raise damaged(self.path, f"Bad CRC-32 for file {self.member!r}")  # in the words of zipfile
 
     def _running_checksum(self, checksum: int, first: int, count: int) -> int:
         """The checksum with ``count`` more bytes of the member; those of a batch have just been read by the system."""
@@ -175,7 +166,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
     # Parsed apart from the archive, so that a damaged archive is not taken for a damaged header.
     header = read_header(beginning, member.file_size, path, where)
     dtype = batch_dtype(header.dtype, where)
-    reader: Reader
+    reader: StoredReader | StreamedReader
     if member.compress_type == zipfile.ZIP_STORED:
         offset = data_offset(path, member) + header.size
         reader = StoredReader(path, header, offset, dtype, member.filename, member.file_size, member.CRC)

@@ -103,17 +103,12 @@ def open_lance(address: StoreURI) -> LanceRows:
         if width is None:
             first = next(iter(opened.search().select(list(selection.columns)).limit(1).to_batches(1)))
             width = to_matrix(first, selection, None, 0, address.shown).shape[1]
-        metric = _metric(opened, selection)
+        indexes = [index.name for index in opened.list_indices() if list(index.columns) == [*selection.columns[:1]]]
+        # A table that has an index says how it compares.
+        kind = getattr(opened.index_stats(indexes[0]), "distance_type", "") if indexes else ""
+        metric = METRICS.get(str(kind).lower())
     note = f"{address.shown} has an index over its vectors; the new table has none yet: build it when you need it."
     return LanceRows(address, rows, width, selection, schema, version, metric, () if metric is None else (note,))
-
-
-def _metric(opened: Any, selection: Selection) -> str | None:
-    for index in opened.list_indices():
-        if list(index.columns) == list(selection.columns[:1]):
-            statistics = opened.index_stats(index.name)
-            return METRICS.get(str(getattr(statistics, "distance_type", "")).lower())
-    return None
 
 
 def open_table(address: StoreURI) -> Any:
@@ -136,11 +131,7 @@ def _refuse_remote(address: StoreURI) -> None:
 
 
 def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) -> None:
-    """Nothing, if a table may be written there.
-
-    Raises:
-        FileError: if there is something already, or it is the source.
-    """
+    """Raise a `FileError` if there is something already, or it is the source."""
     _refuse_remote(output)
     folder = output.path / f"{output.table}.lance"
     if folder.exists():

@@ -268,15 +268,9 @@ def _sink_that_grows(output: StoreURI, rows: Any, width: int, dtype: np.dtype[An
     compression = rows.compression if isinstance(rows, FileRows) else {}
     old = "" if rows.selection is None else rows.selection.columns[0]
     codecs = [codec for path, codec in compression.items() if path == old or path.startswith(f"{old}.")]
-    return ParquetSink, {
-        "schema": schema,
-        "column": column,
-        "width": width,
-        "dtype": dtype,
-        "rows": rows.rows,
-        "codec": codecs[0] if codecs else "UNCOMPRESSED",
-        "compression": compression,
-    }
+    codec = codecs[0] if codecs else "UNCOMPRESSED"
+    options = {"schema": schema, "column": column, "width": width, "dtype": dtype, "rows": rows.rows}
+    return ParquetSink, {**options, "codec": codec, "compression": compression}
 
 
 def refuse_unless_free(path: Path, source: Path | None, *, force: bool, in_place: bool) -> None:

@@ -104,15 +104,13 @@ class PostgresqlSink:
         return self._connection.execute(compose(query, **names), values)
 
     def _refuse_what_is_in_the_way(self) -> None:
+        taken = None
         if self._in_table and self._column == self._source.column:
-            raise StoreError(
-                f"The output {self.name} is the source column itself, which is never written to; name another column."
-            )
-        if self._column == self._source.key:
-            raise StoreError(
-                f"The output {self.name} is the key column {self._column!r}, by which rows are told apart; name "
-                "another column."
-            )
+            taken = "the source column itself, which is never written to"
+        elif self._column == self._source.key:
+            taken = f"the key column {self._column!r}, by which rows are told apart"
+        if taken is not None:
+            raise StoreError(f"The output {self.name} is {taken}; name another column.")
         kind = self._kind_in_the_way()
         if kind is None:
             return
@@ -124,10 +122,7 @@ class PostgresqlSink:
                 "another name."
             )
         if not self._in_table and kind not in "rp":
-            raise StoreError(
-                f"What is named {name!r} exists already and is no table; only tables are ever replaced, so "
-                "choose another name."
-            )
+            raise StoreError(f"What is named {name!r} exists already and is no table; choose another name.")
         if not self._force:
             raise StoreError(
                 f"The {what} exists already and nothing is overwritten unasked; choose another name, or ask for it "
@@ -167,12 +162,8 @@ class PostgresqlSink:
             return
         try:
             state = self._state_in(comment)
-            check_same_work(
-                state["work"],
-                json.loads(json.dumps(self._work)),
-                f"The unfinished {self.name}",
-                f"drop {self._growing}",
-            )
+            work = json.loads(json.dumps(self._work))
+            check_same_work(state["work"], work, f"The unfinished {self.name}", f"drop {self._growing}")
         except OSError:
             if not self._force:
                 raise
