@@ -53,13 +53,7 @@ class Header:
 
 
 def read_header(stream: io.BufferedIOBase, size: int, path: Path, where: str) -> Header:
-    """The header at the beginning of ``stream``.
-
-    Args:
-        stream: Positioned at the array's first byte.
-        size: How many bytes the array has, with its header.
-        path: The file, for messages about it.
-        where: Names the array in messages about it.
+    """The header of an array of ``size`` bytes, header included, that begins where ``stream`` stands.
 
     Raises:
         FileError: If this is no header, or it promises more than there is.

@@ -46,11 +46,7 @@ def archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def read_pieces(stream: IO[bytes], count: int, path: Path, member: str) -> Iterator[bytes]:
-    """The next ``count`` bytes of a member of an archive, in pieces.
-
-    Raises:
-        FileError: if it has fewer.
-    """
+    """The next ``count`` bytes of a member of an archive, in pieces; a `FileError` if it has fewer."""
     while count > 0:
         piece = stream.read(min(PIECE, count))
         if not piece:
@@ -181,12 +177,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
 
 
 def choose_array(arrays: list[str], column: str | None, path: Path) -> str:
-    """The name of the array to read.
-
-    Raises:
-        UnknownNameError: If the one asked for is not there.
-        DataError: If there is none, or if several could be meant.
-    """
+    """The name of the array to read: the one asked for, the only one, or ``x``."""
     if not arrays:
         raise DataError(f"{path} holds no arrays at all; write it with np.savez(path, x=vectors).")
     if column is not None:

@@ -174,12 +174,7 @@ class Column:
     leaf: int
 
     def encode(self, vectors: NDArray[Any], place: int) -> tuple[list[Any], Struct]:
-        """Buffers that make the column chunk of ``vectors``, and what the footer says of it.
-
-        Args:
-            vectors: A C-contiguous array.
-            place: Where in the file it will begin.
-        """
+        """Buffers that make the column chunk of a C-contiguous array, and what the footer says of it at ``place``."""
         number, name = CODECS[self.codec]
         codec = None if name is None else pa.Codec(name)
         flat = vectors.reshape(-1).view(np.uint8)
@@ -229,13 +224,7 @@ def vector_column(schema: pa.Schema, name: str, width: int, itemsize: int, codec
 
 
 def encode_table(table: pa.Table, compression: dict[str, str], place: int) -> tuple[bytes, list[Struct]]:
-    """The column chunks of a table as pyarrow writes them, and what the footer says of each.
-
-    Args:
-        table: What to encode.
-        compression: Path of a column -> codec, as pyarrow calls it.
-        place: Where in the file they will begin.
-    """
+    """The column chunks of a table as pyarrow writes them, and what the footer says of each, from ``place`` on."""
     stream = pa.BufferOutputStream()
     options: Any = compression or "none"
     pq.write_table(table, stream, row_group_size=max(1, len(table)), compression=options)

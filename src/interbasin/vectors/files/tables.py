@@ -45,13 +45,8 @@ class Selection:
 def select(schema: pa.Schema, column: str | None, where: str) -> Selection:
     """The columns to read: the one named, or the only one of lists of numbers, or all if all are numbers.
 
-    Args:
-        schema: The table's.
-        column: The name asked for, if any.
-        where: Names the table in messages.
-
     Raises:
-        UnknownNameError: If there is no column of that name.
+        UnknownNameError: If there is no column of that name in the table, which messages call ``where``.
         DataError: If it does not hold numbers, or if none was named and which was meant is not clear.
     """
     if column is not None:
@@ -153,18 +148,11 @@ def table_pieces(
 def to_matrix(
     piece: pa.RecordBatch, selection: Selection, width: int | None, first_row: int, where: str
 ) -> NDArray[Any]:
-    """The rows of a record batch, in the stored dtype (lists) or that of the batches (columns side by side).
-
-    Args:
-        piece: Rows of the table.
-        selection: The columns to take.
-        width: The width that every row must have; None for that of the first.
-        first_row: The number of the first of these rows in the whole table, for messages.
-        where: Names the table in messages.
+    """The vectors of a record batch, whose first row has the number ``first_row`` in the whole table.
 
     Raises:
         DataError: If a row or a number is missing; says which row.
-        ShapeError: If a list has another length than ``width``; says which row.
+        ShapeError: If a list has another length than ``width``, or if that is None than the first; says which row.
     """
     columns = [piece.column(piece.schema.get_field_index(name)) for name in selection.columns]
     if not selection.lists:
@@ -201,15 +189,10 @@ def check_no_nulls(values: pa.Array, values_per_row: int, first_row: int, where:
 def translated_schema(
     schema: pa.Schema | None, selection: Selection | None, width: int, dtype: np.dtype[Any]
 ) -> tuple[pa.Schema, str]:
-    """The schema of the output, and which column of it has the vectors.
+    """The schema of the output, and which column of it has the vectors, of ``width`` numbers of ``dtype`` each.
 
     Lists stay the kind of lists that they are; columns that stood side by side become one of lists of a fixed size.
-
-    Args:
-        schema: The source's; None if it is no table.
-        selection: Which of its columns are the vectors.
-        width: Of the translated vectors.
-        dtype: Of their numbers.
+    Without the schema of a source the vectors are the only column.
     """
     if schema is None or selection is None:
         return pa.schema([vector_field(NEW_COLUMN, None, width, dtype)]), NEW_COLUMN

@@ -274,17 +274,7 @@ def _sink_that_grows(output: StoreURI, rows: Any, width: int, dtype: np.dtype[An
 
 
 def refuse_unless_free(path: Path, source: Path | None, *, force: bool, in_place: bool) -> None:
-    """Nothing, if an output may be written to ``path``.
-
-    Args:
-        path: The destination.
-        source: The file that is read, if it is one.
-        force: Replace a file of the same name.
-        in_place: Replace the source itself.
-
-    Raises:
-        FileError: if something is in the way, or the source is and that was not asked for.
-    """
+    """Raise a `FileError` if something is at ``path``: the source, unless ``in_place``; a file, unless ``force``."""
     if source is not None and path.exists() and path.samefile(source):
         if not in_place:
             raise FileError(

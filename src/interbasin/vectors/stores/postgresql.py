@@ -65,12 +65,7 @@ def reason_of(error: BaseException, address: StoreURI) -> str:
 
 
 def connect(address: StoreURI) -> Any:
-    """A connection.
-
-    Raises:
-        MissingExtraError: if the driver is not installed.
-        StoreError: if the server cannot be reached.
-    """
+    """A connection. The driver may not be installed, and the server not be there."""
     psycopg = import_extra("psycopg", f"Reading {address.shown}", "vectors")
     with explain_errors(address, "connecting"):
         return psycopg.connect(address.secret, autocommit=True, application_name="interbasin")
@@ -325,12 +320,7 @@ def index_metric(connection: Any, table: Table) -> str | None:
 
 
 def find_type(connection: Any, name: str) -> str:
-    """How the server writes a type of vectors.
-
-    Raises:
-        UnknownNameError: if it is none.
-        StoreError: if the server does not have it.
-    """
+    """How the server writes a type of vectors, which it may not have."""
     if name not in NUMBERS:
         raise UnknownNameError.of("type of vectors", name, NUMBERS)
     row = connection.execute(
