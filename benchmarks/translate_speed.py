@@ -92,8 +92,8 @@ def applied(folder: Path, rows: int, method: str, rounds: int) -> dict[str, Any]
             source, target = folder / f"x.{kind}", folder / f"y.{kind}"
             warmed(source)
             done = translate_vectors(translator, source, target, column="vector" if kind == "parquet" else None)
-            seconds[kind].append(done.seconds)
-            finishing[kind].append(done.seconds_finishing)
+            seconds[kind].append(done.timings["translate"])
+            finishing[kind].append(done.timings["finish"])
             target.unlink()
     times = frame.Times(seconds)
     return {

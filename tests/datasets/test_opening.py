@@ -21,7 +21,7 @@ from tests.test_storage import refused
 from interbasin import data
 from interbasin.datasets import open_data, splits_of
 from interbasin.datasets.arrays import read_idx
-from interbasin.datasets.shaping import shaping_like
+from interbasin.datasets.base import shaping_like
 from interbasin.datasets.texts import longest
 from interbasin.errors import DataError, FileError
 from interbasin.extras import import_extra
@@ -170,7 +170,7 @@ def test_labels_are_classes_numbers_or_names():
 )
 def test_samples_are_brought_into_the_shape_of_the_network_where_one_way_is_plain(stored, wanted):
     values = np.arange(2 * int(np.prod(stored)), dtype=np.float32).reshape(2, *stored)
-    found = shaping_like(torch.zeros(1, *wanted)).shaped(values, "here")
+    found = shaping_like(torch.zeros(1, *wanted))(values, "here")
     if found.numel() == np.prod(wanted) * 2:
         assert found.shape == (2, *wanted)
         expected = np.moveaxis(values, -1, 1) if stored == (4, 5, 3) else values
@@ -258,7 +258,7 @@ def test_texts_are_cut_at_the_limit_that_is_known():
         model_max_length = int(1e30)
 
     assert (longest(Words(), None), longest(Words(), 3), longest(Unlimited(), None)) == (4, 3, 512)
-    refused(lambda: longest(Words(), 0), DataError, ("1 or more", "0"))
+    refused(lambda: longest(Words(), 0), DataError, ("at least 1", "0"))
 
 
 # ---------------------------------------------------------------------- tables

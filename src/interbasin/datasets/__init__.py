@@ -1,8 +1,9 @@
 """What a DATA means: a string becomes batches that can be iterated over as often as needed.
 
-``opening`` finds the format, one file per format reads it (``arrays``, ``tables``, ``texts``, ``images``, ``idx``),
-``shaping`` turns what was read into what a network takes, and ``base`` says what comes out. ``digits`` is the embedded
-data set. Importing this package stays light: scikit-learn and pyarrow are loaded by the functions that need them.
+``opening`` finds the format and reads tables, one file per other format reads it (``arrays``, ``texts``, ``images``),
+and ``base`` says what comes out and turns it into what a network takes. ``digits`` is the embedded data set, ``labels``
+says which documents are right for which query. Importing this package stays light: scikit-learn and pyarrow are loaded
+by the functions that need them.
 """
 
 from interbasin.datasets.base import Batches

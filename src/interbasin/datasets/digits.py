@@ -1,7 +1,4 @@
-"""The embedded data set: the handwritten digits that come with scikit-learn, split once and for all.
-
-Nothing is downloaded. Readers of the user's own files live in ``vectors``.
-"""
+"""The embedded data set: the handwritten digits that come with scikit-learn, split once and for all."""
 
 from __future__ import annotations
 
@@ -49,9 +46,6 @@ def load_digits() -> Digits:
     train_images, test_images, train_labels, test_labels = train_test_split(
         bundle.images / BRIGHTEST, bundle.target, test_size=TEST_IMAGES, stratify=bundle.target, random_state=SEED
     )
-    return Digits(
-        train_images=torch.as_tensor(train_images, dtype=torch.float32),
-        train_labels=torch.as_tensor(train_labels, dtype=torch.int64),
-        test_images=torch.as_tensor(test_images, dtype=torch.float32),
-        test_labels=torch.as_tensor(test_labels, dtype=torch.int64),
-    )
+    images = [torch.as_tensor(part, dtype=torch.float32) for part in (train_images, test_images)]
+    labels = [torch.as_tensor(part, dtype=torch.int64) for part in (train_labels, test_labels)]
+    return Digits(images[0], labels[0], images[1], labels[1])

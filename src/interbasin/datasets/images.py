@@ -34,14 +34,13 @@ class ImageSamples:
         return len(self.paths)
 
     def read(self, rows: Sequence[int]) -> NDArray[Any]:
-        images = [_decoded(self.paths[row], self.channels, self.size) for row in rows]
-        other = next((place for place, one in enumerate(images) if one.shape != images[0].shape), None)
-        if other is not None:
-            raise ShapeError(
-                f"{self.paths[rows[0]]} has shape {images[0].shape} and {self.paths[rows[other]]} has "
-                f"{images[other].shape}; images of one batch have one size: resize them before, or give the network's "
-                "input shape."
-            )
+        images = [_decode(self.paths[row], self.channels, self.size) for row in rows]
+        for row, image in zip(rows, images, strict=True):
+            if image.shape != images[0].shape:
+                raise ShapeError(
+                    f"{self.paths[rows[0]]} has shape {images[0].shape} and {self.paths[row]} has {image.shape}; "
+                    "images of one batch have one size: resize them before, or give the network's input shape."
+                )
         return np.stack(images)
 
 
@@ -55,10 +54,9 @@ def open_images(folder: Path, shape: tuple[int, ...] | None) -> ImageSamples:
     Raises:
         DataError: if there are no images, or some in the folder and some in subfolders.
     """
-    subfolders = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     loose = _images(folder)
-    inside = {one.name: _images(one) for one in subfolders}
-    inside = {name: paths for name, paths in inside.items() if paths}
+    inside = {path.name: images for path in subfolders if (images := _images(path))}
     if loose and inside:
         raise DataError(
             f"{folder} holds images and subfolders of images ({', '.join(inside)}), so which classes there are is not "
@@ -68,27 +66,27 @@ def open_images(folder: Path, shape: tuple[int, ...] | None) -> ImageSamples:
         raise DataError(f"{folder} holds no images ({', '.join(ENDINGS)}), nor subfolders of them; check the path.")
     _pillow()
     first = loose[0] if loose else next(iter(inside.values()))[0]
-    channels, size = _wanted(shape, first)
+    channels, size = _image_shape(shape, first)
     if loose:
         return ImageSamples(str(folder), tuple(loose), channels, size)
     labels = [place for place, paths in enumerate(inside.values()) for _ in paths]
-    paths = tuple(path for found in inside.values() for path in found)
+    paths = tuple(path for images in inside.values() for path in images)
     return ImageSamples(str(folder), paths, channels, size, torch.tensor(labels), tuple(inside))
 
 
-def _wanted(shape: tuple[int, ...] | None, first: Path) -> tuple[int, tuple[int, int] | None]:
+def _image_shape(shape: tuple[int, ...] | None, first: Path) -> tuple[int, tuple[int, int] | None]:
     """Channels, and height and width, that the network takes."""
     if shape is not None and len(shape) == 3 and shape[0] in (1, 3):
         return shape[0], (shape[1], shape[2])
     if shape is not None and len(shape) == 2:
         return 1, (shape[0], shape[1])
-    if shape is not None and len(shape) == 1 and _decoded(first, 1, None).size == shape[0]:
+    if shape is not None and len(shape) == 1 and _decode(first, 1, None).size == shape[0]:
         return 1, None  # laid flat, as networks without convolutions take images
     return 3, None
 
 
 def _images(folder: Path) -> list[Path]:
-    return sorted(one for one in folder.iterdir() if one.suffix.lower() in ENDINGS and one.is_file())
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.is_file())
 
 
 def _pillow() -> Any:
@@ -96,12 +94,11 @@ def _pillow() -> Any:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
         raise MissingExtraError(
-            "Reading images needs Pillow, which is not installed; run: pip install pillow (or 'interbasin[timm]', "
-            "which brings it)."
+            "Reading images needs Pillow, which is not installed; run: pip install pillow."
         ) from error
 
 
-def _decoded(path: Path, channels: int, size: tuple[int, int] | None) -> NDArray[Any]:
+def _decode(path: Path, channels: int, size: tuple[int, int] | None) -> NDArray[Any]:
     pillow = _pillow()
     try:
         with pillow.open(path) as opened:

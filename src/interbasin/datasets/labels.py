@@ -8,9 +8,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from interbasin.errors import DataError, FileError
-
-NAMES = ("query", "document", "relevance")
+from interbasin.datasets.texts import read_text
+from interbasin.errors import DataError
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
@@ -19,12 +18,7 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     Raises:
         FileError: if it cannot be read.
     """
-    try:
-        return Path(path).read_text("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise FileError(f"{path} is not text in UTF-8 ({error}); convert it first.") from error
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}; check the path.") from error
+    return read_text(Path(path)).splitlines()
 
 
 def read_labels(
@@ -35,9 +29,9 @@ def read_labels(
 ) -> dict[int, list[int]]:
     """Number of a query -> numbers of its right documents.
 
-    A line a pair: ``query document [relevance]`` with tabs, commas or blanks between, with or without a line of titles;
-    or as TREC has it, ``query 0 document relevance``; or JSON with these keys (``.jsonl``). A relevance of 0 or less is
-    none.
+    One pair per line: ``query document [relevance]`` with tabs, commas or blanks between, with or without a line of
+    titles; or as TREC has it, ``query 0 document relevance``; or JSON with these keys (``.jsonl``). A relevance of 0 or
+    less is none.
 
     Args:
         path: The file.
@@ -49,41 +43,39 @@ def read_labels(
         DataError: if a line is none of this, or names what is not known.
     """
     queries, documents = _numbers(query_ids, "query_ids"), _numbers(document_ids, "document_ids")
-    found: dict[int, list[int]] = {}
+    labels: dict[int, list[int]] = {}
     for line, (query, document, relevance) in _entries(Path(path)):
-        known = {name: _known(name, ids) for name, ids in ((query, queries), (document, documents))}
-        if line == 1 and not any(known.values()) and not _is_number(relevance):  # titles
+        pair = _number(query, queries), _number(document, documents)
+        if line == 1 and pair == (None, None) and not _is_number(relevance):  # titles
             continue
-        unknown = next((name for name, is_known in known.items() if not is_known), None)
-        if unknown is not None:
+        if None in pair:
             raise DataError(
-                f"Line {line} of {path} names {unknown!r:.80}, which is neither a number nor among the ids that "
-                "were given; give the ids that it uses."
+                f"Line {line} of {path} names {(query, document)[pair.index(None)]!r:.80}, which is neither a number "
+                "nor among the ids that were given; give the ids that it uses."
             )
         if relevance is not None and not _is_number(relevance):
             raise DataError(f"Line {line} of {path} has the relevance {relevance!r:.80}; a relevance is a number.")
         if relevance is None or float(relevance) > 0:
-            found.setdefault(_number(query, queries), []).append(_number(document, documents))
-    if not found:
+            labels.setdefault(pair[0], []).append(pair[1])
+    if not labels:
         raise DataError(f"{path} names no right document; a line is: query document [relevance].")
-    return found
+    return labels
 
 
 def _numbers(names: Sequence[str] | None, what: str) -> dict[str, int] | None:
     if names is None:
         return None
-    found = {name: place for place, name in enumerate(names)}
-    if len(found) != len(names):
+    places = {name: place for place, name in enumerate(names)}
+    if len(places) != len(names):
         raise DataError(f"{what} must tell items apart, and some of the {len(names)} are given twice.")
-    return found
+    return places
 
 
-def _known(name: str, ids: dict[str, int] | None) -> bool:
-    return name in ids if ids is not None else name.lstrip("-").isdecimal()
-
-
-def _number(name: str, ids: dict[str, int] | None) -> int:
-    return int(name) if ids is None else ids[name]
+def _number(name: str, ids: dict[str, int] | None) -> int | None:
+    """The number of an item: by its name among the ids, or what the name says where there are none."""
+    if ids is not None:
+        return ids.get(name)
+    return int(name) if name.lstrip("-").isdecimal() else None
 
 
 def _is_number(text: str | None) -> bool:
@@ -102,11 +94,10 @@ def _entries(path: Path) -> Iterator[tuple[int, tuple[str, str, str | None]]]:
                 entry = json.loads(line)
                 relevance = None if entry.get("relevance") is None else str(entry["relevance"])
                 yield number, (str(entry["query"]), str(entry["document"]), relevance)
+                continue
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(
-                    f"Line {number} of {path} is not JSON with the keys query and document ({error})."
-                ) from error
-            continue
+                message = f"Line {number} of {path} is not JSON with the keys query and document ({error})."
+                raise DataError(message) from error
         parts = line.split("\t") if "\t" in line else line.split(",") if "," in line else line.split()
         parts = [part.strip() for part in parts]
         if len(parts) == 4:  # as TREC has it

@@ -1,4 +1,4 @@
-"""``.txt`` and ``.jsonl``: texts, a line each, and the tokenizer of transformers that makes tokens of them."""
+"""``.txt`` and ``.jsonl``: one text per line, and the tokenizer of transformers that makes tokens of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from interbasin.checks import require_whole
 from interbasin.datasets.base import class_numbers
 from interbasin.errors import DataError, FileError
 from interbasin.extras import import_extra
@@ -36,14 +37,9 @@ class TextSamples:
         return len(self.texts)
 
     def read(self, rows: Sequence[int]) -> dict[str, Tensor]:
-        found = self.tokenizer(
-            [self.texts[row] for row in rows],
-            padding=True,
-            truncation=True,
-            max_length=self.max_length,
-            return_tensors="pt",
-        )
-        tensors = {name: one for name, one in found.items() if isinstance(one, Tensor)}
+        texts = [self.texts[row] for row in rows]
+        encoded = self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt")
+        tensors = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
         ids = tensors.get("input_ids")
         if ids is None or ids.ndim != 2 or not ids.shape[1]:
             raise DataError(
@@ -53,20 +49,15 @@ class TextSamples:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file that hold something.
-
-    Raises:
-        FileError: if it is not text.
-        DataError: if there is none.
-    """
-    texts = [line.strip() for line in _text(path).splitlines() if line.strip()]
+    """The lines of a text file that hold something; a `DataError` if there is none."""
+    texts = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     if not texts:
         raise DataError(f"{path} holds no text at all; check what wrote it.")
     return texts
 
 
 def read_jsonl(path: Path, column: str | None = None) -> tuple[list[str], Tensor | None, tuple[str, ...]]:
-    """The texts of a file of JSON objects, a line each; and their labels, if they have any.
+    """The texts of a file of JSON objects, one per line; and their labels, if they have any.
 
     Raises:
         FileError: if a line is no JSON object.
@@ -74,7 +65,7 @@ def read_jsonl(path: Path, column: str | None = None) -> tuple[list[str], Tensor
     """
     key = "text" if column is None else column
     texts, labels = [], []
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -82,10 +73,9 @@ def read_jsonl(path: Path, column: str | None = None) -> tuple[list[str], Tensor
         except (ValueError, RecursionError) as error:
             raise FileError(f"Line {number} of {path} is no JSON ({error}); give one object per line.") from error
         if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
-            found = ", ".join(map(repr, entry)) if isinstance(entry, dict) else f"a {type(entry).__name__}"
+            content = ", ".join(map(repr, entry)) if isinstance(entry, dict) else f"a {type(entry).__name__}"
             raise DataError(
-                f"Line {number} of {path} should have text under {key!r}, found {found or 'nothing'}; name its key "
-                "with column (--column)."
+                f"Line {number} of {path} has no text under {key!r} but {content or 'nothing'}; name its key: --column."
             )
         texts.append(entry[key])
         if entry.get("label") is not None:
@@ -99,35 +89,34 @@ def read_jsonl(path: Path, column: str | None = None) -> tuple[list[str], Tensor
     return texts, *class_numbers(labels, str(path))
 
 
-def tokenizer_of(given: Any, name: str) -> Any:
-    """The tokenizer of a folder of transformers, or the one that was given.
+def open_tokenizer(tokenizer: Any, name: str) -> Any:
+    """The tokenizer in a folder of transformers, or the one that is given, for the text in ``name``.
 
     Raises:
         DataError: if there is none.
         MissingExtraError: if transformers is not installed.
         FileError: if the folder has none that can be loaded.
     """
-    if given is None:
+    if tokenizer is None:
         raise DataError(
-            f"{name} is text, and networks take tokens; say which tokenizer makes them: tokenizer= (--tokenizer) and "
-            "the folder of a model of transformers."
+            f"{name} is text, and networks take tokens; give the folder of a model of transformers whose tokenizer "
+            "makes them: tokenizer= (--tokenizer)."
         )
-    if not isinstance(given, str | PathLike):
-        if callable(given):
-            return _with_padding(given)
-        raise DataError(f"A tokenizer is one of transformers or its folder, found a {type(given).__name__}; give one.")
-    transformers = import_extra("transformers", "Tokenizing text", "hf")
-    try:
-        # Its own code is never run: what needs trust_remote_code fails here.
-        found = transformers.AutoTokenizer.from_pretrained(fspath(given), local_files_only=True)
-    except Exception as error:
-        # Of a message that goes on with a list, the words that announce the list are no use without it.
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".: ")
-        reason = re.sub(r"\s+(from|with|by|in)?\s*one of( the following)?$", "", told)
-        raise FileError(
-            f"There is no tokenizer to load in {given} ({reason}); give the folder of a model that has tokenizer files."
-        ) from error
-    return _with_padding(found)
+    if isinstance(tokenizer, str | PathLike):
+        transformers = import_extra("transformers", "Tokenizing text", "hf")
+        try:
+            # Its own code is never run: what needs trust_remote_code fails here.
+            return _with_padding(transformers.AutoTokenizer.from_pretrained(fspath(tokenizer), local_files_only=True))
+        except DataError:
+            raise
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".: ")
+            # Of a message that goes on with a list, the words that announce the list are no use without it.
+            reason = re.sub(r"\s+(from|with|by|in)?\s*one of( the following)?$", "", first)
+            raise FileError(f"There is no tokenizer to load in {tokenizer} ({reason}); give another folder.") from error
+    if not callable(tokenizer):
+        raise DataError(f"tokenizer must be one of transformers or its folder, got a {type(tokenizer).__name__}.")
+    return _with_padding(tokenizer)
 
 
 def _with_padding(tokenizer: Any) -> Any:
@@ -135,27 +124,25 @@ def _with_padding(tokenizer: Any) -> Any:
     if getattr(tokenizer, "pad_token", "") is None:
         if getattr(tokenizer, "eos_token", None) is None:
             raise DataError(
-                "The tokenizer has neither a token for padding nor one that ends a text, so texts of different lengths "
-                "cannot share a batch; set tokenizer.pad_token first."
+                "The tokenizer has no token for padding, nor one that ends a text; set tokenizer.pad_token."
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def longest(tokenizer: Any, asked: int | None) -> int:
+def longest(tokenizer: Any, max_length: int | None) -> int:
     """How many tokens of a text are kept."""
-    if asked is not None:
-        if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-            raise DataError(f"Texts are cut to a whole number of tokens, 1 or more, found {asked!r}; try 128.")
-        return asked
+    if max_length is not None:
+        return require_whole("max_length", max_length, least=1)
     limit = getattr(tokenizer, "model_max_length", None)
     return min(limit, LONGEST) if isinstance(limit, int) and 0 < limit < UNLIMITED else LONGEST
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8; a `FileError` if it is something else."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"{path} is not UTF-8 text ({error.reason}); convert it.") from error
     except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}; check its permissions.") from error
+        raise FileError(f"{path} cannot be read: {error.strerror or error}; check the path.") from error

@@ -168,6 +168,19 @@ class Unfinished:
             self.done, self._durable = {}, {}
             return
 
+    def require_room(self, needed: int) -> None:
+        """Nothing, if so many bytes more fit.
+
+        Raises:
+            FileError: if they do not, before hours of work rather than after.
+        """
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise FileError(
+                f"{self.name} will take {needed / 1e9:.3g} GB and {free / 1e9:.3g} GB are free there; make room, or "
+                "choose another place."
+            )
+
     def _empty(self) -> None:
         for path in self.folder.iterdir():
             if path.name != "lock":

@@ -13,7 +13,7 @@ from interbasin.statistics import PairedMoments
 from interbasin.statistics.accumulation import HOLDS
 from interbasin.storage import refuse_what_is_in_the_way
 from interbasin.vectors.files import Vectors, default_rows_per_batch, paired_batches
-from interbasin.vectors.files.integrity import file_fingerprint
+from interbasin.vectors.files.base import file_fingerprint
 
 SECONDS_BETWEEN_SAVES = 30.0
 
@@ -33,7 +33,7 @@ def moments_of_files(
         source: The source's vectors.
         target: The target's vectors.
         grams: Also collect the Gram matrices.
-        rows_per_batch: By default about 64 MiB a batch.
+        rows_per_batch: By default about 64 MiB per batch.
         keep: A folder for the statistics. They are saved there every half minute, on an interrupt and at the end; if it
             holds the statistics of the same two files already, reading goes on where it stopped.
         progress: Called with the number of rows that are done.
@@ -42,7 +42,10 @@ def moments_of_files(
         ShapeError, DataError, FileError: as the readers and `PairedMoments.update` do; the message then says in which
         rows.
     """
-    inputs = {"source": _fingerprint(source), "target": _fingerprint(target)}
+    inputs = {
+        side: {**file_fingerprint(file.path), "column": file.column, "rows": file.rows, "width": file.width}
+        for side, file in (("source", source), ("target", target))
+    }
     moments = PairedMoments(grams=grams)
     if keep is not None:
         moments = _resume(keep, inputs, moments)
@@ -53,29 +56,21 @@ def moments_of_files(
     saved, kept = time.monotonic(), moments.count
     try:
         for x, y in batches:
-            _update(moments, x, y, source, target)
+            try:
+                moments.update(x, y)
+            except DataError as error:
+                # Statistics know no files. They count rows from the start, so these are the rows of the file.
+                raise DataError(f"In {source.path} (source) and {target.path} (target): {error}") from error
             if progress is not None:
                 progress(moments.count)
             if keep is not None and time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
-                _save(moments, keep, inputs)
+                moments.save(keep, force=True, notes={"inputs": inputs})
                 saved, kept = time.monotonic(), moments.count
     finally:
         # Nothing new, nothing written: runs that only read can share a folder.
         if keep is not None and moments.count > kept:
-            _save(moments, keep, inputs)
+            moments.save(keep, force=True, notes={"inputs": inputs})
     return moments
-
-
-def _update(moments: PairedMoments, x: Any, y: Any, source: Vectors, target: Vectors) -> None:
-    try:
-        moments.update(x, y)
-    except DataError as error:
-        # Below, nobody knows files. Rows are counted from the start there, so they are the rows of the file.
-        raise DataError(f"In {source.path} (source) and {target.path} (target): {error}") from error
-
-
-def _save(moments: PairedMoments, keep: str | os.PathLike[str], inputs: dict[str, Any]) -> None:
-    moments.save(keep, force=True, notes={"inputs": inputs})
 
 
 def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], empty: PairedMoments) -> PairedMoments:
@@ -98,12 +93,3 @@ def _resume(keep: str | os.PathLike[str], inputs: dict[str, Any], empty: PairedM
         )
     refuse_what_is_in_the_way(keep, HOLDS, force=True)
     return moments
-
-
-def _fingerprint(vectors: Vectors) -> dict[str, Any]:
-    return {
-        **file_fingerprint(vectors.path),
-        "column": vectors.column,
-        "rows": vectors.rows,
-        "width": vectors.width,
-    }

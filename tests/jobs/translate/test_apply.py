@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 from tests.vectors.stores.translators import Plain, translated, vectors
 
 from interbasin.errors import DataError, ShapeError
-from interbasin.jobs.translate.apply import apply, batch_rows
+from interbasin.jobs.translate import apply as application
+from interbasin.jobs.translate.apply import BATCH_BYTES, Applied
 from interbasin.jobs.translate.treatment import translator_fingerprint
+from interbasin.outcome import Outcome
 from interbasin.storage.journal import same_probe
-from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors import default_rows_per_batch
+from interbasin.vectors.files.base import Piece
 
 
 class Array:
@@ -77,6 +80,10 @@ class Kept:
         return [one for piece in self.pieces for one in piece.rest]
 
 
+def apply(translator: Plain, rows: Array, sink: Kept, **options: Any) -> Applied:
+    return application.apply(translator, rows, lambda width, fingerprint: sink, **options)
+
+
 @given(
     rows=st.integers(1, 60),
     batch=st.integers(1, 70),
@@ -101,15 +108,23 @@ def test_a_run_that_goes_on_keeps_its_batches_and_says_so():
     with pytest.raises(OSError, match="full"):
         apply(translator, Array(x), sink, rows_per_batch=7)
     seen: list[int] = []
-    done = apply(translator, Array(x), sink, rows_per_batch=10, progress=seen.append)
+    done = apply(translator, Array(x), sink, rows_per_batch=10, progress=lambda done, rows: seen.append(done))
     assert done.resumed_at == 14 and seen == [14, 21, 28, 35, 42, 49, 50]
     assert done.notes == ("The earlier run wrote batches of 7 rows, and this one went on with these.",)
     assert json.loads(json.dumps(done.summary()))["rows"] == 50
 
 
+def test_what_was_translated_is_a_result_with_a_folder_of_its_own(tmp_path):
+    done = apply(Plain(6, 9), Array(vectors(50, 6)), Kept(), rows_per_batch=7)
+    assert repr(done) == "Applied(rows=50, resumed_at=0)" and set(done.timings) == {"translate", "finish"}
+    outcome = done.save(tmp_path / "out")
+    assert outcome.job == "translate apply" and outcome.metrics["rows"] == 50
+    assert Outcome.load(tmp_path / "out").request["rows_per_batch"] == 7
+
+
 def test_batches_are_neither_tiny_nor_huge():
-    assert batch_rows(1, 1) == 65_536
-    assert batch_rows(10**6, 10**6) == 256
+    assert default_rows_per_batch(1, 1, BATCH_BYTES) == 65_536
+    assert default_rows_per_batch(10**6, 10**6, BATCH_BYTES) == 256
 
 
 @pytest.mark.parametrize(

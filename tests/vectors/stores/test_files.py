@@ -21,7 +21,6 @@ from tests.vectors.stores.translators import Plain, translated, vectors
 from interbasin.errors import DataError, FileError
 from interbasin.jobs.translate.apply import translate_vectors
 from interbasin.storage import journal
-from interbasin.vectors.stores import npy
 
 ROWS, WIDTH, NEW = 100, 6, 9
 TRANSLATOR = Plain(WIDTH, NEW)
@@ -473,7 +472,7 @@ def test_a_run_that_fails_leaves_no_folders_behind(kind):
 def test_too_little_room_is_told_before_the_work(kind, monkeypatch):
     np.save("old.npy", vectors(ROWS, WIDTH))
     used = type("Usage", (), {"free": 100})
-    monkeypatch.setattr(npy.shutil, "disk_usage", lambda folder: used)
+    monkeypatch.setattr(journal.shutil, "disk_usage", lambda folder: used)
     with pytest.raises(FileError, match=r"will take 3.*e-06 GB and 1e-07 GB are free there; make room"):
         translate_vectors(TRANSLATOR, "old.npy", f"new.{kind}")
     assert os.listdir() == ["old.npy"]

@@ -34,7 +34,8 @@ SCRIPT = f"""
 import os, sys
 from tests.vectors.stores.translators import Plain
 from interbasin.jobs.translate.apply import translate_vectors
-from interbasin.vectors.stores import parquet, postgresql_sink
+from interbasin.vectors.files import parquet
+from interbasin.vectors.stores import postgresql_sink
 import psycopg
 print("ready", flush=True)
 for line in sys.stdin:

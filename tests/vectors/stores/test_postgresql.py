@@ -16,7 +16,7 @@ from interbasin.cli.output import in_options
 from interbasin.errors import DataError, FileError, MissingExtraError, ShapeError, StoreError, UnknownNameError
 from interbasin.jobs.translate.apply import translate_vectors
 from interbasin.vectors.stores import parse_uri
-from interbasin.vectors.stores.postgresql import composed, matrix_of, parsed, reason_of
+from interbasin.vectors.stores.postgresql import decode_rows, encode_rows, reason_of, to_matrix
 
 ROWS, TRANSLATOR = 200, Plain(6, 9)
 X = vectors(ROWS, 6)
@@ -220,14 +220,14 @@ def test_the_bytes_of_halfvec():
     from types import SimpleNamespace
 
     x = vectors(3, 5, "float16")
-    content = composed((b"a", b"bb", b"c"), x, x.dtype, "docs")
-    rows = parsed(content)
+    content = encode_rows((b"a", b"bb", b"c"), x, x.dtype, "docs")
+    rows = decode_rows(content)
     assert [key for key, _ in rows] == [b"a", b"bb", b"c"]
     assert rows[1][1] == struct.pack(">hH", 5, 0) + x[1].astype(">f2").tobytes()
     source = SimpleNamespace(table=SimpleNamespace(kind="halfvec"), width=5, name="docs")
-    np.testing.assert_array_equal(matrix_of(tuple(one for _, one in rows), source, 0, (b"a", b"bb", b"c")), x)
+    np.testing.assert_array_equal(to_matrix(tuple(one for _, one in rows), source, (b"a", b"bb", b"c")), x)
     with pytest.raises(DataError, match="beyond 65,504, the largest of halfvec; use vector"):
-        composed((b"a",), np.full((1, 5), 1e6, dtype=np.float32), np.dtype(np.float16), "docs")
+        encode_rows((b"a",), np.full((1, 5), 1e6, dtype=np.float32), np.dtype(np.float16), "docs")
 
 
 def test_tables_columns_and_keys_that_do_not_fit_are_named(server):
@@ -236,9 +236,7 @@ def test_tables_columns_and_keys_that_do_not_fit_are_named(server):
         translate_vectors(TRANSLATOR, server.address("dogs"), NEW_COLUMN)
     with pytest.raises(UnknownNameError, match=r"no column in postgresql://.* named 'odd'; try one of: old"):
         translate_vectors(TRANSLATOR, server.address(column="odd"), NEW_COLUMN)
-    with pytest.raises(
-        StoreError, match=r"The column 'note' of .* has type text, and translated are vector and halfvec"
-    ):
+    with pytest.raises(StoreError, match=r"The column 'note' of .* has type text, but vectors are vector or halfvec"):
         translate_vectors(TRANSLATOR, server.address(column="note"), NEW_COLUMN)
     with pytest.raises(UnknownNameError, match="named 'ident'"):
         translate_vectors(TRANSLATOR, server.address(key="ident"), NEW_COLUMN)
@@ -408,7 +406,7 @@ def test_the_key_and_what_is_no_vector_are_never_replaced(server):
         translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=note", force=True)
     server.connection.execute("CREATE VIEW fresh AS SELECT 1 AS one")
     seen: list[int] = []
-    with pytest.raises(StoreError, match="What is named 'fresh' exists already and is no table; only tables are ever"):
+    with pytest.raises(StoreError, match="What is named 'fresh' exists already and is no table; choose another name"):
         translate_vectors(
             TRANSLATOR, server.address(), NEW_TABLE, force=True, progress=lambda done, rows: seen.append(done)
         )

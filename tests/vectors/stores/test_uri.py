@@ -73,7 +73,7 @@ def test_passwords_are_not_shown(text):
         ("postgresql://me:hunter2@host/db?table", "cannot be read"),
         ("postgresql://me:hunter2@host/db", r"needs a table: add \?table=NAME"),
         ("postgresql://me:hunter2@host/db?table=docs#v", r"names its column as \?column=NAME, not behind a #"),
-        ("mysql://me:hunter2@host/db", "found 'mysql'://. Write them to one of these"),
+        ("mysql://me:hunter2@host/db", "found mysql://. Write them to one of these"),
         ("lance://db/", "named as lance://FOLDER/TABLE"),
         ("lance://#v", "named as lance://FOLDER/TABLE"),
         ("faiss://", "found faiss:// alone; name the file"),

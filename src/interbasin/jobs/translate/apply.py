@@ -6,6 +6,8 @@ While one piece is translated the next is read and the last is written.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -24,33 +26,30 @@ from interbasin.jobs.translate.treatment import (
     norms_notes,
     translator_fingerprint,
 )
-from interbasin.vectors.stores.npy import ArrayRows
-from interbasin.vectors.stores.opening import open_rows, open_sink
-from interbasin.vectors.stores.rows import Piece, Rows, Sink, output_dtype
+from interbasin.outcome import Result
+from interbasin.vectors.files import default_rows_per_batch
+from interbasin.vectors.files.base import Piece
+from interbasin.vectors.stores.opening import FileRows, Rows, Sink, open_rows, open_sink, output_dtype
 from interbasin.vectors.stores.uri import parse_uri
 
 ENGINES = ("local", "ray")
 BATCH_BYTES = 32 * 2**20  # of vectors that come in and go out together
-FEWEST_ROWS, MOST_ROWS = 256, 65_536
 BAD_ROWS = ("refuse", "keep")
 
 
-@dataclass(frozen=True)
-class Applied:
-    """What was done.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Applied(Result):
+    """What was translated. ``timings`` tell translating from finishing, which includes waiting for the disk.
 
     Attributes:
         source: The store that was read.
         output: The store that was written.
-        rows: Rows in it.
+        rows: How many rows it has.
         resumed_at: The row at which this run began.
-        source_width: Numbers a row before.
-        target_width: Numbers a row now.
+        source_width: How many numbers a row had.
+        target_width: How many numbers a row has now.
         dtype: Of the numbers that were written.
         bad_rows: Kind -> how many rows of this run were of it and were kept as they are.
-        seconds: Of this run, without putting the output in its place.
-        seconds_finishing: For that, which includes waiting for the disk.
-        notes: What a user should know.
     """
 
     source: str
@@ -61,9 +60,9 @@ class Applied:
     target_width: int
     dtype: str
     bad_rows: Mapping[str, int]
-    seconds: float
-    seconds_finishing: float
-    notes: tuple[str, ...] = ()
+
+    job = "translate apply"
+    headline = ("rows", "resumed_at")
 
     def summary(self) -> dict[str, Any]:
         """All of it, JSON-able."""
@@ -76,8 +75,8 @@ class Applied:
             "target_width": self.target_width,
             "dtype": self.dtype,
             "bad_rows": dict(self.bad_rows),
-            "seconds": self.seconds,
-            "seconds_finishing": self.seconds_finishing,
+            "seconds": self.timings["translate"],
+            "seconds_finishing": self.timings["finish"],
             "notes": list(self.notes),
         }
 
@@ -109,12 +108,12 @@ def translate_vectors(
         translator: A fitted `Translator`.
         vectors: A ``.npy``, ``.npz`` or ``.parquet`` file; ``lance://FOLDER/TABLE[#COLUMN]``; ``faiss://FILE``;
             ``postgresql://USER@HOST/DATABASE?table=TABLE&column=COLUMN[&key=KEY]``.
-        output: The same; of a PostgreSQL source ``postgresql:?table=TABLE&column=COLUMN``, in the same database.
+        output: The same; for a PostgreSQL source ``postgresql:?table=TABLE&column=COLUMN``, in the same database.
         column: Which column has the vectors, where ``vectors`` does not say.
         table: Which table, likewise.
         key: PostgreSQL: the column that tells rows apart, by default the primary key.
-        rows_per_batch: By default about 32 MiB; of a Parquet output a row group.
-        bad_rows: ``"refuse"`` ends at a row of zeros, NaN or infinity and names it; ``"keep"`` hands such rows on.
+        rows_per_batch: By default about 32 MiB; a batch is a row group of a Parquet output.
+        bad_rows: ``"refuse"`` ends at a row of zeros, NaN or infinity and names it; ``"keep"`` passes such rows on.
         scale: For vectors of whole numbers: what each is multiplied by.
         metric: How the vectors are compared (``"cosine"``, ``"dot"``, ``"l2"``), where the store does not say.
         engine: ``"local"``, or ``"ray"`` to read and translate on a Ray cluster, every machine of which must reach the
@@ -126,7 +125,7 @@ def translate_vectors(
         progress: Called with the rows that are done and all rows.
 
     Raises:
-        InterbasinError: if something does not fit; see the classes. What was done is kept, unless that is nothing.
+        InterbasinError: if something does not fit; see the classes. What was done is kept, if that is anything.
 
     Example:
         >>> import numpy as np
@@ -153,57 +152,38 @@ def translate_vectors(
                 f"Only a FAISS index can be wrapped, found {source.shown}; give faiss:// files, or translate the rows."
             )
         return wrapped(translator, rows, destination.path, source.path, force=force, in_place=in_place)
-    check_fits(translator, rows, scale)
+    pieces = None
     if engine == "ray":
         from interbasin.jobs.translate.on_ray import pieces_on_ray, require_ray
 
         require_ray(source)
-    sink = open_sink(
-        destination,
-        source,
-        rows,
-        translator.target_width,
-        translator_fingerprint(translator),
-        scale=scale,
-        bad_rows=bad_rows,
-        force=force,
-        in_place=in_place,
+        pieces = pieces_on_ray(source, rows)
+    open_output = functools.partial(
+        open_sink, destination, source, rows, scale=scale, bad_rows=bad_rows, force=force, in_place=in_place
     )
-
-    if isinstance(rows, ArrayRows) and (sink.rows or engine == "ray"):
-        try:
-            rows.check_bytes()
-        except BaseException:
-            sink.close()
-            raise
-
-    def note(done: int) -> None:
-        if progress is not None:
-            progress(done, rows.rows)
-
     return apply(
         translator,
         rows,
-        sink,
+        open_output,
         rows_per_batch=rows_per_batch,
         bad_rows=bad_rows,
         scale=scale,
         metric=metric,
-        progress=note,
-        pieces=None if engine == "local" else pieces_on_ray(source, rows),
+        progress=progress,
+        pieces=pieces,
     )
 
 
 def apply(
     translator: FittedTranslator,
     rows: Rows,
-    sink: Sink,
+    open_output: Callable[[int, Mapping[str, Any]], Sink],
     *,
     rows_per_batch: int | None = None,
     bad_rows: str = "refuse",
     scale: float | None = None,
     metric: str | None = None,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int, int], object] | None = None,
     pieces: Callable[[Treatment, int, int], Generator[Piece, None, None]] | None = None,
 ) -> Applied:
     """Translate all of a store into another.
@@ -213,12 +193,12 @@ def apply(
     Args:
         translator: The fitted map.
         rows: What to read.
-        sink: What to write.
-        rows_per_batch: By default about 32 MiB a batch; a run that goes on keeps the batches that it began with.
+        open_output: Gives what to write, of the new width and the translator's fingerprint, once all else is checked.
+        rows_per_batch: By default about 32 MiB per batch; a run that goes on keeps the batches that it began with.
         bad_rows: ``"refuse"`` or ``"keep"``; see `Treatment`.
         scale: See `Treatment`.
         metric: How the vectors are compared, where the store does not say.
-        progress: Called with the number of rows that are done.
+        progress: Called with the rows that are done and all rows.
         pieces: Another way of getting translated pieces, given how to treat them, the batch and the first row.
 
     Raises:
@@ -226,84 +206,76 @@ def apply(
         DataError: if the numbers cannot be translated; names the rows.
     """
     started = time.perf_counter()
+    check_fits(translator, rows, scale)
+    if bad_rows not in BAD_ROWS:
+        raise DataError(f"Bad rows can be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}; give one of these.")
+    if rows_per_batch is not None and rows_per_batch < 1:
+        raise ShapeError(f"Batches of {rows_per_batch} rows were asked for; give 1 or more.")
+    widths = translator.source_width, translator.target_width
+    sink = open_output(widths[1], translator_fingerprint(translator))
     try:
-        check_fits(translator, rows, scale)
-        if bad_rows not in BAD_ROWS:
-            raise DataError(
-                f"Bad rows can be {' or '.join(map(repr, BAD_ROWS))}, found {bad_rows!r}; give one of these."
-            )
-        if rows_per_batch is not None and rows_per_batch < 1:
-            raise ShapeError(f"Batches of {rows_per_batch} rows were asked for; give 1 or more.")
-        treatment = Treatment(translator, rows.name, rows.dtype, bad_rows, scale, getattr(sink, "keeps", True))
         resumed_at = done = sink.rows
+        if isinstance(rows, FileRows) and (resumed_at or pieces):
+            rows.check_bytes()
+        treatment = Treatment(translator, rows.name, rows.dtype, bad_rows, scale, getattr(sink, "keeps", True))
         notes = [*rows.notes, *norms_notes(translator, rows.name, rows.metric or metric)]
-        size = sink.rows_per_batch or rows_per_batch or batch_rows(translator.source_width, translator.target_width)
+        size = sink.rows_per_batch or rows_per_batch or default_rows_per_batch(*widths, BATCH_BYTES)
         if sink.rows_per_batch is not None and rows_per_batch not in (None, size):
             notes.append(f"The earlier run wrote batches of {size:,} rows, and this one went on with these.")
         sink.start(size)
         if progress is not None:
-            progress(done)
-        made = pieces(treatment, size, done) if pieces else translated_pieces(treatment, rows, size, done, sink.mark)
-        with contextlib.closing(made), ThreadPoolExecutor(1, "writing") as writing:
-            under_way: tuple[Future[None], int] | None = None
-            for piece in made:
-                if under_way is not None:
-                    done = waited(under_way, progress)
-                under_way = writing.submit(sink.append, piece), done + len(piece.vectors)
-            if under_way is not None:
-                done = waited(under_way, progress)
+            progress(done, rows.rows)
+        translated = pieces(treatment, size, done) if pieces else translate_pieces(treatment, rows, size, sink)
+        with contextlib.closing(translated), ThreadPoolExecutor(1, "writing") as writer:
+            writing: Future[None] | None = None
+            count = 0
+            for piece in itertools.chain(translated, (None,)):  # None: the last piece is still being written
+                if writing is not None:
+                    writing.result()
+                    done += count
+                    if progress is not None:
+                        progress(done, rows.rows)
+                if piece is not None:
+                    writing, count = writer.submit(sink.append, piece), len(piece.vectors)
         calculated = time.perf_counter()
         sink.finish()
     finally:
         sink.close()
-    finished = time.perf_counter()
     return Applied(
-        rows.name,
-        sink.name,
-        done,
-        resumed_at,
-        translator.source_width,
-        translator.target_width,
-        str(getattr(sink, "dtype", output_dtype(rows.dtype))),
-        treatment.counts,
-        calculated - started,
-        finished - calculated,
-        (*notes, *sink.notes),
+        metrics={"rows": done, "resumed_at": resumed_at, **treatment.counts},
+        notes=(*notes, *sink.notes),
+        timings={"translate": calculated - started, "finish": time.perf_counter() - calculated},
+        request={
+            "vectors": rows.name,
+            "output": sink.name,
+            "rows_per_batch": size,
+            "bad_rows": bad_rows,
+            "scale": scale,
+            "metric": metric,
+        },
+        source=rows.name,
+        output=sink.name,
+        rows=done,
+        resumed_at=resumed_at,
+        source_width=widths[0],
+        target_width=widths[1],
+        dtype=str(getattr(sink, "dtype", output_dtype(rows.dtype))),
+        bad_rows=treatment.counts,
     )
 
 
-def waited(under_way: tuple[Future[None], int], progress: Callable[[int], object] | None) -> int:
-    writing, done = under_way
-    writing.result()
-    if progress is not None:
-        progress(done)
-    return done
+def translate_pieces(treatment: Treatment, rows: Rows, size: int, sink: Sink) -> Generator[Piece, None, None]:
+    """Translated pieces in order, from the first row that the sink does not have; the next is read meanwhile."""
 
-
-def translated_pieces(
-    treatment: Treatment, rows: Rows, size: int, start: int, mark: Any
-) -> Generator[Piece, None, None]:
-    """Translated pieces in order; the next is read while one is translated."""
-
-    def ready() -> Iterator[tuple[Piece, dict[str, NDArray[np.intp]], int]]:
-        first = start
-        for piece in rows.pieces(size, start, mark):
+    def read() -> Iterator[tuple[Piece, dict[str, NDArray[np.intp]], int]]:
+        first = sink.rows
+        for piece in rows.pieces(size, first, sink.mark):
             yield *treatment.ready(piece, first), first
             first += len(piece.vectors)
 
-    coming = ready()
-    with ThreadPoolExecutor(1, "reading") as reading:
-        upcoming = reading.submit(next, coming, None)
-        while (found := upcoming.result()) is not None:
-            upcoming = reading.submit(next, coming, None)
-            yield treatment.translated(*found)
-
-
-def batch_rows(source_width: int, target_width: int) -> int:
-    """Rows that take about 32 MiB as float32 before and after together, from 256 to 65,536.
-
-    Example:
-        >>> batch_rows(384, 768)
-        7281
-    """
-    return min(MOST_ROWS, max(FEWEST_ROWS, BATCH_BYTES // (4 * (source_width + target_width))))
+    pieces = read()
+    with ThreadPoolExecutor(1, "reading") as reader:
+        upcoming = reader.submit(next, pieces, None)
+        while (ready := upcoming.result()) is not None:
+            upcoming = reader.submit(next, pieces, None)
+            yield treatment.translated(*ready)

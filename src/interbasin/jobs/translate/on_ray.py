@@ -18,8 +18,8 @@ from typing import Any
 from interbasin.errors import FileError, InterbasinError
 from interbasin.extras import import_extra
 from interbasin.jobs.translate.treatment import Treatment
-from interbasin.vectors.stores.opening import open_rows
-from interbasin.vectors.stores.rows import Piece, Rows
+from interbasin.vectors.files.base import Piece
+from interbasin.vectors.stores.opening import Rows, open_rows
 from interbasin.vectors.stores.uri import StoreURI
 
 MOST_BLOCKS = 4096

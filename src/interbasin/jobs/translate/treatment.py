@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interbasin.errors import DataError, ShapeError
-from interbasin.vectors.stores.rows import Piece, Rows, output_dtype
+from interbasin.vectors.files.base import Piece
+from interbasin.vectors.stores.opening import Rows, output_dtype
 
 PROBES, SUMS = 4, 64  # rows that tell one translator from another, and how many sums are kept of each
 MOST_NAMED = 5  # bad rows named in one message

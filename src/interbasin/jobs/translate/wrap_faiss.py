@@ -17,8 +17,7 @@ from interbasin.jobs.translate.bridge.steps import Steps
 from interbasin.jobs.translate.translator import Translator
 from interbasin.jobs.translate.treatment import FittedTranslator
 from interbasin.vectors.stores.faiss import FaissRows, write_index
-from interbasin.vectors.stores.npy import refuse_unless_free
-from interbasin.vectors.stores.rows import Rows
+from interbasin.vectors.stores.opening import Rows, refuse_unless_free
 
 AFFINE_TOLERANCE = 1e-4
 UNIT = 1e-3  # how far from 1 the length of vectors may be that were normalised
@@ -65,21 +64,23 @@ def wrapped(
         made = faiss.IndexPreTransform(transform, rows.index)
     calculated = time.perf_counter()
     write_index(made, destination, faiss, refuse)
+    output = f"faiss://{destination}"
     return Applied(
-        rows.name,
-        f"faiss://{destination}",
-        rows.rows,
-        0,
-        translator.source_width,
-        translator.target_width,
-        "float32",
-        {},
-        calculated - started,
-        time.perf_counter() - calculated,
-        (
+        metrics={"rows": rows.rows, "resumed_at": 0},
+        notes=(
             "No row was touched: the index translates queries of the new space into the old one, and its scores are "
             "those of the old space.",
         ),
+        timings={"translate": calculated - started, "finish": time.perf_counter() - calculated},
+        request={"vectors": rows.name, "output": output, "wrap": True},
+        source=rows.name,
+        output=output,
+        rows=rows.rows,
+        resumed_at=0,
+        source_width=translator.source_width,
+        target_width=translator.target_width,
+        dtype="float32",
+        bad_rows={},
     )
 
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from interbasin.errors import DataError, FileError, ShapeError
-from interbasin.vectors.files.base import Batch, Vectors, batch_dtype
-from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
+from interbasin.vectors.files.base import Batch, Vectors, batch_dtype, check_begins, cut_short, damaged
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,11 @@ class Header:
         return self.rows * self.row_bytes
 
 
-def read_header(stream: io.BufferedIOBase, path: Path, where: str) -> Header:
-    """The header at the beginning of ``stream``.
-
-    Args:
-        stream: Positioned at the array's first byte.
-        path: The file, for messages about it.
-        where: Names the array in messages about it.
+def read_header(stream: io.BufferedIOBase, size: int, path: Path, where: str) -> Header:
+    """The header of an array of ``size`` bytes, header included, that begins where ``stream`` stands.
 
     Raises:
-        FileError: If this is no header.
+        FileError: If this is no header, or it promises more than there is.
         DataError: If the array is empty or not of real numbers.
         ShapeError: If it has no axis of rows.
     """
@@ -90,8 +84,14 @@ def read_header(stream: io.BufferedIOBase, path: Path, where: str) -> Header:
         missing = "rows of no numbers at all" if shape[-1] == 0 else "no rows"
         raise DataError(f"{where} has {missing} (its shape is {shape}); check what wrote it.")
     # Where only one axis is longer than 1 the two orders are the same bytes, and C order can always be streamed.
-    fortran = fortran and sum(length > 1 for length in shape) > 1
-    return Header(shape, dtype, fortran, stream.tell())
+    header = Header(shape, dtype, fortran and sum(length > 1 for length in shape) > 1, stream.tell())
+    if size < header.size + header.data_bytes:
+        raise cut_short(
+            where,
+            f"its header promises {header.data_bytes} bytes for shape {shape} of {dtype}, but {size - header.size} "
+            "follow",
+        )
+    return header
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class MappedReader:
     dtype: np.dtype[Any]
 
     def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
-        read = self._window
+        read = self._read_rows
         if self.header.fortran:
-            read = self._by_column if len(self.header.shape) == 2 else self._scattered
+            read = self._read_columns if len(self.header.shape) == 2 else self._gather_rows
         for first in range(start, self.header.rows, rows_per_batch):
             last = min(first + rows_per_batch, self.header.rows)
             try:
@@ -125,15 +125,15 @@ class MappedReader:
                 raise damaged(self.path, error) from error
             yield batch
 
-    def _window(self, first: int, last: int) -> Batch:
+    def _read_rows(self, first: int, last: int) -> Batch:
         shape = (last - first, self.header.width)
         rows = np.memmap(
             self.path, self.header.dtype, mode="r", offset=self.offset + first * self.header.row_bytes, shape=shape
         )
         return np.array(rows, dtype=self.dtype)
 
-    def _by_column(self, first: int, last: int) -> Batch:
-        """The same of Fortran order, where a column of the batch is one run of bytes.
+    def _read_columns(self, first: int, last: int) -> Batch:
+        """The same in Fortran order, where a column of the batch is one run of bytes.
 
         Read and not mapped: a mapping of runs that are spread over the whole file draws the pages between them into
         resident memory too (all 300 MB of a file of that size, for batches of 8 MB).
@@ -148,8 +148,8 @@ class MappedReader:
                 columns[place] = column
         return np.array(columns.T, dtype=self.dtype, order="C")
 
-    def _scattered(self, first: int, last: int) -> Batch:
-        """The same of Fortran order and three axes or more, where the rows of a batch are strewn over the file."""
+    def _gather_rows(self, first: int, last: int) -> Batch:
+        """The same in Fortran order with three axes or more, where the rows of a batch are strewn over the file."""
         shape = self.header.shape
         array = np.memmap(self.path, self.header.dtype, mode="r", offset=self.offset, shape=shape, order="F")
         # Flattening the leading axes would copy the array whole, so each row is looked up instead.
@@ -161,19 +161,12 @@ def open_npy(path: Path) -> Vectors:
     """The array of an ``.npy`` file; see ``open_vectors``."""
     check_begins(path, (npy_format.MAGIC_PREFIX,), ".npy")
     try:
-        size = path.stat().st_size
         with path.open("rb") as stream:
-            header = read_header(stream, path, str(path))
+            header = read_header(stream, path.stat().st_size, path, str(path))
     except FileError:
         raise
     except OSError as error:
         raise damaged(path, error) from error
-    if size < header.size + header.data_bytes:
-        raise cut_short(
-            path,
-            f"its header promises {header.data_bytes} bytes for shape {header.shape} of {header.dtype}, "
-            f"but {size - header.size} follow",
-        )
     dtype = batch_dtype(header.dtype, str(path))
     reader = MappedReader(path, header, header.size, dtype)
-    return Vectors(path, "npy", None, header.rows, header.width, dtype, reader, stored=header.dtype)
+    return Vectors(path, "npy", None, header.rows, header.width, dtype, reader, header.dtype)

@@ -1,25 +1,33 @@
-"""``.npz``: one array of a zip archive, mapped where it lies uncompressed and unpacked in passing where it does not."""
+"""``.npz``: one array of a zip archive, mapped where it lies uncompressed and unpacked in passing where it does not.
+
+`ArraySink` writes both ``.npy`` and ``.npz``.
+"""
 
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy_format
 
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
-from interbasin.vectors.files.base import Batch, Reader, Vectors, batch_dtype
-from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
+from interbasin.storage.journal import Unfinished
+from interbasin.vectors.files.base import Batch, Piece, Vectors, batch_dtype, check_begins, cut_short, damaged
 from interbasin.vectors.files.npy import Header, MappedReader, read_header
 
 PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
+PACKED = 16 * 2**20  # bytes packed into an archive at a time
+WRITTEN = 2**20  # bytes given to the system at a time: a batch at once took it three times as long
 LONGEST_HEADER = 2**14  # bytes; NumPy itself refuses headers of more than 10,000
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of the name and of the extra field
 
@@ -37,6 +45,16 @@ def archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise damaged(path, error) from error
 
 
+def read_pieces(stream: IO[bytes], count: int, path: Path, member: str) -> Iterator[bytes]:
+    """The next ``count`` bytes of a member of an archive, in pieces; a `FileError` if it has fewer."""
+    while count > 0:
+        piece = stream.read(min(PIECE, count))
+        if not piece:
+            raise cut_short(path, f"its member {member!r} ends before its last row")
+        yield piece
+        count -= len(piece)
+
+
 @dataclass(frozen=True)
 class StoredReader(MappedReader):
     """Rows of an uncompressed member, compared with its checksum where they are read from the first to the last.
@@ -52,16 +70,14 @@ class StoredReader(MappedReader):
     checksum: int
 
     def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
-        found = super().batches(rows_per_batch, start)
-        if start:
-            yield from found
-            return
-        if self.header.fortran:  # whose rows do not come in the order of the bytes
-            self.check_bytes()
-            yield from found
+        batches = super().batches(rows_per_batch, start)
+        if start or self.header.fortran:
+            if not start:  # rows in Fortran order do not come in the order of the bytes
+                self.check_bytes()
+            yield from batches
             return
         checksum, done = self._running_checksum(0, 0, self.header.size), self.header.size
-        for batch in found:
+        for batch in batches:
             some = len(batch) * self.header.row_bytes
             checksum, done = self._running_checksum(checksum, done, some), done + some
             if done == self.header.size + self.header.data_bytes:
@@ -69,27 +85,20 @@ class StoredReader(MappedReader):
             yield batch
 
     def check_bytes(self) -> None:
-        """Nothing, if the member is as it was written, for which all of it is read.
-
-        Raises:
-            FileError: if it is not.
-        """
+        """Read the whole member, and raise a `FileError` if it is not as it was written."""
         self._compare(self._running_checksum(0, 0, self.bytes))
 
     def _compare(self, checksum: int) -> None:
         if checksum != self.checksum:
-            raise damaged(self.path, f"Bad CRC-32 for file {self.member!r}")  # as zipfile says of compressed ones
+            raise damaged(self.path, f"Bad CRC-32 for file {self.member!r}")  # in the words of zipfile
 
     def _running_checksum(self, checksum: int, first: int, count: int) -> int:
         """The checksum with ``count`` more bytes of the member; those of a batch have just been read by the system."""
         try:
             with self.path.open("rb", buffering=0) as file:
                 file.seek(self.offset - self.header.size + first)
-                while count > 0:
-                    piece = file.read(min(PIECE, count))
-                    if not piece:
-                        raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
-                    checksum, count = zlib.crc32(piece, checksum), count - len(piece)
+                for piece in read_pieces(file, count, self.path, self.member):
+                    checksum = zlib.crc32(piece, checksum)
         except FileError:
             raise
         except OSError as error:
@@ -117,34 +126,19 @@ class StreamedReader:
         if start == self.header.rows:
             return
         with archive(self.path) as opened, opened.open(self.member) as stream:
-            self._skip(stream.read, self.header.size + start * self.header.row_bytes)
+            for _ in read_pieces(stream, self.header.size + start * self.header.row_bytes, self.path, self.member):
+                pass
             for first in range(start, self.header.rows, rows_per_batch):
-                batch = self._next(stream.read, min(rows_per_batch, self.header.rows - first))
-                if first + rows_per_batch >= self.header.rows:
+                rows = min(rows_per_batch, self.header.rows - first)
+                # Bytes first and dtype after: a piece may end in the middle of a number.
+                raw, filled = np.empty(rows * self.header.row_bytes, dtype=np.uint8), 0
+                for piece in read_pieces(stream, len(raw), self.path, self.member):
+                    raw[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+                    filled += len(piece)
+                if first + rows == self.header.rows:
                     stream.read(1)  # zipfile compares the checksum only when it meets the end
-                yield batch
-
-    def _next(self, read: Callable[[int], bytes], rows: int) -> Batch:
-        # Bytes first and dtype after: a piece may end in the middle of a number.
-        raw = np.empty(rows * self.header.row_bytes, dtype=np.uint8)
-        filled = 0
-        while filled < len(raw):
-            piece = read(min(PIECE, len(raw) - filled))
-            self._check(piece)
-            raw[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
-            filled += len(piece)
-        stored = raw.view(self.header.dtype).reshape(rows, self.header.width)
-        return stored.astype(self.dtype, order="C", copy=False)
-
-    def _skip(self, read: Callable[[int], bytes], count: int) -> None:
-        while count > 0:
-            piece = read(min(PIECE, count))
-            self._check(piece)
-            count -= len(piece)
-
-    def _check(self, piece: bytes) -> None:
-        if not piece:
-            raise cut_short(self.path, f"its member {self.member!r} ends before its last row")
+                stored = raw.view(self.header.dtype).reshape(rows, self.header.width)
+                yield stored.astype(self.dtype, order="C", copy=False)
 
 
 def open_npz(path: Path, column: str | None) -> Vectors:
@@ -155,7 +149,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
     with archive(path) as opened:
         # An .npz is any zip with .npy files in it; other files in it are no arrays.
         arrays = [name.removesuffix(".npy") for name in opened.namelist() if name.endswith(".npy")]
-        name = choose(arrays, column, path)
+        name = choose_array(arrays, column, path)
         member = opened.getinfo(f"{name}.npy")
         where = f"The array {name!r} in {path}"
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -166,15 +160,9 @@ def open_npz(path: Path, column: str | None) -> Vectors:
         with opened.open(member) as stream:
             beginning = io.BytesIO(stream.read(LONGEST_HEADER))
     # Parsed apart from the archive, so that a damaged archive is not taken for a damaged header.
-    header = read_header(beginning, path, where)
-    if member.file_size < header.size + header.data_bytes:
-        raise cut_short(
-            path,
-            f"the header of its array {name!r} promises {header.data_bytes} bytes for shape {header.shape} of "
-            f"{header.dtype}, but {member.file_size - header.size} follow",
-        )
+    header = read_header(beginning, member.file_size, path, where)
     dtype = batch_dtype(header.dtype, where)
-    reader: Reader
+    reader: StoredReader | StreamedReader
     if member.compress_type == zipfile.ZIP_STORED:
         offset = data_offset(path, member) + header.size
         reader = StoredReader(path, header, offset, dtype, member.filename, member.file_size, member.CRC)
@@ -185,16 +173,11 @@ def open_npz(path: Path, column: str | None) -> Vectors:
         )
     else:
         reader = StreamedReader(path, member.filename, header, dtype)
-    return Vectors(path, "npz", name, header.rows, header.width, dtype, reader, stored=header.dtype)
+    return Vectors(path, "npz", name, header.rows, header.width, dtype, reader, header.dtype)
 
 
-def choose(arrays: list[str], column: str | None, path: Path) -> str:
-    """The name of the array to read.
-
-    Raises:
-        UnknownNameError: If the one asked for is not there.
-        DataError: If there is none, or if several could be meant.
-    """
+def choose_array(arrays: list[str], column: str | None, path: Path) -> str:
+    """The name of the array to read: the one asked for, the only one, or ``x``."""
     if not arrays:
         raise DataError(f"{path} holds no arrays at all; write it with np.savez(path, x=vectors).")
     if column is not None:
@@ -223,3 +206,120 @@ def data_offset(path: Path, member: zipfile.ZipInfo) -> int:
     if signature != b"PK\x03\x04":
         raise damaged(path, f"its member {member.filename!r} is not where the directory says")
     return member.header_offset + LOCAL_HEADER.size + int(name_length) + int(extra_length)
+
+
+class ArraySink:
+    """An array in a file that grows row by row; see `interbasin.vectors.stores.opening.Sink`.
+
+    Args:
+        unfinished: Where it grows.
+        rows: How many rows it will have.
+        width: How many numbers each has.
+        dtype: Their dtype.
+        member: For ``.npz``: the array's name in the archive.
+        compressed: For ``.npz``: whether to compress it.
+        beside: For ``.npz``: the archive whose other members go along.
+    """
+
+    counts = ("rows", "rows_per_batch")  # that are saved
+    mark = None
+    notes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        unfinished: Unfinished,
+        rows: int,
+        width: int,
+        dtype: np.dtype[Any],
+        *,
+        member: str | None = None,
+        compressed: bool = False,
+        beside: Path | None = None,
+    ) -> None:
+        self._unfinished, self.name, self._all = unfinished, unfinished.name, rows
+        self._member, self._compressed, self._beside = member, compressed, beside
+        self._path = unfinished.folder / "vectors.npy"
+        header = io.BytesIO()
+        fields = {"descr": npy_format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, width)}
+        npy_format.write_array_header_1_0(header, fields)
+        self._header, self._row_bytes, self._dtype = header.getvalue(), width * dtype.itemsize, dtype
+        grown = len(self._header) + int(unfinished.done.get("rows", 0)) * self._row_bytes
+        unfinished.require_bytes({self._path.name: grown})
+        self.rows = int(unfinished.done.get("rows", 0))
+        self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
+        self._file: IO[bytes] | None = None
+
+    def start(self, rows_per_batch: int) -> None:
+        self.rows_per_batch = rows_per_batch
+        size = len(self._header) + self._all * self._row_bytes
+        try:
+            copies = 1 if self._member is None else 2
+            self._unfinished.require_room(copies * size - self.rows * self._row_bytes)
+            self._path.touch()
+            self._file = self._path.open("r+b", buffering=0)
+            self._file.truncate(size)
+            _write(self._file, self._header, 0)
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+
+    def append(self, piece: Piece) -> None:
+        assert self._file is not None
+        try:
+            vectors = np.ascontiguousarray(piece.vectors, dtype=self._dtype)
+            _write(self._file, vectors.reshape(-1).view(np.uint8), len(self._header) + self.rows * self._row_bytes)
+            self.rows += len(vectors)
+            file = self._file
+            done = {"rows": self.rows, "rows_per_batch": self.rows_per_batch}
+            self._unfinished.save(done, lambda: os.fsync(file.fileno()))
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+
+    def finish(self) -> None:
+        assert self._file is not None
+        try:
+            os.fsync(self._file.fileno())
+            complete = self._path if self._member is None else self._pack_archive(self._member)
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+        self._file.close()
+        self._file = None
+        self._unfinished.finish(complete.name)
+
+    def _pack_archive(self, member: str) -> Path:
+        path = self._unfinished.folder / "vectors.npz"
+        kind = zipfile.ZIP_DEFLATED if self._compressed else zipfile.ZIP_STORED
+        with path.open("wb") as file:
+            with zipfile.ZipFile(file, "w") as packed:
+                with self._path.open("rb") as array:
+                    _pack(packed, f"{member}.npy", kind, array)
+                if self._beside is not None:
+                    with archive(self._beside) as source:
+                        for entry in source.infolist():
+                            if entry.filename != f"{member}.npy":
+                                with source.open(entry) as stream:
+                                    _pack(packed, entry.filename, entry.compress_type, stream)
+            file.flush()
+            os.fsync(file.fileno())
+        return path
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._unfinished.close()
+
+
+def _pack(packed: zipfile.ZipFile, name: str, kind: int, stream: IO[bytes]) -> None:
+    # A fixed date, so that the same vectors make the same bytes.
+    entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.compress_type, entry.external_attr = kind, 0o644 << 16
+    with packed.open(entry, "w", force_zip64=True) as into:
+        shutil.copyfileobj(stream, into, PACKED)
+
+
+def _write(file: IO[bytes], content: Any, offset: int) -> None:
+    """All of it; the system may take less at a time than it is given."""
+    remaining = memoryview(content)
+    file.seek(offset)
+    while remaining:
+        remaining = remaining[file.write(remaining[:WRITTEN]) :]

@@ -1,29 +1,43 @@
-"""``.parquet``: columns of a table, decoded a batch of rows at a time. Importing this loads pyarrow."""
+"""``.parquet``: columns of a table, decoded a batch of rows at a time; and a file that grows by a row group per batch.
+
+Importing this loads pyarrow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import contextlib
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os import SEEK_END
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from interbasin.errors import DataError, InterbasinError
-from interbasin.vectors.files.base import Batch, Vectors
-from interbasin.vectors.files.integrity import check_begins, cut_short, damaged
-from interbasin.vectors.files.tables import Selection, first_width, select, to_matrix
+from interbasin.storage.journal import Unfinished
+from interbasin.vectors.files.base import Batch, Piece, Vectors, check_begins, cut_short, damaged
+from interbasin.vectors.files.parquet_writer import (
+    CODECS,
+    encode_table,
+    file_footer,
+    row_group,
+    vector_column,
+)
+from interbasin.vectors.files.tables import Selection, select, table_pieces, to_matrix
 
+MAGIC = b"PAR1"
 BUFFERED_BYTES = 16 * 2**20  # of the compressed file, over all columns that are read
-PIECE_BYTES = 32 * 2**20  # decoded at a time: a piece and a batch are in memory together
 LEAST_BUFFER, LARGEST_BUFFER = 2**13, 2**20  # for one column
+DECODED_BYTES = 3 * 2**19  # at a time: so that pyarrow's levels and bitmaps of them stay in the processor's cache
+PYARROW_NAMES = {"UNCOMPRESSED": "NONE", "LZ4_RAW": "LZ4"}  # of codecs, when it writes
 
 
-@contextmanager
-def table(path: Path, columns: int = 1) -> Iterator[pq.ParquetFile]:
+@contextlib.contextmanager
+def open_table(path: Path, columns: int = 1) -> Iterator[pq.ParquetFile]:
     """The opened file; whatever pyarrow raises while it is open becomes a FileError.
 
     Args:
@@ -49,65 +63,58 @@ class ParquetReader:
 
     Attributes:
         path: The file.
-        selection: The columns to read.
+        selection: The columns that are the vectors.
         rows: How many rows the file has.
         width: How many numbers each has.
+        schema: Of the whole table.
+        compression: Path of a column -> its codec in the first row group.
     """
 
     path: Path
     selection: Selection
     rows: int
     width: int
+    schema: pa.Schema
+    compression: Mapping[str, str]
 
     def batches(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
-        # pyarrow's pieces may end where a row group does, so they are copied into batches of the size asked for.
-        row, filled = start, 0
-        batch: Batch | None = None
-        rows_per_piece = min(rows_per_batch, max(1, PIECE_BYTES // (self.width * self.selection.dtype.itemsize)))
-        for piece in self.pieces(rows_per_piece, start, self.selection.columns):
-            matrix = to_matrix(piece, self.selection, self.width, row, str(self.path))
-            if row + len(matrix) > self.rows:
-                raise damaged(self.path, f"it holds more than the {self.rows} rows that it promises")
-            while len(matrix):
-                if batch is None:
-                    batch = np.empty((min(rows_per_batch, self.rows - row), self.width), dtype=self.selection.dtype)
-                taken = min(len(matrix), len(batch) - filled)
-                batch[filled : filled + taken] = matrix[:taken]
-                matrix, filled, row = matrix[taken:], filled + taken, row + taken
-                if filled == len(batch):
-                    yield batch
-                    batch, filled = None, 0
-        if row != self.rows:
-            raise cut_short(self.path, f"it promises {self.rows} rows, but the last one found is row {row - 1}")
+        return (piece.vectors for piece in self.pieces(rows_per_batch, start, self.selection.columns))
 
-    def pieces(self, rows_per_piece: int, start: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """What pyarrow makes of the rows from ``start`` on, in pieces of at most ``rows_per_piece`` rows."""
-        with table(self.path, len(columns)) as opened:
+    def pieces(self, rows_per_batch: int, start: int, columns: Sequence[str]) -> Iterator[Piece]:
+        """Rows from ``start`` on, with those of these columns that are no vectors beside them."""
+        rows = max(1, DECODED_BYTES // (self.width * self.selection.dtype.itemsize))
+        batches = self._record_batches(min(rows_per_batch, rows), start, columns)
+        return table_pieces(batches, self.selection, self.width, self.rows, rows_per_batch, start, where=str(self.path))
+
+    def _record_batches(self, most_rows: int, start: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """What pyarrow decodes of the rows from ``start`` on, at most ``most_rows`` at a time."""
+        with open_table(self.path, len(columns)) as opened:
             skipped, groups = start, list(range(opened.num_row_groups))
             while groups and skipped >= (length := opened.metadata.row_group(groups[0]).num_rows):
                 skipped -= length
                 del groups[0]
             if not groups:
                 return
-            for piece in opened.iter_batches(rows_per_piece, row_groups=groups, columns=list(columns)):
-                kept = piece.slice(min(skipped, len(piece)))
-                skipped -= len(piece) - len(kept)
+            for batch in opened.iter_batches(most_rows, row_groups=groups, columns=list(columns)):
+                kept = batch.slice(min(skipped, len(batch)))
+                skipped -= len(batch) - len(kept)
                 if len(kept):
                     yield kept
 
 
 def open_parquet(path: Path, column: str | None) -> Vectors:
     """The chosen column, or columns side by side; see ``open_vectors``."""
-    check_begins(path, (b"PAR1",), ".parquet")
+    check_begins(path, (MAGIC,), ".parquet")
     with path.open("rb") as file:
-        size = file.seek(0, SEEK_END)
-        file.seek(-min(4, size), SEEK_END)
+        size = file.seek(0, os.SEEK_END)
+        file.seek(-min(4, size), os.SEEK_END)
         # Twelve bytes are the least that the two signatures and a length between them take.
-        if size < 12 or file.read() != b"PAR1":
+        if size < 12 or file.read() != MAGIC:
             raise cut_short(path, "the signature at its end is missing")
-    with table(path) as opened:
-        rows = int(opened.metadata.num_rows)
-        selection = select(opened.schema_arrow, column, str(path))
+    with open_table(path) as opened:
+        metadata, schema = opened.metadata, opened.schema_arrow
+        rows = int(metadata.num_rows)
+        selection = select(schema, column, str(path))
         if rows == 0:
             raise DataError(f"{path} has no rows; check what wrote it.")
         width = selection.width
@@ -115,9 +122,125 @@ def open_parquet(path: Path, column: str | None) -> Vectors:
             first = next(opened.iter_batches(1, columns=list(selection.columns)), None)
             if first is None:
                 raise cut_short(path, f"it promises {rows} rows, but none is there")
-            width = first_width(first, selection, str(path))
+            width = to_matrix(first, selection, None, 0, str(path)).shape[1]
+        chunks = [metadata.row_group(0).column(i) for i in range(metadata.num_columns)] if opened.num_row_groups else []
+        compression = {chunk.path_in_schema: chunk.compression for chunk in chunks}
     if width == 0:
         raise DataError(f"{path} has rows of no numbers at all; check what wrote it.")
     name = selection.columns[0] if selection.lists or column is not None else None
-    reader = ParquetReader(path, selection, rows, width)
-    return Vectors(path, "parquet", name, rows, width, selection.dtype, reader, stored=selection.stored)
+    reader = ParquetReader(path, selection, rows, width, schema, compression)
+    return Vectors(path, "parquet", name, rows, width, selection.dtype, reader, selection.stored)
+
+
+class ParquetSink:
+    """A Parquet file that grows by row groups; see `interbasin.vectors.stores.opening.Sink`.
+
+    What the footer will say of them grows in a file beside it, so that a run which is killed can go on.
+
+    Args:
+        unfinished: Where it grows.
+        schema: Of the output.
+        column: Which column has the vectors.
+        width: How many numbers each has.
+        dtype: Their dtype.
+        rows: How many there will be, to see whether there is room for them.
+        codec: How the vectors are compressed.
+        compression: Path of another column -> how it is compressed.
+    """
+
+    counts = ("rows", "rows_per_batch", "bytes", "footer_bytes")  # that are saved
+    mark = None
+    notes: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        unfinished: Unfinished,
+        schema: pa.Schema,
+        column: str,
+        width: int,
+        dtype: np.dtype[Any],
+        rows: int,
+        codec: str,
+        compression: Mapping[str, str],
+    ) -> None:
+        self._unfinished, self.name, self._schema, self._dtype = unfinished, unfinished.name, schema, dtype
+        self._column = vector_column(schema, column, width, dtype.itemsize, codec if codec in CODECS else "ZSTD")
+        self._others = pa.schema([field for field in schema if field.name != column])
+        self._compression = {path: PYARROW_NAMES.get(name, name) for path, name in compression.items()}
+        self._needed = rows * width * dtype.itemsize if self._column.codec == "UNCOMPRESSED" else 0
+        done = unfinished.done
+        unfinished.require_bytes({"vectors.parquet": done.get("bytes", 0), "groups": done.get("footer_bytes", 0)})
+        done = unfinished.done
+        self.rows = int(done.get("rows", 0))
+        self.rows_per_batch: int | None = done.get("rows_per_batch")
+        self._sizes = done.get("bytes", len(MAGIC)), done.get("footer_bytes", 0)
+        self._files: list[IO[bytes]] = []  # of row groups, and of what the footer says of them
+
+    def start(self, rows_per_batch: int) -> None:
+        self.rows_per_batch = rows_per_batch
+        folder = self._unfinished.folder
+        try:
+            self._unfinished.require_room(self._needed - self._sizes[0])
+            for name, size in zip(("vectors.parquet", "groups"), self._sizes, strict=True):
+                (folder / name).touch()
+                file = (folder / name).open("r+b", buffering=2**16)
+                self._files.append(file)
+                if name == "vectors.parquet":
+                    file.write(MAGIC)
+                # What a killed process wrote after it last saved is not relied on.
+                file.truncate(size)
+                file.seek(size)
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+
+    def append(self, piece: Piece) -> None:
+        data, groups = self._files
+        vectors = np.ascontiguousarray(piece.vectors, dtype=self._dtype)
+        try:
+            buffers, chunk = self._column.encode(vectors, data.tell())
+            chunks = [chunk]
+            for buffer in buffers:
+                data.write(buffer)
+            if piece.rest is not None:
+                content, others = encode_table(piece.rest.cast(self._others), self._compression, data.tell())
+                data.write(content)
+                chunks = [*others[: self._column.leaf], chunk, *others[self._column.leaf :]]
+            group = row_group(chunks, len(vectors))
+            groups.write(struct.pack("<I", len(group)) + group)
+            data.flush()
+            groups.flush()
+            self.rows += len(vectors)
+            done = (self.rows, self.rows_per_batch, data.tell(), groups.tell())
+            self._unfinished.save(dict(zip(self.counts, done, strict=True)), self._flush)
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+
+    def _flush(self) -> None:
+        for file in self._files:
+            os.fsync(file.fileno())
+
+    def finish(self) -> None:
+        data, groups = self._files
+        try:
+            groups.seek(0)
+            descriptions = []
+            while head := groups.read(4):
+                descriptions.append(groups.read(struct.unpack("<I", head)[0]))
+            footer = file_footer(self._schema, self.rows, descriptions)
+            data.write(footer + struct.pack("<I", len(footer)) + MAGIC)
+            data.flush()
+            os.fsync(data.fileno())
+        except OSError as error:
+            raise self._unfinished.cannot_write(error) from error
+        self._close_files()
+        self._unfinished.finish("vectors.parquet")
+
+    def close(self) -> None:
+        self._close_files()
+        self._unfinished.close()
+
+    def _close_files(self) -> None:
+        for file in self._files:
+            with contextlib.suppress(OSError):  # what could not be written was reported when it was tried
+                file.close()
+        self._files = []

@@ -1,8 +1,12 @@
-"""Which columns of a table make the matrix, and a piece of the table as that matrix. Knows Arrow, but no files."""
+"""Arrow tables of which some columns make a matrix of vectors: which ones, a piece of them, and the table written back.
+
+What Parquet and Lance have in common. Knows Arrow, but no files.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +16,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.vectors.files.base import batch_dtype
+from interbasin.text import list_names
+from interbasin.vectors.files.base import Piece, batch_dtype, cut_short, damaged
 
 MOST_LISTED = 20  # columns named in one message
+NEW_COLUMN = "vector"  # where the source has no name for its vectors
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class Selection:
     Attributes:
         columns: Their names, in the order of the table.
         lists: Whether it is one column of lists.
-        width: How many numbers a row has; None where only the first row can tell.
+        width: How many numbers each row has; None where only the first row can tell.
         dtype: The dtype of the batches.
         stored: The dtype in the table, common to all columns.
     """
@@ -39,13 +45,8 @@ class Selection:
 def select(schema: pa.Schema, column: str | None, where: str) -> Selection:
     """The columns to read: the one named, or the only one of lists of numbers, or all if all are numbers.
 
-    Args:
-        schema: The table's.
-        column: The name asked for, if any.
-        where: Names the table in messages.
-
     Raises:
-        UnknownNameError: If there is no column of that name.
+        UnknownNameError: If there is no column of that name in the table, which messages call ``where``.
         DataError: If it does not hold numbers, or if none was named and which was meant is not clear.
     """
     if column is not None:
@@ -53,77 +54,118 @@ def select(schema: pa.Schema, column: str | None, where: str) -> Selection:
             raise UnknownNameError.of(f"column in {where}", column, set(schema.names))
         if schema.names.count(column) > 1:
             raise DataError(f"{where} has several columns named {column!r}; rename all but one of them.")
-        chosen = [schema.field(column)]
-        if not (is_number(chosen[0].type) or is_list_of_numbers(chosen[0].type)):
+        fields = [schema.field(column)]
+        if number_type(fields[0].type) is None:
             raise DataError(
-                f"The column {column!r} of {where} has type {chosen[0].type}, but vectors are numbers or lists of "
-                f"numbers; convert it, or name another column: {described(list(schema))}."
+                f"The column {column!r} of {where} has type {fields[0].type}, but vectors are numbers or lists of "
+                f"numbers; convert it, or name another column: {describe(schema)}."
             )
     else:
-        chosen = without_a_name(schema, where)
-    kinds = {field.name: item_type(field.type) for field in chosen}
-    dtypes = [np.dtype(kind.to_pandas_dtype()) for kind in kinds.values()]
-    dtype = np.result_type(*(batch_dtype(one, where) for one in dtypes))
-    lists = not is_number(chosen[0].type)
-    storage = storage_type(chosen[0].type)
+        fields = find_vectors(schema, where)
+    stored = [np.dtype(number_type(field.type).to_pandas_dtype()) for field in fields]
+    dtype = np.result_type(*(batch_dtype(kind, where) for kind in stored))
+    storage, lists = storage_type(fields[0].type), is_list(fields[0].type)
     # list_size is an attribute of the fixed-size kind alone.
-    width = len(chosen) if not lists else storage.list_size if pa.types.is_fixed_size_list(storage) else None
-    return Selection(tuple(kinds), lists, width, dtype, np.result_type(*dtypes))
+    width = len(fields) if not lists else storage.list_size if pa.types.is_fixed_size_list(storage) else None
+    return Selection(tuple(field.name for field in fields), lists, width, dtype, np.result_type(*stored))
 
 
-def without_a_name(schema: pa.Schema, where: str) -> list[pa.Field]:
+def find_vectors(schema: pa.Schema, where: str) -> list[pa.Field]:
+    """The columns that can only be the vectors, where none was named."""
     index = index_columns(schema)
     fields = [field for field in schema if field.name not in index]
-    of_lists = [field for field in fields if is_list_of_numbers(field.type)]
+    numbers = [field for field in fields if number_type(field.type) is not None]
+    of_lists = [field for field in numbers if is_list(field.type)]
     if len(of_lists) == 1:
         return of_lists
     if of_lists:
         raise DataError(
             f"{where} has {len(of_lists)} columns of lists of numbers, so which one has the vectors is not clear; "
-            f"name one with column= (--column): {described(of_lists)}."
+            f"name one with column= (--column): {describe(of_lists)}."
         )
-    if fields and all(is_number(field.type) for field in fields):
-        if len({field.name for field in fields}) < len(fields):
-            raise DataError(f"{where} has several columns of one name: {described(fields)}; rename all but one.")
-        whole = [field for field in fields if not pa.types.is_floating(field.type)]
-        if whole and len(whole) < len(fields):
-            # An id or a label beside the features would be read as one of them, and drown the others.
-            raise DataError(
-                f"{where} has columns of whole numbers ({described(whole)}) among columns of real ones, and whether "
-                "they belong to the vectors is not clear; drop them, or store the vectors as lists in one column."
-            )
-        return fields
-    raise DataError(
-        f"{where} has no column of lists of numbers, and its columns are not all numbers that could stand side by "
-        f"side; name one with column= (--column), or store the vectors as lists. Its columns: {described(fields)}."
-    )
+    if not fields or len(numbers) < len(fields):
+        raise DataError(
+            f"{where} has no column of lists of numbers, and its columns are not all numbers that could stand side by "
+            f"side; name one with column= (--column), or store the vectors as lists. Its columns: {describe(fields)}."
+        )
+    if len({field.name for field in fields}) < len(fields):
+        raise DataError(f"{where} has several columns of one name: {describe(fields)}; rename all but one.")
+    whole = [field for field in fields if not pa.types.is_floating(field.type)]
+    if whole and len(whole) < len(fields):
+        # An id or a label beside the features would be read as one of them, and drown the others.
+        raise DataError(
+            f"{where} has columns of whole numbers ({describe(whole)}) among columns of real ones, and whether "
+            "they belong to the vectors is not clear; drop them, or store the vectors as lists in one column."
+        )
+    return fields
 
 
-def to_matrix(piece: pa.RecordBatch, selection: Selection, width: int, first_row: int, where: str) -> NDArray[Any]:
-    """The rows of a piece of the table, in the stored dtype (lists) or that of the batches (columns side by side).
+def table_pieces(
+    batches: Iterable[pa.RecordBatch],
+    selection: Selection,
+    width: int,
+    rows: int,
+    rows_per_batch: int,
+    start: int,
+    where: str,
+) -> Iterator[Piece]:
+    """Pieces of exactly ``rows_per_batch`` rows, of record batches of any sizes; ``rest`` is a table of other columns.
 
     Args:
-        piece: Rows of the table.
-        selection: The columns to take.
+        batches: What the format gives, in order.
+        selection: The columns that are the vectors.
         width: The width that every row must have.
-        first_row: The number of the piece's first row in the whole table, for messages.
+        rows: How many rows the whole table has.
+        rows_per_batch: Rows in a piece.
+        start: The number of the first row.
         where: Names the table in messages.
 
     Raises:
+        FileError: If there are more rows, or fewer.
+    """
+    row, filled = start, 0
+    vectors: NDArray[Any] | None = None
+    rests: list[pa.RecordBatch] = []
+    for batch in batches:
+        matrix = to_matrix(batch, selection, width, row, where)
+        rest = batch.select([name for name in batch.schema.names if name not in selection.columns])
+        if row + len(matrix) > rows:
+            raise damaged(where, f"it holds more than the {rows} rows that it promises")
+        while len(matrix):
+            if vectors is None:
+                vectors = np.empty((min(rows_per_batch, rows - row), width), dtype=selection.dtype)
+            taken = min(len(matrix), len(vectors) - filled)
+            vectors[filled : filled + taken] = matrix[:taken]
+            rests.append(rest.slice(0, taken))
+            matrix, rest, filled, row = matrix[taken:], rest.slice(taken), filled + taken, row + taken
+            if filled == len(vectors):
+                yield Piece(vectors, pa.Table.from_batches(rests) if rest.num_columns else None)
+                vectors, filled, rests = None, 0, []
+    if row != rows:
+        raise cut_short(where, f"it promises {rows} rows, but the last one found is row {row - 1}")
+
+
+def to_matrix(
+    piece: pa.RecordBatch, selection: Selection, width: int | None, first_row: int, where: str
+) -> NDArray[Any]:
+    """The vectors of a record batch, whose first row has the number ``first_row`` in the whole table.
+
+    Raises:
         DataError: If a row or a number is missing; says which row.
-        ShapeError: If a list has another length than ``width``; says which row.
+        ShapeError: If a list has another length than ``width``, or if that is None than the first; says which row.
     """
     columns = [piece.column(piece.schema.get_field_index(name)) for name in selection.columns]
     if not selection.lists:
-        matrix = np.empty((len(piece), width), dtype=selection.dtype)
+        matrix = np.empty((len(piece), len(columns)), dtype=selection.dtype)
         for place, (name, column) in enumerate(zip(selection.columns, columns, strict=True)):
             check_no_nulls(column, 1, first_row, f"column {name!r} of {where}")
             matrix[:, place] = column.to_numpy(zero_copy_only=False)
         return matrix
     where = f"column {selection.columns[0]!r} of {where}"
-    lists = storage_array(columns[0])
+    lists = columns[0].storage if isinstance(columns[0], pa.ExtensionArray) else columns[0]
     check_no_nulls(lists, 1, first_row, where)
     lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+    width = int(lengths[0]) if width is None else width
     if (lengths != width).any():
         row = int(np.argmax(lengths != width))
         raise ShapeError(
@@ -135,18 +177,6 @@ def to_matrix(piece: pa.RecordBatch, selection: Selection, width: int, first_row
     return np.reshape(items.to_numpy(zero_copy_only=False), (len(piece), width))
 
 
-def first_width(piece: pa.RecordBatch, selection: Selection, where: str) -> int:
-    """The length of the first list in a piece; lists that may vary in length say their width nowhere else.
-
-    Raises:
-        DataError: If the first row is null.
-    """
-    name = selection.columns[0]
-    lists = storage_array(piece.column(piece.schema.get_field_index(name))).slice(0, 1)
-    check_no_nulls(lists, 1, 0, f"column {name!r} of {where}")
-    return int(pc.list_value_length(lists)[0].as_py())
-
-
 def check_no_nulls(values: pa.Array, values_per_row: int, first_row: int, where: str) -> None:
     if values.null_count:
         place = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
@@ -156,27 +186,75 @@ def check_no_nulls(values: pa.Array, values_per_row: int, first_row: int, where:
         )
 
 
-def is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+def translated_schema(
+    schema: pa.Schema | None, selection: Selection | None, width: int, dtype: np.dtype[Any]
+) -> tuple[pa.Schema, str]:
+    """The schema of the output, and which column of it has the vectors, of ``width`` numbers of ``dtype`` each.
+
+    Lists stay the kind of lists that they are; columns that stood side by side become one of lists of a fixed size.
+    Without the schema of a source the vectors are the only column.
+    """
+    if schema is None or selection is None:
+        return pa.schema([vector_field(NEW_COLUMN, None, width, dtype)]), NEW_COLUMN
+    kept = [field for field in schema if field.name not in selection.columns]
+    first = schema.get_field_index(selection.columns[0])
+    if selection.lists:
+        name, like = selection.columns[0], schema.field(first)
+    else:
+        name, like = NEW_COLUMN, None
+        while name in {field.name for field in kept}:
+            name += "_"
+        first = sum(schema.get_field_index(field.name) < first for field in kept)
+    fields = [*kept[:first], vector_field(name, like, width, dtype), *kept[first:]]
+    return pa.schema(fields, metadata=schema.metadata), name
 
 
-def is_list_of_numbers(kind: pa.DataType) -> bool:
+def vector_field(name: str, like: pa.Field | None, width: int, dtype: np.dtype[Any]) -> pa.Field:
+    """A field of lists of ``width`` numbers, of the same kind as ``like``."""
+    number = pa.from_numpy_dtype(dtype)
+    if like is None:
+        return pa.field(name, pa.list_(number, width))
+    kind = storage_type(like.type)
+    if isinstance(like.type, pa.FixedShapeTensorType):
+        lists: pa.DataType = pa.fixed_shape_tensor(number, [width])
+    elif pa.types.is_fixed_size_list(kind):
+        lists = pa.list_(kind.value_field.with_type(number), width)
+    elif pa.types.is_large_list(kind):
+        lists = pa.large_list(kind.value_field.with_type(number))
+    else:
+        lists = pa.list_(kind.value_field.with_type(number))
+    return pa.field(name, lists, like.nullable, like.metadata)
+
+
+def list_array(vectors: NDArray[Any], field: pa.Field) -> pa.Array:
+    """Rows as lists of the field's kind, without a copy."""
+    kind = storage_type(field.type)
+    items = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    if pa.types.is_fixed_size_list(kind):
+        lists = pa.FixedSizeListArray.from_arrays(items, type=kind)
+    else:
+        is_large = pa.types.is_large_list(kind)
+        offsets = np.arange(0, vectors.size + 1, vectors.shape[1], dtype=np.int64 if is_large else np.int32)
+        array_type = pa.LargeListArray if is_large else pa.ListArray
+        lists = array_type.from_arrays(pa.array(offsets), items, type=kind)
+    return pa.ExtensionArray.from_storage(field.type, lists) if isinstance(field.type, pa.BaseExtensionType) else lists
+
+
+def number_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type of the numbers in a column of numbers or of lists of numbers; None for any other column."""
+    item = storage_type(kind).value_type if is_list(kind) else kind
+    is_number = pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)
+    return item if is_number else None
+
+
+def is_list(kind: pa.DataType) -> bool:
     storage = storage_type(kind)
-    is_list = pa.types.is_list(storage) or pa.types.is_large_list(storage) or pa.types.is_fixed_size_list(storage)
-    return bool(is_list and is_number(storage.value_type))
-
-
-def item_type(kind: pa.DataType) -> pa.DataType:
-    return kind if is_number(kind) else storage_type(kind).value_type
+    return bool(pa.types.is_list(storage) or pa.types.is_large_list(storage) or pa.types.is_fixed_size_list(storage))
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
     """The type beneath an extension type, such as Arrow's tensors of a fixed shape, which are lists of fixed size."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def storage_array(values: pa.Array) -> pa.Array:
-    return values.storage if isinstance(values, pa.ExtensionArray) else values
 
 
 def index_columns(schema: pa.Schema) -> set[str]:
@@ -189,7 +267,5 @@ def index_columns(schema: pa.Schema) -> set[str]:
     return {name for name in stored if isinstance(name, str)}
 
 
-def described(fields: list[pa.Field]) -> str:
-    shown = ", ".join(f"{field.name} ({field.type})" for field in fields[:MOST_LISTED])
-    more = len(fields) - MOST_LISTED
-    return f"{shown or '(none)'}{f' and {more} more' if more > 0 else ''}"
+def describe(fields: Iterable[pa.Field]) -> str:
+    return list_names((f"{field.name} ({field.type})" for field in fields), MOST_LISTED) or "(none)"

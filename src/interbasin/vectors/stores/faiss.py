@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,80 +18,72 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, FileError, StoreError
 from interbasin.extras import import_extra
 from interbasin.storage import new_file
-from interbasin.vectors.files.integrity import file_fingerprint
-from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.files.base import Piece, file_fingerprint
 from interbasin.vectors.stores.uri import StoreURI
 
 ROWS_PER_CELL = 256  # as many as FAISS itself trains a cell of an IVF index on
 REBUILT = "IndexFlat, IndexIVFFlat and IndexHNSWFlat, also inside an IndexIDMap"
 
 
-@dataclass(frozen=True)
 class FaissRows:
-    """The vectors of an index: as they were added, or cell by cell where it is an IVF."""
+    """The vectors of an index, in the order in which they were added, or cell by cell where it is an IVF.
 
-    path: Path
-    index: Any = field(repr=False)
+    Args:
+        path: The file.
+        index: The index in it.
+        faiss: The library.
+
+    Attributes:
+        inner: The index, or what a map of ids has inside.
+        ids: Those of the map; None where there is none.
+    """
+
+    dtype: np.dtype[Any] = np.dtype(np.float32)
     notes: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        return f"faiss://{self.path}"
-
-    @property
-    def rows(self) -> int:
-        return int(self.index.ntotal)
-
-    @property
-    def width(self) -> int:
-        return int(self.index.d)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32)
-
-    @property
-    def metric(self) -> str | None:
-        faiss = import_extra("faiss", f"Reading {self.name}", "vectors")
-        return {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "l2"}.get(self.index.metric_type)
+    def __init__(self, path: Path, index: Any, faiss: Any) -> None:
+        self.path, self.index, self.name, self.faiss = path, index, f"faiss://{path}", faiss
+        self.rows, self.width = int(index.ntotal), int(index.d)
+        metrics = {faiss.METRIC_INNER_PRODUCT: "inner product", faiss.METRIC_L2: "l2"}
+        self.metric: str | None = metrics.get(index.metric_type)
+        self.inner, self.ids = faiss.downcast_index(index), None
+        if isinstance(self.inner, faiss.IndexIDMap | faiss.IndexIDMap2):
+            self.inner, self.ids = faiss.downcast_index(self.inner.index), faiss.vector_to_array(self.inner.id_map)
 
     def fingerprint(self) -> dict[str, Any]:
         return file_fingerprint(self.path)
 
     def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
-        faiss = import_extra("faiss", f"Reading {self.name}", "vectors")
-        inner, outer_ids = unwrapped(self.index, faiss)
-        if isinstance(inner, faiss.IndexIVFFlat):
-            yield from _of_cells(inner, outer_ids, rows_per_batch, faiss)
+        if isinstance(self.inner, self.faiss.IndexIVFFlat):
+            yield from self._cell_pieces(rows_per_batch)
             return
         for first in range(start, self.rows, rows_per_batch):
             count = min(rows_per_batch, self.rows - first)
-            ids = None if outer_ids is None else outer_ids[first : first + count]
-            yield Piece(inner.reconstruct_n(first, count), ids)
+            ids = None if self.ids is None else self.ids[first : first + count]
+            yield Piece(self.inner.reconstruct_n(first, count), ids)
 
-
-def _of_cells(index: Any, outer_ids: NDArray[Any] | None, rows_per_batch: int, faiss: Any) -> Iterator[Piece]:
-    """Rows of an IVF, cell by cell; the position of a row is its own, so its id is too."""
-    lists = index.invlists
-    vectors: list[NDArray[Any]] = []
-    ids: list[NDArray[Any]] = []
-    waiting = 0
-    for cell in range(index.nlist):
-        count = lists.list_size(cell)
-        if not count:
-            continue
-        codes = faiss.rev_swig_ptr(lists.get_codes(cell), count * index.code_size)
-        vectors.append(codes.view(np.float32).reshape(count, index.d).copy())
-        found = faiss.rev_swig_ptr(lists.get_ids(cell), count).copy()
-        ids.append(found if outer_ids is None else outer_ids[found])
-        waiting += count
-        while waiting >= rows_per_batch:
-            rows, names = np.concatenate(vectors), np.concatenate(ids)
-            yield Piece(rows[:rows_per_batch], names[:rows_per_batch])
-            vectors, ids = [rows[rows_per_batch:]], [names[rows_per_batch:]]
-            waiting -= rows_per_batch
-    if waiting:
-        yield Piece(np.concatenate(vectors), np.concatenate(ids))
+    def _cell_pieces(self, rows_per_batch: int) -> Iterator[Piece]:
+        """Rows of an IVF, cell by cell; a cell knows the place of each row, and so its id."""
+        index, lists = self.inner, self.inner.invlists
+        vectors: list[NDArray[Any]] = []
+        ids: list[NDArray[Any]] = []
+        waiting = 0
+        for cell in range(index.nlist):
+            count = lists.list_size(cell)
+            if not count:
+                continue
+            codes = self.faiss.rev_swig_ptr(lists.get_codes(cell), count * index.code_size)
+            vectors.append(codes.view(np.float32).reshape(count, index.d).copy())
+            places = self.faiss.rev_swig_ptr(lists.get_ids(cell), count).copy()
+            ids.append(places if self.ids is None else self.ids[places])
+            waiting += count
+            while waiting >= rows_per_batch:
+                rows, names = np.concatenate(vectors), np.concatenate(ids)
+                yield Piece(rows[:rows_per_batch], names[:rows_per_batch])
+                vectors, ids = [rows[rows_per_batch:]], [names[rows_per_batch:]]
+                waiting -= rows_per_batch
+        if waiting:
+            yield Piece(np.concatenate(vectors), np.concatenate(ids))
 
 
 def open_faiss(address: StoreURI) -> FaissRows:
@@ -104,8 +95,8 @@ def open_faiss(address: StoreURI) -> FaissRows:
     """
     faiss = import_extra("faiss", f"Reading {address.shown}", "vectors")
     if not address.path.is_file():
-        found = "that is a folder" if address.path.is_dir() else "there is no such file"
-        raise FileError(f"Vectors were to be read from {address.shown}, but {found}; check the path.")
+        fault = "that is a folder" if address.path.is_dir() else "there is no such file"
+        raise FileError(f"Vectors were to be read from {address.shown}, but {fault}; check the path.")
     try:
         index = faiss.read_index(str(address.path))
     except RuntimeError as error:
@@ -114,38 +105,25 @@ def open_faiss(address: StoreURI) -> FaissRows:
         ) from error
     if not index.ntotal:
         raise DataError(f"{address.shown} holds no vectors; check what wrote it.")
-    return FaissRows(address.path, index)
+    return FaissRows(address.path, index, faiss)
 
 
-def unwrapped(index: Any, faiss: Any) -> tuple[Any, NDArray[Any] | None]:
-    """The index inside a map of ids, and these ids; None where it has none."""
-    index = faiss.downcast_index(index)
-    if not isinstance(index, faiss.IndexIDMap | faiss.IndexIDMap2):
-        return index, None
-    return faiss.downcast_index(index.index), faiss.vector_to_array(index.id_map)
-
-
-def refuse_what_cannot_be_rebuilt(index: Any, name: str, faiss: Any) -> None:
-    """Nothing, if the index holds its vectors as they were given.
-
-    Raises:
-        StoreError: if it does not; names its kind.
-    """
-    inner, _ = unwrapped(index, faiss)
-    kind = type(inner).__name__
-    plain = isinstance(inner, faiss.IndexFlat | faiss.IndexHNSWFlat)
+def refuse_what_cannot_be_rebuilt(rows: FaissRows) -> None:
+    """Raise a `StoreError` that names the kind of an index which does not hold its vectors as they were given."""
     # Kinds derived from IVF over flat pack their codes differently.
-    if plain or type(inner) is faiss.IndexIVFFlat:
+    if isinstance(rows.inner, rows.faiss.IndexFlat | rows.faiss.IndexHNSWFlat) or (
+        type(rows.inner) is rows.faiss.IndexIVFFlat
+    ):
         return
     raise StoreError(
-        f"{name} is an {kind}, which cannot be rebuilt: it does not hold the vectors as they were given (rebuilt are "
-        f"{REBUILT}). Translate the vectors it was made from, or wrap it with wrap=True (--wrap) and a translator from "
-        "the new space to the old, so that queries are translated instead."
+        f"{rows.name} is an {type(rows.inner).__name__}, which cannot be rebuilt: only {REBUILT} hold the vectors as "
+        "they were given. Translate the vectors it was made from, or wrap it with wrap=True (--wrap) and a translator "
+        "from the new space to the old, so that queries are translated instead."
     )
 
 
 class FaissSink:
-    """A new index of the same kind and settings; see `interbasin.vectors.stores.rows.Sink`.
+    """A new index of the same kind and settings; see `interbasin.vectors.stores.opening.Sink`.
 
     Args:
         destination: The file.
@@ -157,33 +135,23 @@ class FaissSink:
     rows = 0
     rows_per_batch: int | None = None
     mark = None
-    keeps = False  # anything of a run that is stopped
+    keeps = False  # nothing of a run that is stopped
 
     def __init__(
         self, destination: Path, rows: FaissRows, width: int, refuse_what_is_in_the_way: Callable[[], object]
     ) -> None:
-        self._refuse_what_is_in_the_way = refuse_what_is_in_the_way
-        self._faiss = import_extra("faiss", f"Writing {destination}", "vectors")
-        refuse_what_cannot_be_rebuilt(rows.index, rows.name, self._faiss)
-        self._destination, self._old, self._width = destination, rows.index, width
-        self._inner, self._outer_ids = unwrapped(rows.index, self._faiss)
+        refuse_what_cannot_be_rebuilt(rows)
+        self._refuse_what_is_in_the_way, self._faiss = refuse_what_is_in_the_way, rows.faiss
+        self._destination, self._old, self._width, self.name = destination, rows, width, f"faiss://{destination}"
         self.notes: tuple[str, ...] = ()
-        self._train_rows = min(int(rows.index.ntotal), ROWS_PER_CELL * self._inner.nlist) if self._is_ivf else 0
         self._waiting: list[Piece] = []
         self._new: Any = None
 
-    @property
-    def name(self) -> str:
-        return f"faiss://{self._destination}"
-
-    @property
-    def _is_ivf(self) -> bool:
-        return isinstance(self._inner, self._faiss.IndexIVFFlat)
-
     def start(self, rows_per_batch: int) -> None:
         self.rows_per_batch = rows_per_batch
-        faiss, old = self._faiss, self._inner
-        if self._is_ivf:
+        faiss, old = self._faiss, self._old.inner
+        if isinstance(old, faiss.IndexIVFFlat):
+            self._train_rows = min(self._old.rows, ROWS_PER_CELL * old.nlist)
             old_quantizer = faiss.downcast_index(old.quantizer)
             quantizer = self._plain_like(old_quantizer)
             new = faiss.IndexIVFFlat(quantizer, self._width, old.nlist, old.metric_type)
@@ -203,9 +171,10 @@ class FaissSink:
         else:
             new = self._plain_like(old)
         new.metric_arg = old.metric_arg
-        if self._outer_ids is not None:
-            new = (faiss.IndexIDMap2 if isinstance(self._old, faiss.IndexIDMap2) else faiss.IndexIDMap)(new)
-            new.metric_arg = self._old.metric_arg
+        if self._old.ids is not None:
+            outer = faiss.downcast_index(self._old.index)
+            new = (faiss.IndexIDMap2 if isinstance(outer, faiss.IndexIDMap2) else faiss.IndexIDMap)(new)
+            new.metric_arg = outer.metric_arg
         self._new = new
 
     def _plain_like(self, old: Any) -> Any:
@@ -225,10 +194,10 @@ class FaissSink:
         self._waiting.append(piece)
         if self._new.is_trained:
             self._add()
-        elif self.rows == int(self._old.ntotal):
+        elif self.rows == self._old.rows:
             # All of them, because IVF gives its rows cell by cell: the first ones would be of few cells.
             order = np.random.default_rng(0).permutation(self.rows)
-            self._new.train(np.concatenate([one.vectors for one in self._waiting])[order[: self._train_rows]])
+            self._new.train(np.concatenate([waiting.vectors for waiting in self._waiting])[order[: self._train_rows]])
             self._add()
 
     def _add(self) -> None:
@@ -248,7 +217,8 @@ class FaissSink:
 
 
 def write_index(index: Any, destination: Path, faiss: Any, refuse_what_is_in_the_way: Callable[[], object]) -> None:
-    with new_file(destination, force=True, ours=lambda found: True) as temporary:
+    """Write an index to a new file, unless something is in its way by then."""
+    with new_file(destination, force=True, ours=lambda file: True) as temporary:
         try:
             faiss.write_index(index, str(temporary))
         except RuntimeError as error:

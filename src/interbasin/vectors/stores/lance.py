@@ -1,11 +1,12 @@
 """Lance tables (``lance://FOLDER/TABLE[#COLUMN]``), read and written through lancedb.
 
-A table is a folder of files that name one another relative to it. The new one grows in a folder beside its place, a
-version a batch; a version is there whole or not at all, so after a kill the table itself tells how far it is.
+A table is a folder of files that name one another relative to it. The new one grows in a folder beside its place, by
+one version per batch. A version is there whole or not at all, so after a kill the table itself tells how far it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import warnings
@@ -19,13 +20,11 @@ import pyarrow as pa
 from interbasin.errors import DataError, FileError, StoreError, UnknownNameError
 from interbasin.extras import import_extra
 from interbasin.storage.journal import Unfinished
-from interbasin.vectors.files.tables import Selection, first_width, select
-from interbasin.vectors.stores.columns import list_array, pieces_of_table
-from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.files.base import Piece
+from interbasin.vectors.files.tables import Selection, list_array, select, table_pieces, to_matrix
 from interbasin.vectors.stores.uri import StoreURI
 
 TABLE = "table"  # the name of a table that grows
-COUNTS = ("rows", "rows_per_batch", "version")  # that are saved
 METRICS = {"l2": "l2", "cosine": "cosine", "dot": "inner product"}
 
 
@@ -61,31 +60,29 @@ class LanceRows:
     def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
         if start == self.rows:
             return
-        with told(self.address):
-            opened = _opened(self.address)
+        with explain_errors(self.address):
+            opened = open_table(self.address)
             opened.checkout(self.version)
-            found = opened.search().limit(self.rows - start).offset(start).to_batches(rows_per_batch)
-            yield from pieces_of_table(found, self.selection, self.width, rows_per_batch, start, self.name)
+            batches = opened.search().limit(self.rows - start).offset(start).to_batches(rows_per_batch)
+            yield from table_pieces(
+                batches, self.selection, self.width, self.rows, rows_per_batch, start, where=self.name
+            )
 
 
-class told:
+@contextlib.contextmanager
+def explain_errors(address: StoreURI) -> Iterator[None]:
     """Around calls of the library: what it raises becomes one sentence."""
-
-    def __init__(self, address: StoreURI) -> None:
-        self._address = address
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # The library raises RuntimeError, ValueError and OSError for what its own core refuses.
-        if isinstance(error, RuntimeError | OSError | ValueError) and type(error).__module__ == "builtins":
-            # Without the place in the library's own source.
-            reason = re.sub(r", \S+\.rs:\d+:\d+", "", " ".join(str(error).split()))[:300].rstrip(".")
-            raise StoreError(
-                f"{self._address.shown} could not be read or written ({reason}); check that it is whole and yours to "
-                "use."
-            ) from error
+    try:
+        yield
+    # What the library raises for what its own core refuses.
+    except (RuntimeError, OSError, ValueError) as error:
+        if type(error).__module__ != "builtins":
+            raise
+        # Without the place in the library's own source.
+        reason = re.sub(r", \S+\.rs:\d+:\d+", "", " ".join(str(error).split()))[:300].rstrip(".")
+        raise StoreError(
+            f"{address.shown} could not be read or written ({reason}); check that it is whole and yours to use."
+        ) from error
 
 
 def open_lance(address: StoreURI) -> LanceRows:
@@ -96,8 +93,8 @@ def open_lance(address: StoreURI) -> LanceRows:
         DataError: if it has no rows or no vectors.
     """
     _refuse_remote(address)
-    with told(address):
-        opened = _opened(address)
+    with explain_errors(address):
+        opened = open_table(address)
         schema, version, rows = opened.schema, int(opened.version), int(opened.count_rows())
         selection = select(schema, address.column, address.shown)
         if rows == 0:
@@ -105,25 +102,17 @@ def open_lance(address: StoreURI) -> LanceRows:
         width = selection.width
         if width is None:
             first = next(iter(opened.search().select(list(selection.columns)).limit(1).to_batches(1)))
-            width = first_width(first, selection, address.shown)
-        metric = _metric(opened, selection)
-    notes = () if metric is None else (_index_note(address),)
-    return LanceRows(address, rows, width, selection, schema, version, metric, notes)
+            width = to_matrix(first, selection, None, 0, address.shown).shape[1]
+        indexes = [index.name for index in opened.list_indices() if list(index.columns) == [*selection.columns[:1]]]
+        # A table that has an index says how it compares.
+        kind = getattr(opened.index_stats(indexes[0]), "distance_type", "") if indexes else ""
+        metric = METRICS.get(str(kind).lower())
+    note = f"{address.shown} has an index over its vectors; the new table has none yet: build it when you need it."
+    return LanceRows(address, rows, width, selection, schema, version, metric, () if metric is None else (note,))
 
 
-def _index_note(address: StoreURI) -> str:
-    return f"{address.shown} has an index over its vectors; the new table has none yet: build it when you need it."
-
-
-def _metric(opened: Any, selection: Selection) -> str | None:
-    for index in opened.list_indices():
-        if list(index.columns) == list(selection.columns[:1]):
-            statistics = opened.index_stats(index.name)
-            return METRICS.get(str(getattr(statistics, "distance_type", "")).lower())
-    return None
-
-
-def _opened(address: StoreURI) -> Any:
+def open_table(address: StoreURI) -> Any:
+    """The table, as the library has it."""
     lancedb = import_extra("lancedb", f"Reading {address.shown}", "vectors")
     folder = address.path / f"{address.table}.lance"
     if not folder.is_dir():
@@ -131,8 +120,8 @@ def _opened(address: StoreURI) -> Any:
             raise StoreError(
                 f"Vectors were to be read from {address.shown}, but there is no folder {address.path}; check the path."
             )
-        there = [path.name.removesuffix(".lance") for path in address.path.glob("*.lance")]
-        raise UnknownNameError.of(f"table in {address.path}", address.table, there)
+        tables = [path.name.removesuffix(".lance") for path in address.path.glob("*.lance")]
+        raise UnknownNameError.of(f"table in {address.path}", address.table, tables)
     return lancedb.connect(str(address.path)).open_table(address.table)
 
 
@@ -142,11 +131,7 @@ def _refuse_remote(address: StoreURI) -> None:
 
 
 def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) -> None:
-    """Nothing, if a table may be written there.
-
-    Raises:
-        FileError: if there is something already, or it is the source.
-    """
+    """Raise a `FileError` if there is something already, or it is the source."""
     _refuse_remote(output)
     folder = output.path / f"{output.table}.lance"
     if folder.exists():
@@ -165,7 +150,7 @@ def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) 
 
 
 class LanceSink:
-    """A Lance table that grows by one version per batch; see `interbasin.vectors.stores.rows.Sink`.
+    """A Lance table that grows by one version per batch; see `interbasin.vectors.stores.opening.Sink`.
 
     Args:
         unfinished: Where it grows.
@@ -174,6 +159,7 @@ class LanceSink:
         column: Which column has the vectors.
     """
 
+    counts = ("rows", "rows_per_batch", "version")  # that are saved
     mark = None
     notes: tuple[str, ...] = ()
 
@@ -184,7 +170,7 @@ class LanceSink:
         self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
         self.rows = 0
         self._table: Any = None
-        with told(self._address):
+        with explain_errors(self._address):
             database = import_extra("lancedb", f"Writing {name}", "vectors").connect(str(unfinished.folder))
             if unfinished.done:
                 self._table, self.rows = database.open_table(TABLE), int(unfinished.done["rows"])
@@ -197,12 +183,10 @@ class LanceSink:
     def start(self, rows_per_batch: int) -> None:
         self.rows_per_batch = rows_per_batch
         if self._table is None:
-            # Left by a run that was killed before it could say so. Lance warns of replacing what is not there.
-            left = (self._unfinished.folder / f"{TABLE}.lance").exists()
-            with told(self._address):
-                self._table = self._database.create_table(
-                    TABLE, schema=self._schema, mode="overwrite" if left else "create"
-                )
+            # One is there where a run was killed before it could save. Lance warns of replacing what is not there.
+            mode = "overwrite" if (self._unfinished.folder / f"{TABLE}.lance").exists() else "create"
+            with explain_errors(self._address):
+                self._table = self._database.create_table(TABLE, schema=self._schema, mode=mode)
             self._save()
 
     def append(self, piece: Piece) -> None:
@@ -215,7 +199,7 @@ class LanceSink:
             place = self._schema.get_field_index(self._column)
             table = piece.rest.add_column(place, field, lists).cast(self._schema)
         try:
-            with told(self._address), warnings.catch_warnings():
+            with explain_errors(self._address), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of vectors that are not finite, which were asked to be kept
                 self._table.add(table)
             self.rows += len(table)

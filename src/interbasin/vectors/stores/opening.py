@@ -1,23 +1,149 @@
-"""One door to all stores: which source a VECTORS string means, and which sink can take what comes from it."""
+"""One door to all stores: what a source and an output are, which source a VECTORS string means, and which output fits.
+
+`Rows` are read in pieces, in order, and a `Sink` takes them. A sink knows how many rows it has from an earlier run
+that was stopped, and puts the whole in its place when it is complete.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from interbasin.errors import FileError
+from interbasin.errors import DataError, FileError
+from interbasin.storage import refuse_file_in_the_way
 from interbasin.storage.journal import Unfinished
-from interbasin.vectors.files.opening import open_vectors
-from interbasin.vectors.stores.npy import ArrayRows, refuse_unless_free
-from interbasin.vectors.stores.rows import Rows, Sink, output_dtype
+from interbasin.text import list_names
+from interbasin.vectors.files.base import Piece, Vectors, file_fingerprint, open_vectors
+from interbasin.vectors.files.npz import ArraySink, StoredReader, StreamedReader
 from interbasin.vectors.stores.uri import FILES, StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from interbasin.vectors.files.tables import Selection
+
+
+class Rows(Protocol):
+    """A store that is read.
+
+    Attributes:
+        name: What to call it in messages and reports; never with a password in it.
+        rows: How many there are.
+        width: How many numbers each has.
+        dtype: Of the numbers as they are stored.
+        metric: How an index over them compares ("cosine", "inner product", "l2"); None where the store does not say.
+        notes: What a user should know about how it is read.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def metric(self) -> str | None: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What tells this store, in its present state, from another; JSON-able."""
+        ...
+
+    def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
+        """Exactly ``rows_per_batch`` rows per piece, except the last, from row ``start`` on.
+
+        ``mark`` is what the sink kept of the last row it has, for stores whose rows have no numbers.
+        """
+        ...
+
+
+class Sink(Protocol):
+    """A store that is written.
+
+    Attributes:
+        name: What to call it in messages and reports.
+        rows: How many rows it has already.
+        rows_per_batch: The batches in which they were written; None if there are none. Only the same batches give the
+            same bytes.
+        mark: Where the last of them stood, for stores whose rows have no numbers.
+        notes: What a user should know about what was written; complete when it is finished.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def rows_per_batch(self) -> int | None: ...
+    @property
+    def mark(self) -> Any: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    def start(self, rows_per_batch: int) -> None: ...
+    def append(self, piece: Piece) -> None: ...
+    def finish(self) -> None:
+        """Put what was written into its place, in one step."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it. What was written and not finished stays for a later run."""
+        ...
+
+
+class FileRows:
+    """Rows of a file; of a table, with its other columns. See `Rows`.
+
+    Attributes:
+        schema: Of the table; None if the file holds arrays.
+        selection: Which of its columns are the vectors.
+        compression: Path of a column of the table -> its codec.
+
+    Raises:
+        DataError: if a table has several columns of one name.
+    """
+
+    metric: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, vectors: Vectors) -> None:
+        self.vectors, self.name, self.rows, self.width = vectors, str(vectors.path), vectors.rows, vectors.width
+        self.dtype = vectors.dtype if vectors.stored.kind == "f" else vectors.stored
+        self.schema: pa.Schema | None = None
+        self.selection: Selection | None = None
+        self.compression: Mapping[str, str] = {}
+        if vectors.format == "parquet":
+            table: Any = vectors.reader
+            self.schema, self.selection, self.compression = table.schema, table.selection, table.compression
+            names = table.schema.names
+            if len(set(names)) < len(names):
+                twice = ", ".join(sorted({name for name in names if names.count(name) > 1}))
+                raise DataError(f"{self.name} has several columns named {twice}; rename all but one of them.")
+
+    def fingerprint(self) -> dict[str, Any]:
+        chosen = {"column": self.vectors.column} if self.selection is None else {"columns": [*self.selection.columns]}
+        return {**file_fingerprint(self.vectors.path), **chosen}
+
+    def check_bytes(self) -> None:
+        """Nothing, if the file is what its checksum says, if it has one; for work that does not read it in one go.
+
+        Raises:
+            FileError: if it is not.
+        """
+        if isinstance(self.vectors.reader, StoredReader):
+            self.vectors.reader.check_bytes()
+
+    def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
+        if self.schema is None:
+            return map(Piece, self.vectors.batches(rows_per_batch, start))
+        table: Any = self.vectors.reader
+        pieces: Iterator[Piece] = table.pieces(rows_per_batch, start, self.schema.names)
+        return pieces
 
 
 def open_rows(address: StoreURI) -> Rows:
@@ -28,12 +154,7 @@ def open_rows(address: StoreURI) -> Rows:
         MissingExtraError: if a library for it is not installed.
     """
     if address.kind in FILES:
-        vectors = open_vectors(address.path, column=address.column)
-        if vectors.format == "parquet":
-            from interbasin.vectors.stores.parquet import ParquetRows
-
-            return ParquetRows(vectors)
-        return ArrayRows(vectors)
+        return FileRows(open_vectors(address.path, column=address.column))
     if address.kind == "lance":
         from interbasin.vectors.stores.lance import open_lance
 
@@ -75,10 +196,9 @@ def open_sink(
     Raises:
         FileError: if something is in the way, or the output cannot hold what comes from this source.
     """
-    dtype = output_dtype(rows.dtype)
     for kind in ("faiss", "postgresql"):
         if (output.kind == kind) != (source.kind == kind):
-            raise FileError(f"What is in {_told(source)} cannot be written to {_told(output)}; {_instead(source)}")
+            raise FileError(f"What is in {_noun(source)} cannot be written to {_noun(output)}; {_remedy(source)}")
     if output.kind == "postgresql":
         from interbasin.vectors.stores.postgresql import PostgresqlRows
         from interbasin.vectors.stores.postgresql_sink import PostgresqlSink
@@ -101,92 +221,82 @@ def open_sink(
 
         assert isinstance(rows, FaissRows)
         return FaissSink(destination, rows, width, refuse)
-    work = {
-        "source": dict(rows.fingerprint()),
-        "translator": dict(fingerprint),
-        "layout": {
-            "kind": output.kind,
-            "column": output.column,
-            "dtype": str(dtype),
-            "scale": scale,
-            "bad_rows": bad_rows,
-        },
-    }
-    if output.kind in ("npy", "npz"):
-        _refuse_lost_columns(output, rows)
-        # Opened last: it claims the place.
-        unfinished = Unfinished(destination, work, refuse_what_is_in_the_way=refuse, force=force)
-        with _closed_if_it_fails(unfinished):
-            return _array_sink(output, source, rows, width, dtype, unfinished)
-    from interbasin.vectors.stores.columns import translated_schema
-
-    schema, column = translated_schema(*_table(rows), width, dtype)
-    if output.kind == "lance":
-        from interbasin.vectors.stores import lance
-
-        unfinished = Unfinished(destination, work, counts=lance.COUNTS, refuse_what_is_in_the_way=refuse, force=force)
-        with _closed_if_it_fails(unfinished):
-            return lance.LanceSink(unfinished, output.shown, schema, column)
-    from interbasin.vectors.stores.parquet import COUNTS, ParquetRows, ParquetSink, compressions
-
-    found: dict[str, str] = {}
-    if isinstance(rows, ParquetRows):
-        found = compressions(rows)
-        name = rows.selection.columns[0]
-        of_vectors = [how for path, how in found.items() if path == name or path.startswith(f"{name}.")]
-        found = {"": of_vectors[0] if of_vectors else "UNCOMPRESSED", **found}
-    unfinished = Unfinished(destination, work, counts=COUNTS, refuse_what_is_in_the_way=refuse, force=force)
-    with _closed_if_it_fails(unfinished):
-        return ParquetSink(unfinished, schema, column, width, dtype, rows.rows, found)
-
-
-@contextlib.contextmanager
-def _closed_if_it_fails(unfinished: Unfinished) -> Iterator[None]:
-    """Around what takes a place that was claimed: a failure lets go of it."""
+    dtype = output_dtype(rows.dtype)
+    sink, options = _sink_that_grows(output, rows, width, dtype)
+    layout = {"kind": output.kind, "column": output.column, "dtype": str(dtype), "scale": scale, "bad_rows": bad_rows}
+    work = {"source": dict(rows.fingerprint()), "translator": dict(fingerprint), "layout": layout}
+    # Opened last: it claims the place.
+    unfinished = Unfinished(destination, work, counts=sink.counts, refuse_what_is_in_the_way=refuse, force=force)
     try:
-        yield
+        return sink(unfinished, **options)  # type: ignore[no-any-return]
     except BaseException:
         unfinished.close()
         raise
 
 
-def _array_sink(
-    output: StoreURI, source: StoreURI, rows: Rows, width: int, dtype: np.dtype[Any], unfinished: Unfinished
-) -> Sink:
-    from interbasin.vectors.stores.npy import ArraySink
+def _sink_that_grows(output: StoreURI, rows: Any, width: int, dtype: np.dtype[Any]) -> tuple[Any, dict[str, Any]]:
+    """The class that writes a file or a Lance table, and its options, of rows that come from such a one.
 
-    if output.kind == "npy":
-        return ArraySink(unfinished, rows.rows, width, dtype)
-    member, compressed, beside = output.column or "x", False, None
-    if isinstance(rows, ArrayRows) and rows.vectors.format == "npz":
-        from interbasin.vectors.files.npz import StreamedReader
-
-        member = rows.vectors.column or member
-        compressed, beside = isinstance(rows.vectors.reader, StreamedReader), rows.vectors.path
-    return ArraySink(unfinished, rows.rows, width, dtype, member=member, compressed=compressed, beside=beside)
-
-
-def _table(rows: Rows) -> tuple[pa.Schema | None, Any]:
-    return getattr(rows, "schema", None), getattr(rows, "selection", None)
-
-
-def _refuse_lost_columns(output: StoreURI, rows: Rows) -> None:
-    schema, selection = _table(rows)
-    others = [name for name in schema.names if name not in selection.columns] if schema is not None else []
-    if others:
-        raise FileError(
-            f"{rows.name} has columns beside its vectors "
-            f"({', '.join(others[:8])}{', ...' if len(others) > 8 else ''}), which a .{output.kind} file has no place "
-            "for; write to a .parquet file or a Lance table."
+    Raises:
+        FileError: if the output has no place for other columns that the source has.
+    """
+    if output.kind in ("npy", "npz"):
+        others = (
+            [] if rows.schema is None else [name for name in rows.schema.names if name not in rows.selection.columns]
         )
+        if others:
+            raise FileError(
+                f"{rows.name} has columns beside its vectors ({list_names(others, 8)}), which a .{output.kind} file "
+                "has no place for; write to a .parquet file or a Lance table."
+            )
+        options: dict[str, Any] = {"rows": rows.rows, "width": width, "dtype": dtype}
+        if output.kind == "npz":
+            options["member"] = output.column or "x"
+            if isinstance(rows, FileRows) and rows.vectors.format == "npz":
+                options["member"], options["beside"] = rows.vectors.column, rows.vectors.path
+                options["compressed"] = isinstance(rows.vectors.reader, StreamedReader)
+        return ArraySink, options
+    from interbasin.vectors.files.tables import translated_schema
+
+    schema, column = translated_schema(rows.schema, rows.selection, width, dtype)
+    if output.kind == "lance":
+        from interbasin.vectors.stores.lance import LanceSink
+
+        return LanceSink, {"name": output.shown, "schema": schema, "column": column}
+    from interbasin.vectors.files.parquet import ParquetSink
+
+    compression = rows.compression if isinstance(rows, FileRows) else {}
+    old = "" if rows.selection is None else rows.selection.columns[0]
+    codecs = [codec for path, codec in compression.items() if path == old or path.startswith(f"{old}.")]
+    codec = codecs[0] if codecs else "UNCOMPRESSED"
+    options = {"schema": schema, "column": column, "width": width, "dtype": dtype, "rows": rows.rows}
+    return ParquetSink, {**options, "codec": codec, "compression": compression}
 
 
-def _told(address: StoreURI) -> str:
-    names = {"lance": "a Lance table", "faiss": "a FAISS index", "postgresql": "a PostgreSQL table"}
-    return names.get(address.kind, f"a .{address.kind} file")
+def refuse_unless_free(path: Path, source: Path | None, *, force: bool, in_place: bool) -> None:
+    """Raise a `FileError` if something is at ``path``: the source, unless ``in_place``; a file, unless ``force``."""
+    if source is not None and path.exists() and path.samefile(source):
+        if not in_place:
+            raise FileError(
+                f"The output {path} is the source itself, which is never replaced unasked; choose another name, or ask "
+                "for it with in_place=True (--in-place)."
+            )
+        force = True
+    # Vectors carry no mark of who wrote them: whoever says force names the very file.
+    refuse_file_in_the_way(path, force=force, ours=lambda file: True)
 
 
-def _instead(source: StoreURI) -> str:
+def output_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
+    """Floats keep their precision; whole numbers become float32."""
+    return stored.newbyteorder("=") if stored in (np.float16, np.float32, np.float64) else np.dtype(np.float32)
+
+
+def _noun(address: StoreURI) -> str:
+    nouns = {"lance": "a Lance table", "faiss": "a FAISS index", "postgresql": "a PostgreSQL table"}
+    return nouns.get(address.kind, f"a .{address.kind} file")
+
+
+def _remedy(source: StoreURI) -> str:
     if source.kind == "faiss":
         return "give another faiss:// file as output."
     if source.kind == "postgresql":

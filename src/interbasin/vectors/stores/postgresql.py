@@ -12,7 +12,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, ShapeError, StoreError, UnknownNameError
 from interbasin.extras import import_extra
 from interbasin.text import plural, redact
-from interbasin.vectors.stores.rows import Piece
+from interbasin.vectors.files.base import Piece
 from interbasin.vectors.stores.uri import StoreURI
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # and no flags, and no extension of the header
@@ -35,7 +35,7 @@ GROWING = re.compile(r"interbasin_[0-9a-f]{16}")  # names under which outputs gr
 
 
 @contextlib.contextmanager
-def told(address: StoreURI, doing: str) -> Iterator[None]:
+def explain_errors(address: StoreURI, doing: str) -> Iterator[None]:
     """Around what the driver does: its errors become one sentence, without the connection string."""
     import psycopg
 
@@ -55,25 +55,35 @@ def told(address: StoreURI, doing: str) -> Iterator[None]:
 
 def reason_of(error: BaseException, address: StoreURI) -> str:
     """What the driver says on one line, with whatever is secret struck out."""
-    said = " ".join(str(error).split()) or type(error).__name__
+    reason = " ".join(str(error).split()) or type(error).__name__
     parts = urlsplit(address.secret)
     secrets = {address.secret, parts.netloc, parts.password or "", unquote(parts.password or "")}
     secrets |= {value for name, _, value in (pair.partition("=") for pair in parts.query.split("&")) if "pass" in name}
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        said = said.replace(secret, "***")
-    return redact(said)[:300].rstrip(".")
+        reason = reason.replace(secret, "***")
+    return redact(reason)[:300].rstrip(".")
 
 
-def connected(address: StoreURI) -> Any:
-    """A connection.
-
-    Raises:
-        MissingExtraError: if the driver is not installed.
-        StoreError: if the server cannot be reached.
-    """
+def connect(address: StoreURI) -> Any:
+    """A connection. The driver may not be installed, and the server not be there."""
     psycopg = import_extra("psycopg", f"Reading {address.shown}", "vectors")
-    with told(address, "connecting"):
+    with explain_errors(address, "connecting"):
         return psycopg.connect(address.secret, autocommit=True, application_name="interbasin")
+
+
+def compose(query: str, **parts: Any) -> Any:
+    """The query with its parts in it: text, or schema and name, as a quoted identifier; numbers as literals."""
+    from psycopg import sql
+
+    quoted = {
+        name: sql.Identifier(part)
+        if isinstance(part, str)
+        else sql.Identifier(*part)
+        if isinstance(part, tuple)
+        else part
+        for name, part in parts.items()
+    }
+    return sql.SQL(query).format(**quoted)
 
 
 @dataclass(frozen=True)
@@ -81,8 +91,8 @@ class Table:
     """A table and its column of vectors, as the server knows them.
 
     Attributes:
-        schema: The table's schema.
-        name: The table.
+        number: The server's own number of the table.
+        place: Its schema and its name.
         column: The column of vectors.
         key: The column that tells rows apart.
         kind: ``"vector"`` or ``"halfvec"``.
@@ -90,19 +100,13 @@ class Table:
         key_kind: The type of the key, likewise.
     """
 
-    schema: str
-    name: str
+    number: int
+    place: tuple[str, str]
     column: str
     key: str
     kind: str
     written: str
     key_kind: str
-
-    @property
-    def quoted(self) -> Any:
-        from psycopg import sql
-
-        return sql.Identifier(self.schema, self.name)
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,8 @@ class PostgresqlRows:
     table: Table
     rows: int
     width: int
-    without: int
     metric: str | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -126,47 +129,49 @@ class PostgresqlRows:
         return NUMBERS[self.table.kind].newbyteorder("=")
 
     def fingerprint(self) -> dict[str, Any]:
-        table = self.table
-        return {"schema": table.schema, "table": table.name, "column": table.column, "key": table.key}
+        schema, name = self.table.place
+        return {"schema": schema, "table": name, "column": self.table.column, "key": self.table.key}
 
     def pieces(self, rows_per_batch: int, start: int, mark: Any = None) -> Iterator[Piece]:
         """``mark`` is the last key of an earlier run, as text; ``start`` only counts."""
         from psycopg import sql
 
-        table, last, row = self.table, mark, start
-        ids = sql.Identifier
-        with contextlib.closing(connected(self.address)) as connection:
+        table, last = self.table, mark
+        with contextlib.closing(connect(self.address)) as connection:
             while True:
-                with told(self.address, "reading vectors"), connection.cursor() as cursor:
-                    # COPY takes no parameters, so the last key is a literal, quoted by the driver.
-                    above: sql.Composable = sql.SQL("")
-                    if last is not None:
-                        above = sql.SQL("AND t.{key} > CAST({last} AS {kind})").format(
-                            key=ids(table.key), last=sql.Literal(last), kind=sql.SQL(table.key_kind)
-                        )
-                    query = sql.SQL(
-                        "COPY (SELECT t.{key}, t.{column}, t.{key}::text FROM {table} AS t "
-                        "WHERE t.{column} IS NOT NULL {above} ORDER BY t.{key} LIMIT {count}) TO STDOUT (FORMAT BINARY)"
-                    ).format(
-                        key=ids(table.key),
-                        column=ids(table.column),
-                        table=table.quoted,
-                        above=above,
-                        count=sql.Literal(rows_per_batch),
+                above = sql.SQL("")
+                if last is not None:  # COPY takes no parameters, so the last key is a literal, quoted by the driver
+                    kind = sql.SQL(table.key_kind)
+                    above = compose(
+                        "AND t.{key} > CAST({last} AS {kind})", key=table.key, last=sql.Literal(last), kind=kind
                     )
-                    with cursor.copy(query) as copy:
-                        found = parsed(b"".join(copy))
-                if not found:
+                query = compose(
+                    "COPY (SELECT t.{key}, t.{column}, t.{key}::text FROM {table} AS t "
+                    "WHERE t.{column} IS NOT NULL {above} ORDER BY t.{key} LIMIT {count}) TO STDOUT (FORMAT BINARY)",
+                    key=table.key,
+                    column=table.column,
+                    table=table.place,
+                    above=above,
+                    count=rows_per_batch,
+                )
+                with explain_errors(self.address, "reading vectors"):
+                    batch = copy_rows(connection, query)
+                if not batch:
                     return
-                keys, vectors, texts = zip(*found, strict=True)
+                keys, vectors, texts = zip(*batch, strict=True)
                 last = texts[-1].decode()
-                yield Piece(matrix_of(vectors, self, row, texts), (keys, last, checksum_of(vectors, texts)))
-                row += len(keys)
+                yield Piece(to_matrix(vectors, self, texts), (keys, last, checksum_of(vectors, texts)))
                 if len(keys) < rows_per_batch:
                     return
 
 
-def parsed(content: bytes) -> list[tuple[bytes, ...]]:
+def copy_rows(connection: Any, query: Any) -> list[tuple[bytes, ...]]:
+    """The rows that a COPY query gives."""
+    with connection.cursor() as cursor, cursor.copy(query) as copy:
+        return decode_rows(b"".join(copy))
+
+
+def decode_rows(content: bytes) -> list[tuple[bytes, ...]]:
     """The rows of a COPY in the binary format; no field of ours is null."""
     rows, place = [], len(SIGNATURE)
     while (fields := int.from_bytes(content[place : place + 2], "big", signed=True)) > 0:
@@ -188,16 +193,16 @@ def checksum_of(vectors: tuple[bytes, ...], keys: tuple[bytes, ...]) -> int:
     )
 
 
-def matrix_of(vectors: tuple[bytes, ...], rows: PostgresqlRows, first: int, keys: tuple[bytes, ...]) -> NDArray[Any]:
-    """Rows of numbers out of what the server sends: two bytes that count them, two without a meaning, the numbers."""
+def to_matrix(vectors: tuple[bytes, ...], rows: PostgresqlRows, keys: tuple[bytes, ...]) -> NDArray[Any]:
+    """Rows of numbers from what the server sends: two bytes that count them, two without a meaning, the numbers."""
     number = NUMBERS[rows.table.kind]
     expected = 4 + rows.width * number.itemsize
-    for place, one in enumerate(vectors):
-        if len(one) != expected:
+    for key, vector in zip(keys, vectors, strict=True):
+        if len(vector) != expected:
             raise ShapeError(
-                f"In {rows.name}, the row with key {keys[place].decode()!r} has {(len(one) - 4) // number.itemsize} "
-                f"numbers where the first has {rows.width}; vectors of one column must be equally wide, so drop or "
-                "mend that row."
+                f"In {rows.name}, the row with key {key.decode()!r} has {(len(vector) - 4) // number.itemsize} numbers "
+                f"where the first has {rows.width}; vectors of one column must be equally wide, so drop or mend that "
+                "row."
             )
     whole = np.frombuffer(b"".join(vectors), np.uint8).reshape(len(vectors), expected)
     return whole[:, 4:].copy().view(number).astype(number.newbyteorder("="))
@@ -211,90 +216,79 @@ def open_postgresql(address: StoreURI) -> PostgresqlRows:
         UnknownNameError: if the table has no such column.
         DataError: if no row has a vector.
     """
-    import_extra("psycopg", f"Reading {address.shown}", "vectors")
-    from psycopg import sql
-
-    notes: tuple[str, ...] = ()
-    with contextlib.closing(connected(address)) as connection, told(address, "looking at the table"):
-        schema, name = located(connection, address)
+    with contextlib.closing(connect(address)) as connection, explain_errors(address, "looking at the table"):
+        number, *place = find_table(connection, address)
         columns = dict(
             connection.execute(
                 "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-                "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-                [sql.Identifier(schema, name).as_string(connection)],
+                "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+                [number],
             ).fetchall()
         )
-        column = chosen_column(columns, address)
-        key = chosen_key(connection, address, schema, name, columns)
+        column = choose_column(columns, address)
+        key = choose_key(connection, address, number, columns)
         written = columns[column].partition("(")[0]
-        table = Table(schema, name, column, key, written.rpartition(".")[2], written, columns[key])
-        rows, without = connection.execute(
-            sql.SQL("SELECT count({column}), count(*) - count({column}) FROM {table}").format(
-                column=sql.Identifier(column), table=table.quoted
-            )
-        ).fetchone()
+        table = Table(number, tuple(place), column, key, written.rpartition(".")[2], written, columns[key])
+        names = {"column": column, "table": table.place}
+        query = compose("SELECT count({column}), count(*) - count({column}) FROM {table}", **names)
+        rows, without = connection.execute(query).fetchone()
         if not rows:
             raise DataError(f"{address.shown} has no row with a vector; check what wrote it.")
-        query = sql.SQL(
-            "COPY (SELECT {column} FROM {table} WHERE {column} IS NOT NULL LIMIT 1) TO STDOUT (FORMAT BINARY)"
-        ).format(column=sql.Identifier(column), table=table.quoted)
-        with connection.cursor() as cursor, cursor.copy(query) as copy:
-            ((first,),) = parsed(b"".join(copy))
-        metric = metric_of(connection, table)
-    if without:
-        notes = (f"{plural(without, 'row')} of {address.shown} without a vector stayed without one.",)
+        query = "COPY (SELECT {column} FROM {table} WHERE {column} IS NOT NULL LIMIT 1) TO STDOUT (FORMAT BINARY)"
+        ((first,),) = copy_rows(connection, compose(query, **names))
+        metric = index_metric(connection, table)
+    notes = (f"{plural(without, 'row')} of {address.shown} without a vector stayed without one.",) if without else ()
     width = (len(first) - 4) // NUMBERS[table.kind].itemsize
-    return PostgresqlRows(address, table, int(rows), width, int(without), metric, notes)
+    return PostgresqlRows(address, table, int(rows), width, metric, notes)
 
 
-def located(connection: Any, address: StoreURI) -> tuple[str, str]:
-    """Schema and name of the table: ``name`` or ``schema.name``, looked up as the server would."""
+def find_table(connection: Any, address: StoreURI) -> tuple[int, str, str]:
+    """Number, schema and name of the table: ``name`` or ``schema.name``, looked up as the server would."""
     assert address.table is not None
     schema, dot, name = address.table.partition(".")
-    asked = [(None, address.table), *([(schema, name)] if dot else [])]  # a name may have a dot in it
-    for place, one in asked:
-        found = connection.execute(
-            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    candidates = [(None, address.table), *([(schema, name)] if dot else [])]  # a name may have a dot in it
+    for place, candidate in candidates:
+        row = connection.execute(
+            "SELECT c.oid, n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
             "(n.nspname = %s OR (%s::text IS NULL AND pg_table_is_visible(c.oid)))",
-            [one, place, place],
+            [candidate, place, place],
         ).fetchone()
-        if found is not None:
-            return str(found[0]), str(found[1])
-    there = connection.execute(
+        if row is not None:
+            return int(row[0]), str(row[1]), str(row[2])
+    tables = connection.execute(
         "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
     ).fetchall()
-    raise UnknownNameError.of("table in that database", address.table, [str(one) for (one,) in there])
+    raise UnknownNameError.of("table in that database", address.table, [str(known) for (known,) in tables])
 
 
-def chosen_column(columns: dict[str, str], address: StoreURI) -> str:
+def choose_column(columns: dict[str, str], address: StoreURI) -> str:
+    """The column of vectors: the one named, or the only one."""
     of_vectors = [name for name, kind in columns.items() if kind.partition("(")[0].rpartition(".")[2] in NUMBERS]
     if address.column is not None:
         if address.column not in columns:
             raise UnknownNameError.of(f"column in {address.shown}", address.column, columns)
         if address.column not in of_vectors:
             raise StoreError(
-                f"The column {address.column!r} of {address.shown} has type {columns[address.column]}, and translated "
-                f"are vector and halfvec of pgvector; cast it, or name another: {', '.join(of_vectors) or '(none)'}."
+                f"The column {address.column!r} of {address.shown} has type {columns[address.column]}, but vectors are "
+                f"vector or halfvec of pgvector; cast it, or name another: {', '.join(of_vectors) or '(none)'}."
             )
         return address.column
     of_vectors = [name for name in of_vectors if not GROWING.fullmatch(name)]
     if len(of_vectors) != 1:
-        found = f"several columns of vectors ({', '.join(of_vectors)})" if of_vectors else "no column of vectors"
-        raise StoreError(f"{address.shown} has {found}; name one with ?column=NAME in the address (or --column).")
+        has = f"several columns of vectors ({', '.join(of_vectors)})" if of_vectors else "no column of vectors"
+        raise StoreError(f"{address.shown} has {has}; name one with ?column=NAME in the address (or --column).")
     return of_vectors[0]
 
 
-def chosen_key(connection: Any, address: StoreURI, schema: str, name: str, columns: dict[str, str]) -> str:
+def choose_key(connection: Any, address: StoreURI, table: int, columns: dict[str, str]) -> str:
     """The column that tells rows apart: the one named, if it does, or the primary key."""
-    from psycopg import sql
-
     unique = connection.execute(
         "SELECT a.attname, i.indisprimary, a.attnotnull FROM pg_index i "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
-        "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indnkeyatts = 1 AND i.indpred IS NULL",
-        [sql.Identifier(schema, name).as_string(connection)],
+        "WHERE i.indrelid = %s AND i.indisunique AND i.indnkeyatts = 1 AND i.indpred IS NULL",
+        [table],
     ).fetchall()
     if address.key is None:
         for column, primary, _ in unique:
@@ -314,40 +308,35 @@ def chosen_key(connection: Any, address: StoreURI, schema: str, name: str, colum
     return address.key
 
 
-def metric_of(connection: Any, table: Table) -> str | None:
+def index_metric(connection: Any, table: Table) -> str | None:
     """How an index over the column compares, if there is one: the class of its operators says so."""
-    found = connection.execute(
+    row = connection.execute(
         "SELECT o.opcname FROM pg_index i JOIN pg_opclass o ON o.oid = i.indclass[0] "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] "
-        "WHERE i.indrelid = to_regclass(%s) AND a.attname = %s",
-        [table.quoted.as_string(connection), table.column],
+        "WHERE i.indrelid = %s AND a.attname = %s",
+        [table.number, table.column],
     ).fetchone()
-    return None if found is None else METRICS.get(str(found[0]).split("_")[1] if "_" in str(found[0]) else "")
+    return None if row is None else METRICS.get(str(row[0]).split("_")[1] if "_" in str(row[0]) else "")
 
 
-def known_type(connection: Any, asked: str) -> tuple[str, str]:
-    """A type of vectors, and how the server writes it.
-
-    Raises:
-        UnknownNameError: if it is none.
-        StoreError: if the server does not have it.
-    """
-    if asked not in NUMBERS:
-        raise UnknownNameError.of("type of vectors", asked, NUMBERS)
-    found = connection.execute(
-        "SELECT format_type(oid, NULL) FROM pg_type WHERE typname = %s ORDER BY pg_type_is_visible(oid) DESC", [asked]
+def find_type(connection: Any, name: str) -> str:
+    """How the server writes a type of vectors, which it may not have."""
+    if name not in NUMBERS:
+        raise UnknownNameError.of("type of vectors", name, NUMBERS)
+    row = connection.execute(
+        "SELECT format_type(oid, NULL) FROM pg_type WHERE typname = %s ORDER BY pg_type_is_visible(oid) DESC", [name]
     ).fetchone()
-    if found is None:
+    if row is None:
         version = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
         has = f"its pgvector is {version[0]}" if version else "it has no pgvector"
         raise StoreError(
-            f"The type {asked} was asked for, but this server does not have it ({has}; halfvec came with 0.7.0); leave "
+            f"The type {name} was asked for, but this server does not have it ({has}; halfvec came with 0.7.0); leave "
             "the type out, or update the extension."
         )
-    return asked, str(found[0])
+    return str(row[0])
 
 
-def composed(keys: tuple[bytes, ...], vectors: NDArray[Any], dtype: np.dtype[Any], name: str) -> bytes:
+def encode_rows(keys: tuple[bytes, ...], vectors: NDArray[Any], dtype: np.dtype[Any], name: str) -> bytes:
     """Rows of a COPY in the binary format: two fields each, a key as it came and a vector."""
     number = dtype.newbyteorder(">")
     with np.errstate(over="ignore"):
@@ -362,15 +351,3 @@ def composed(keys: tuple[bytes, ...], vectors: NDArray[Any], dtype: np.dtype[Any
     for key, row in zip(keys, numbers, strict=True):
         parts += [struct.pack(">hi", 2, len(key)), key, head, row.tobytes()]
     return b"".join([*parts, TRAILER])
-
-
-def refuse_other_server(output: StoreURI, source: StoreURI) -> None:
-    """Nothing, if the output names no server, or the source's."""
-    if output.secret == "postgresql:///":
-        return
-    one, other = urlsplit(output.secret), urlsplit(source.secret)
-    if (one.hostname, one.port, one.path, one.query) != (other.hostname, other.port, other.path, other.query):
-        raise StoreError(
-            "The output names another server or database than the source, and rows are translated inside one; write it "
-            "as postgresql:?table=TABLE&column=COLUMN."
-        )

@@ -13,24 +13,25 @@ import itertools
 import json
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
 from interbasin.errors import StoreError
 from interbasin.storage.journal import check_same_work
 from interbasin.text import plural
+from interbasin.vectors.files.base import Piece
 from interbasin.vectors.stores.postgresql import (
     CHECKED_BYTES,
     METRICS,
     NUMBERS,
     PostgresqlRows,
-    composed,
-    connected,
-    known_type,
-    refuse_other_server,
-    told,
+    compose,
+    connect,
+    encode_rows,
+    explain_errors,
+    find_type,
 )
-from interbasin.vectors.stores.rows import Piece
 from interbasin.vectors.stores.uri import StoreURI
 
 MOST_NUMBERS = 16_000  # of a vector of pgvector
@@ -43,7 +44,7 @@ MARK = "interbasin: unfinished "
 class PostgresqlSink:
     """A new column of the source's table, or a new table of keys and vectors, that grows under another name.
 
-    See `interbasin.vectors.stores.rows.Sink`.
+    See `interbasin.vectors.stores.opening.Sink`.
 
     Args:
         output: Which table and column; the database is the source's.
@@ -65,28 +66,30 @@ class PostgresqlSink:
         force: bool,
     ) -> None:
         refuse_other_server(output, rows.address)
-        self._rows, self._width, self._force = rows, width, force
-        self._source = rows.table
+        self._rows, self._width, self._force, self._source, self._address = rows, width, force, rows.table, rows.address
         self.notes: tuple[str, ...] = ()
         self._column = output.column or rows.table.column
         self.name = rows.address.shown.partition("?")[0] + f"?table={output.table}&column={self._column}"
-        self._address = rows.address
         if width > MOST_NUMBERS:
             raise StoreError(f"pgvector holds at most {MOST_NUMBERS} numbers a vector, and {width} are asked for.")
-        self._kind, self._written = rows.table.kind, rows.table.written
         self.rows, self.mark = 0, None
         self.rows_per_batch: int | None = None
         self._checksum: int | None = 0
         self._made_here = False
-        self._connection = connected(rows.address)
+        self._connection = connect(rows.address)
         try:
-            with told(self._address, "preparing the output"):
-                self._schema, self._name = place_of(self._connection, output, rows)
-                self._in_table = (self._schema, self._name) == (rows.table.schema, rows.table.name)
-                place = json.dumps([self._schema, self._name, self._column])
-                self._growing = f"interbasin_{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+            with explain_errors(self._address, "preparing the output"):
+                self._place = find_place(self._connection, output, rows)
+                self._in_table = self._place == rows.table.place
+                growing = json.dumps([*self._place, self._column])
+                self._growing = f"interbasin_{hashlib.sha256(growing.encode()).hexdigest()[:16]}"
+                # The table and the column that are written to, until the output is complete.
+                self._table = rows.table.place if self._in_table else (self._place[0], self._growing)
+                self._vectors = self._growing if self._in_table else self._column
+                self._kind, self._written = output.type or rows.table.kind, rows.table.written
                 if output.type is not None:
-                    self._kind, self._written = known_type(self._connection, output.type)
+                    self._written = find_type(self._connection, output.type)
+                self.dtype: np.dtype[Any] = NUMBERS[self._kind].newbyteorder("=")
                 layout = {"kind": self._kind, "bad_rows": bad_rows}
                 self._work = {"source": rows.fingerprint(), "translator": translator, "layout": layout}
                 self._refuse_what_is_in_the_way()
@@ -95,77 +98,54 @@ class PostgresqlSink:
             self.close()
             raise
 
+    def _execute(self, query: str, values: list[Any] | None = None, **parts: Any) -> Any:
+        """Run a query that may name the ``{table}`` and its column of ``{vectors}`` that are written to."""
+        names = {"table": self._table, "vectors": self._vectors, "key": self._source.key, **parts}
+        return self._connection.execute(compose(query, **names), values)
+
     def _refuse_what_is_in_the_way(self) -> None:
+        taken = None
         if self._in_table and self._column == self._source.column:
-            raise StoreError(
-                f"The output {self.name} is the source column itself, which is never written to; name another column."
-            )
-        if self._column == self._source.key:
-            raise StoreError(
-                f"The output {self.name} is the key column {self._column!r}, by which rows are told apart; name "
-                "another column."
-            )
-        kind = self._kind_of_column() if self._in_table else self._kind_of_table()
+            taken = "the source column itself, which is never written to"
+        elif self._column == self._source.key:
+            taken = f"the key column {self._column!r}, by which rows are told apart"
+        if taken is not None:
+            raise StoreError(f"The output {self.name} is {taken}; name another column.")
+        kind = self._kind_in_the_way()
         if kind is None:
             return
-        what = f"column {self._column!r}" if self._in_table else f"table {self._name!r}"
+        name = self._place[1]
+        what = f"column {self._column!r}" if self._in_table else f"table {name!r}"
         if self._in_table and kind not in NUMBERS:
             raise StoreError(
                 f"The {what} exists already and holds {kind}; only columns of vectors are ever replaced, so choose "
                 "another name."
             )
         if not self._in_table and kind not in "rp":
-            raise StoreError(
-                f"What is named {self._name!r} exists already and is no table; only tables are ever replaced, so "
-                "choose another name."
-            )
+            raise StoreError(f"What is named {name!r} exists already and is no table; choose another name.")
         if not self._force:
             raise StoreError(
                 f"The {what} exists already and nothing is overwritten unasked; choose another name, or ask for it "
                 "with force=True (--force)."
             )
 
-    def _kind_of_column(self) -> str | None:
-        """The type of what stands where the new column will be, without its schema and size."""
-        found = self._connection.execute(
+    def _kind_in_the_way(self) -> str | None:
+        """What stands where the output will be: the type of a column, or the server's letter for a kind of table."""
+        row = self._connection.execute(
             "SELECT t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
-            "WHERE a.attrelid = to_regclass(%s) AND a.attname = %s AND NOT a.attisdropped",
-            [self._source.quoted.as_string(self._connection), self._column],
-        ).fetchone()
-        return None if found is None else str(found[0])
-
-    def _kind_of_table(self) -> str | None:
-        """What stands where the new table will be, in the server's letters."""
-        found = self._connection.execute(
-            "SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE a.attrelid = %s AND a.attname = %s AND NOT a.attisdropped"
+            if self._in_table
+            else "SELECT c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE n.nspname = %s AND c.relname = %s",
-            [self._schema, self._name],
+            [self._source.number, self._column] if self._in_table else list(self._place),
         ).fetchone()
-        return None if found is None else str(found[0])
+        return None if row is None else str(row[0])
 
-    def _regclass(self, schema: str, name: str) -> Any:
-        from psycopg import sql
-
-        written = sql.Identifier(schema, name).as_string(self._connection)
-        return self._connection.execute("SELECT to_regclass(%s)", [written]).fetchone()[0]
-
-    def _has_column(self, name: str) -> bool:
-        found = self._connection.execute(
-            "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s AND NOT attisdropped",
-            [self._source.quoted.as_string(self._connection), name],
-        ).fetchone()
-        return found is not None
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return NUMBERS[self._kind].newbyteorder("=")
-
-    @property
-    def _table(self) -> Any:
-        """The table that is written to."""
-        from psycopg import sql
-
-        return self._source.quoted if self._in_table else sql.Identifier(self._schema, self._growing)
+    def _find_table(self, name: str) -> int | None:
+        """The server's number of the table, or of another thing that has such a name, in the output's schema."""
+        written = compose("{name}", name=(self._place[0], name)).as_string(self._connection)
+        number: int | None = self._connection.execute("SELECT to_regclass(%s)::oid", [written]).fetchone()[0]
+        return number
 
     def _take_up(self) -> None:
         """Lock the work, and find what an earlier run left."""
@@ -182,12 +162,8 @@ class PostgresqlSink:
             return
         try:
             state = self._state_in(comment)
-            check_same_work(
-                state["work"],
-                json.loads(json.dumps(self._work)),
-                f"The unfinished {self.name}",
-                f"drop {self._growing}",
-            )
+            work = json.loads(json.dumps(self._work))
+            check_same_work(state["work"], work, f"The unfinished {self.name}", f"drop {self._growing}")
         except OSError:
             if not self._force:
                 raise
@@ -218,67 +194,49 @@ class PostgresqlSink:
         return dict(state)
 
     def _comment(self) -> str | None:
-        """What stands at the growing column or table; None if there is none."""
+        """The comment on the growing column or table; None if there is no such column or table."""
         if self._in_table:
-            if not self._has_column(self._growing):
-                return None
-            query = (
+            row = self._connection.execute(
                 "SELECT col_description(attrelid, attnum) FROM pg_attribute "
-                "WHERE attrelid = to_regclass(%s) AND attname = %s"
-            )
-            values = [self._source.quoted.as_string(self._connection), self._growing]
+                "WHERE attrelid = %s AND attname = %s AND NOT attisdropped",
+                [self._source.number, self._growing],
+            ).fetchone()
         else:
-            if self._regclass(self._schema, self._growing) is None:
-                return None
-            query, values = (
-                "SELECT obj_description(to_regclass(%s), 'pg_class')",
-                [self._table.as_string(self._connection)],
-            )
-        return str(self._connection.execute(query, values).fetchone()[0] or "")
+            number = self._find_table(self._growing)
+            query = "SELECT obj_description(%s, 'pg_class')"
+            row = None if number is None else self._connection.execute(query, [number]).fetchone()
+        return None if row is None else str(row[0] or "")
 
     def _drop_growing(self) -> None:
-        from psycopg import sql
-
-        if self._in_table:
-            query = sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(self._table, sql.Identifier(self._growing))
-        else:
-            query = sql.SQL("DROP TABLE {}").format(self._table)
-        self._connection.execute(query)
-
-    @property
-    def _vectors(self) -> Any:
-        """The column that is written to."""
-        from psycopg import sql
-
-        return sql.Identifier(self._growing if self._in_table else self._column)
+        self._execute("ALTER TABLE {table} DROP COLUMN {vectors}" if self._in_table else "DROP TABLE {table}")
 
     def start(self, rows_per_batch: int) -> None:
         from psycopg import sql
 
         begun = self.rows_per_batch is not None
         self.rows_per_batch, self._made_here = rows_per_batch, not begun
-        source, connection = self._source, self._connection
-        kind = sql.SQL("{}({})").format(sql.SQL(self._written), sql.Literal(self._width))
-        key = sql.SQL("{} {}").format(sql.Identifier(source.key), sql.SQL(source.key_kind))
-        with told(self._address, "preparing the output"):
+        kinds = {
+            "kind": compose("{kind}({width})", kind=sql.SQL(self._written), width=self._width),
+            "key_kind": sql.SQL(self._source.key_kind),
+        }
+        with explain_errors(self._address, "preparing the output"):
             if not begun:
-                with connection.transaction():
-                    if self._in_table:
-                        query = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self._table, self._vectors, kind)
-                    else:
-                        query = sql.SQL("CREATE TABLE {} ({} PRIMARY KEY, {} {})").format(
-                            self._table, key, self._vectors, kind
-                        )
-                    connection.execute(query)
-                    self._note()
-            if self._in_table:
-                connection.execute(
-                    sql.SQL("CREATE TEMP TABLE interbasin_batch ({} PRIMARY KEY, {} {}) ON COMMIT DELETE ROWS").format(
-                        key, self._vectors, kind
+                with self._connection.transaction():
+                    self._execute(
+                        "ALTER TABLE {table} ADD COLUMN {vectors} {kind}"
+                        if self._in_table
+                        else "CREATE TABLE {table} ({key} {key_kind} PRIMARY KEY, {vectors} {kind})",
+                        **kinds,
                     )
+                    self._write_comment()
+            if self._in_table:
+                self._execute(
+                    "CREATE TEMP TABLE interbasin_batch ({key} {key_kind} PRIMARY KEY, {vectors} {kind}) "
+                    "ON COMMIT DELETE ROWS",
+                    **kinds,
                 )
 
-    def _note(self) -> None:
+    def _write_comment(self) -> None:
         """Write how far it is to where the next run looks, in the transaction that is open."""
         from psycopg import sql
 
@@ -289,49 +247,35 @@ class PostgresqlSink:
             "rows_per_batch": self.rows_per_batch,
             "checksum": self._checksum,
         }
-        where = sql.SQL("TABLE {}").format(self._table)
-        if self._in_table:
-            where = sql.SQL("COLUMN {}.{}").format(self._table, self._vectors)
-        text = sql.Literal(MARK + json.dumps(state))
-        self._connection.execute(sql.SQL("COMMENT ON {} IS {}").format(where, text))
+        where = "COLUMN {table}.{vectors}" if self._in_table else "TABLE {table}"
+        self._execute(f"COMMENT ON {where} IS {{text}}", text=sql.Literal(MARK + json.dumps(state)))
 
     def append(self, piece: Piece) -> None:
-        from psycopg import sql
-
         keys, last, checksum = piece.rest
-        key = sql.Identifier(self._source.key)
         before = self.rows, self.mark, self._checksum
-        into = sql.SQL("interbasin_batch ({}, {})").format(key, self._vectors)
-        if not self._in_table:
-            into = sql.SQL("{} ({}, {})").format(self._table, key, self._vectors)
+        into = "interbasin_batch" if self._in_table else self._table
+        names = {"into": into, "key": self._source.key, "vectors": self._vectors}
+        query = compose("COPY {into} ({key}, {vectors}) FROM STDIN (FORMAT BINARY)", **names)
         try:
-            with told(self._address, "writing vectors"), self._connection.transaction():
-                with (
-                    self._connection.cursor() as cursor,
-                    cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(into)) as copy,
-                ):
-                    copy.write(composed(keys, piece.vectors, self.dtype, self._rows.name))
+            with explain_errors(self._address, "writing vectors"), self._connection.transaction():
+                with self._connection.cursor() as cursor, cursor.copy(query) as copy:
+                    copy.write(encode_rows(keys, piece.vectors, self.dtype, self._rows.name))
                 if self._in_table:
-                    self._connection.execute(
-                        sql.SQL(
-                            "UPDATE {table} AS t SET {column} = b.{column} FROM interbasin_batch b "
-                            "WHERE t.{key} = b.{key}"
-                        ).format(table=self._table, column=self._vectors, key=key)
+                    self._execute(
+                        "UPDATE {table} AS t SET {vectors} = b.{vectors} FROM interbasin_batch b "
+                        "WHERE t.{key} = b.{key}"
                     )
                 self.rows, self.mark = self.rows + len(keys), last
                 self._checksum = None if self._checksum is None else self._checksum + checksum
-                self._note()
+                self._write_comment()
         except BaseException:
             self.rows, self.mark, self._checksum = before
             raise
 
     def finish(self) -> None:
-        from psycopg import sql
-
-        connection, ids = self._connection, sql.Identifier
-        with told(self._address, "putting the output in its place"):
+        with explain_errors(self._address, "putting the output in its place"):
             self.notes = (self._index_to_build(), *self._changes())
-            with connection.transaction():
+            with self._connection.transaction():
                 try:
                     # The work may have taken hours, in which someone else may have written there.
                     self._refuse_what_is_in_the_way()
@@ -340,38 +284,29 @@ class PostgresqlSink:
                         f"{error} It came there while this run worked, of which everything is kept: rename it and run "
                         "the same command again."
                     ) from error
+                is_in_the_way = self._kind_in_the_way() is not None
                 if self._in_table:
-                    if self._kind_of_column() is not None:
-                        connection.execute(
-                            sql.SQL("ALTER TABLE {} DROP COLUMN {}").format(self._table, ids(self._column))
-                        )
-                    connection.execute(sql.SQL("COMMENT ON COLUMN {}.{} IS NULL").format(self._table, self._vectors))
-                    connection.execute(
-                        sql.SQL("ALTER TABLE {} RENAME COLUMN {} TO {}").format(
-                            self._table, self._vectors, ids(self._column)
-                        )
-                    )
+                    if is_in_the_way:
+                        self._execute("ALTER TABLE {table} DROP COLUMN {column}", column=self._column)
+                    self._execute("COMMENT ON COLUMN {table}.{vectors} IS NULL")
+                    self._execute("ALTER TABLE {table} RENAME COLUMN {vectors} TO {column}", column=self._column)
                 else:
-                    connection.execute(sql.SQL("COMMENT ON TABLE {} IS NULL").format(self._table))
-                    if self._kind_of_table() is not None:
-                        connection.execute(sql.SQL("DROP TABLE {}").format(ids(self._schema, self._name)))
-                    connection.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(self._table, ids(self._name)))
+                    self._execute("COMMENT ON TABLE {table} IS NULL")
+                    if is_in_the_way:
+                        self._execute("DROP TABLE {old}", old=self._place)
+                    self._execute("ALTER TABLE {table} RENAME TO {name}", name=self._place[1])
                     self._rename_primary_key()
 
     def _rename_primary_key(self) -> None:
         """As the server would have named it, had the table had its name from the start."""
-        from psycopg import sql
-
-        table = sql.Identifier(self._schema, self._name)
-        (found,) = self._connection.execute(
-            "SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(%s) AND contype = 'p'",
-            [table.as_string(self._connection)],
+        table = self._place[1]
+        (old,) = self._connection.execute(
+            "SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype = 'p'", [self._find_table(table)]
         ).fetchone()
         endings = itertools.chain(["_pkey"], (f"_pkey{number}" for number in itertools.count(1)))
-        names = (self._name.encode()[: LONGEST_NAME - len(end)].decode(errors="ignore") + end for end in endings)
-        name = next(one for one in names if self._regclass(self._schema, one) is None)
-        query = sql.SQL("ALTER TABLE {} RENAME CONSTRAINT {} TO {}")
-        self._connection.execute(query.format(table, sql.Identifier(found), sql.Identifier(name)))
+        names = (table.encode()[: LONGEST_NAME - len(end)].decode(errors="ignore") + end for end in endings)
+        new = next(name for name in names if self._find_table(name) is None)
+        self._execute("ALTER TABLE {place} RENAME CONSTRAINT {old} TO {new}", place=self._place, old=old, new=new)
 
     def _index_to_build(self) -> str:
         """What to say of an index over the new vectors, which is not made here."""
@@ -386,11 +321,12 @@ class PostgresqlSink:
         graphs = self._connection.execute("SELECT 1 FROM pg_am WHERE amname = 'hnsw'").fetchone() is not None
         how = next((name for name, metric in METRICS.items() if metric == self._rows.metric), "cosine")
         schema, dot, _ = self._written.rpartition(".")
-        query = sql.SQL("CREATE INDEX ON {} USING {} ({} {})").format(
-            sql.Identifier(self._schema, self._name),
-            sql.SQL("hnsw" if graphs else "ivfflat"),
-            sql.Identifier(self._column),
-            sql.SQL(f"{schema}{dot}{self._kind}_{how}_ops"),
+        query = compose(
+            "CREATE INDEX ON {table} USING {method} ({column} {operators})",
+            table=self._place,
+            method=sql.SQL("hnsw" if graphs else "ivfflat"),
+            column=self._column,
+            operators=sql.SQL(f"{schema}{dot}{self._kind}_{how}_ops"),
         )
         return f"No index over the new vectors was built; do so with: {query.as_string(self._connection)};"
 
@@ -398,37 +334,33 @@ class PostgresqlSink:
         """What changed in the source after it was read, found by one look at all rows of both sides."""
         from psycopg import sql
 
-        source, ids = self._source, sql.Identifier
-        if self._in_table:
-            both = sql.SQL("SELECT {key} AS k, {old} AS s, {new} IS NOT NULL AS done FROM {table}")
-        else:
-            both = sql.SQL(
-                "SELECT s.{key} AS k, s.{old} AS s, g.{key} IS NOT NULL AS done FROM {table} s FULL JOIN {made} g "
-                "ON s.{key} = g.{key}"
-            )
-        send = self._connection.execute(
+        source = self._source
+        both = compose(
+            "SELECT {key} AS k, {old} AS s, {new} IS NOT NULL AS done FROM {table}"
+            if self._in_table
+            else "SELECT s.{key} AS k, s.{old} AS s, g.{key} IS NOT NULL AS done FROM {table} s FULL JOIN {growing} g "
+            "ON s.{key} = g.{key}",
+            key=source.key,
+            old=source.column,
+            new=self._growing,
+            table=source.place,
+            growing=self._table,
+        )
+        (send,) = self._connection.execute(
             "SELECT t.typsend::regproc::text FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
-            "WHERE a.attrelid = to_regclass(%s) AND a.attname = %s",
-            [source.quoted.as_string(self._connection), source.column],
-        ).fetchone()[0]
-        query = sql.SQL(
+            "WHERE a.attrelid = %s AND a.attname = %s",
+            [source.number, source.column],
+        ).fetchone()
+        missed, stale, left, checksum = self._execute(
             "SELECT count(*) FILTER (WHERE s IS NOT NULL AND NOT done), count(*) FILTER (WHERE s IS NULL AND done), "
             "count(*) FILTER (WHERE s IS NOT NULL AND done), "
             "sum(('x' || encode(substr(sha256({send}(s) || textsend(k::text)), 1, {count}), 'hex'))"
-            "::bit({bits})::bigint) FILTER (WHERE s IS NOT NULL AND done) FROM ({both}) AS found"
-        ).format(
+            "::bit({bits})::bigint) FILTER (WHERE s IS NOT NULL AND done) FROM ({both}) AS found",
             send=sql.SQL(send),
-            count=sql.Literal(CHECKED_BYTES),
-            bits=sql.Literal(8 * CHECKED_BYTES),
-            both=both.format(
-                key=ids(source.key),
-                old=ids(source.column),
-                new=ids(self._growing),
-                table=source.quoted,
-                made=self._table,
-            ),
-        )
-        missed, stale, left, checksum = self._connection.execute(query).fetchone()
+            count=CHECKED_BYTES,
+            bits=8 * CHECKED_BYTES,
+            both=both,
+        ).fetchone()
         # Of a row that was removed from the table, its new column went along.
         gone = max(int(stale), self.rows - int(left))
         again = "run again with --force when nothing is being written"
@@ -461,17 +393,30 @@ class PostgresqlSink:
         self._connection.close()
 
 
-def place_of(connection: Any, output: StoreURI, rows: PostgresqlRows) -> tuple[str, str]:
+def find_place(connection: Any, output: StoreURI, rows: PostgresqlRows) -> tuple[str, str]:
     """Schema and name of the table to write: the source's own if it is named alike; a name may have a dot in it."""
     assert output.table is not None
     if output.table == rows.address.table:
-        return rows.table.schema, rows.table.name
+        return rows.table.place
+    own_schema = rows.table.place[0]
     schema, dot, name = output.table.partition(".")
     if not dot:
-        return rows.table.schema, output.table
-    found = connection.execute(
+        return own_schema, output.table
+    row = connection.execute(
         "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND (pg_table_is_visible(c.oid) OR n.nspname = %s)",
-        [output.table, rows.table.schema],
+        [output.table, own_schema],
     ).fetchone()
-    return (schema, name) if found is None else (str(found[0]), output.table)
+    return (schema, name) if row is None else (str(row[0]), output.table)
+
+
+def refuse_other_server(output: StoreURI, source: StoreURI) -> None:
+    """Nothing, if the output names no server, or the source's."""
+    if output.secret == "postgresql:///":
+        return
+    new, old = urlsplit(output.secret), urlsplit(source.secret)
+    if (new.hostname, new.port, new.path, new.query) != (old.hostname, old.port, old.path, old.query):
+        raise StoreError(
+            "The output names another server or database than the source, and rows are translated inside one; write it "
+            "as postgresql:?table=TABLE&column=COLUMN."
+        )

@@ -11,6 +11,7 @@ from interbasin.errors import FileError
 
 FILES = ("npy", "npz", "parquet")
 INDEXES = (".index", ".faiss", ".ivf", ".hnsw", ".idx")  # as indexes of FAISS are often named
+PLACES = "Vectors are in a .npy, .npz or .parquet file, or at lance://, faiss:// or postgresql://"
 OWN = ("table", "column", "key", "type")  # what of a PostgreSQL address is ours and not the server's
 
 
@@ -38,10 +39,6 @@ class StoreURI:
     type: str | None = None
     secret: str = field(default="", repr=False)
 
-    @property
-    def is_file(self) -> bool:
-        return self.kind in FILES
-
 
 def parse_uri(text: str, *, column: str | None = None, table: str | None = None, key: str | None = None) -> StoreURI:
     """What a VECTORS string says; options say what it leaves open.
@@ -50,8 +47,8 @@ def parse_uri(text: str, *, column: str | None = None, table: str | None = None,
         FileError: if it cannot be understood.
 
     Example:
-        >>> found = parse_uri("lance://stores/docs#embedding")
-        >>> found.path, found.table, found.column
+        >>> address = parse_uri("lance://stores/docs#embedding")
+        >>> address.path, address.table, address.column
         (PosixPath('stores'), 'docs', 'embedding')
         >>> parse_uri("postgresql://me:secret@host/db?table=docs&column=embedding").shown
         'postgresql://me@host/db?table=docs&column=embedding'
@@ -70,25 +67,19 @@ def parse_uri(text: str, *, column: str | None = None, table: str | None = None,
     if scheme in ("postgresql", "postgres"):
         return _postgresql(f"postgresql://{rest}", column, table, key)
     # What follows may hold a password, whatever it is.
-    raise FileError(
-        f"Vectors are in a .npy, .npz or .parquet file, or at lance://, faiss:// or postgresql://; found "
-        f"{scheme!r}://. Write them to one of these."
-    )
+    raise FileError(f"{PLACES}; found {scheme}://. Write them to one of these.")
 
 
 def _file(text: str, column: str | None) -> StoreURI:
     path = Path(text)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FILES:
-        found = f"the extension {path.suffix!r}" if path.suffix else "no extension"
-        raise FileError(
-            f"Vectors are in a .npy, .npz or .parquet file, or at lance://, faiss:// or postgresql://; {text} has "
-            f"{found}. {_meant(text, path)}"
-        )
+        extension = f"the extension {path.suffix!r}" if path.suffix else "no extension"
+        raise FileError(f"{PLACES}; {text} has {extension}. {_remedy(text, path)}")
     return StoreURI(kind, text, path, column=column)
 
 
-def _meant(text: str, path: Path) -> str:
+def _remedy(text: str, path: Path) -> str:
     """What to write instead of a path that names a store without saying of which kind."""
     if path.suffix.lower() in INDEXES:
         return f"If it is a FAISS index, write faiss://{text}."
@@ -121,9 +112,9 @@ def _lance(text: str, rest: str, column: str | None, table: str | None) -> Store
 def _postgresql(text: str, column: str | None, table: str | None, key: str | None) -> StoreURI:
     try:
         parts = urlsplit(text)
-        asked = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         # A password with a bare /, ? or # in it would end the address early, and its rest would look like a place.
-        if "@" in parts.path or not all(re.fullmatch(r"[a-z_]+", name) for name, _ in asked):
+        if "@" in parts.path or not all(re.fullmatch(r"[a-z_]+", name) for name, _ in options):
             raise ValueError
         _ = parts.port
     except ValueError:
@@ -131,8 +122,8 @@ def _postgresql(text: str, column: str | None, table: str | None, key: str | Non
             "The postgresql:// address cannot be read (and is not repeated here, as it may hold a password); write it "
             "as postgresql://USER@HOST:PORT/DATABASE?table=TABLE&column=COLUMN and percent-encode special characters."
         ) from None
-    own = {name: value for name, value in asked if name in OWN}
-    theirs = [(name, value) for name, value in asked if name not in OWN]
+    own = {name: value for name, value in options if name in OWN}
+    theirs = [(name, value) for name, value in options if name not in OWN]
     table, column, key = table or own.get("table"), column or own.get("column"), key or own.get("key")
     if parts.fragment:
         raise FileError("A postgresql:// address names its column as ?column=NAME, not behind a #; write it so.")
@@ -141,18 +132,12 @@ def _postgresql(text: str, column: str | None, table: str | None, key: str | Non
             "A postgresql:// address needs a table: add ?table=NAME to it (and &column=NAME, if the table has several "
             "columns of vectors)."
         )
+    login, at, host = parts.netloc.rpartition("@")
+    user, colon, password = (unquote(part) for part in login.partition(":"))
     # Only the user's name, the host and the database are for other eyes.
-    host = parts.netloc.rpartition("@")[2]
-    user = parts.netloc.rpartition("@")[0].partition(":")[0] if "@" in parts.netloc else ""
     plain = [(name, value) for name, value in (("table", table), ("column", column), ("key", key)) if value]
-    shown = f"postgresql://{unquote(user) + '@' if user else ''}{host}{parts.path}?{urlencode(plain)}"
+    shown = f"postgresql://{user + '@' if user else ''}{host}{parts.path}?{urlencode(plain)}"
     query = f"?{urlencode(theirs)}" if theirs else ""
-    # Encoded anew: of a bare @ in a password the driver would take the rest for a host, and tell it.
-    name, colon, password = parts.netloc.rpartition("@")[0].partition(":")
-    whole = f"{_encoded(name)}{colon}{_encoded(password)}@{host}" if "@" in parts.netloc else host
-    secret = f"postgresql://{whole}{parts.path}{query}"
+    # Encoded anew: of a bare @ in a password the driver would take the rest for a host, and repeat it.
+    secret = f"postgresql://{quote(user, safe='')}{colon}{quote(password, safe='')}{at}{host}{parts.path}{query}"
     return StoreURI("postgresql", shown, table=table, column=column, key=key, type=own.get("type"), secret=secret)
-
-
-def _encoded(text: str) -> str:
-    return quote(unquote(text), safe="")

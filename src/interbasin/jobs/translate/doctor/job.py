@@ -99,7 +99,7 @@ def doctor(
 
     Args:
         vectors: Rows: an array, which may be memory-mapped; what `interbasin.vectors.open_vectors` opens; a store as
-            `interbasin.vectors.stores.rows.Rows` has it; or batches of rows to iterate over, once.
+            `interbasin.vectors.stores.opening.Rows` has it; or batches of rows to iterate over, once.
         rows_per_batch: Rows in memory at once.
         seed: Of what is sampled.
         progress: Called with how many rows are done.
