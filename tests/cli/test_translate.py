@@ -225,7 +225,7 @@ def test_a_bridge_is_built_and_a_threshold_carried_over():
 
 
 def test_a_bridge_of_many_documents_draws_some(monkeypatch):
-    from interbasin.jobs.translate.bridge import thresholds
+    from interbasin.jobs.translate import thresholds
 
     monkeypatch.setattr(thresholds, "MOST_DOCUMENTS", 200)
     done("fit", "pairs-new.npy", "pairs-old.npy", "--method", "ridge", "-o", "back")

@@ -16,8 +16,8 @@ from sklearn.base import clone
 from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
 from interbasin.evaluate.retrieval import METRICS, Labels, Nearest, Ranking, nearest
 from interbasin.evaluate.retrieval.search import blocks_of
-from interbasin.jobs.translate.auto import CANDIDATES
-from interbasin.jobs.translate.rows import places_of
+from interbasin.jobs.translate.methods import CANDIDATES
+from interbasin.jobs.translate.rows import find_rows
 from interbasin.jobs.translate.translator import Translator
 from interbasin.text import plural
 
@@ -173,7 +173,7 @@ class AuditInputs:
             new_queries,
             documents,
             None if labels is None else Labels.of(labels, len(old_queries), len(documents)),
-            places_of(old, blocks_of(documents))
+            find_rows(old, blocks_of(documents))
             if rows is None
             else dict(zip(rows.tolist(), range(len(rows)), strict=True)),
             None if texts is None else np.array([len(text.split()) for text in texts]),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from interbasin.jobs.translate.doctor.lattice import largest_step, storage_of
 from interbasin.jobs.translate.doctor.mixture import Stretches
-from interbasin.jobs.translate.rows import hashes
+from interbasin.jobs.translate.rows import hash_rows
 from interbasin.text import plural
 
 NAMED = 5  # rows in a message
@@ -75,7 +75,7 @@ class Duplicates:
         self._known = np.empty(0, np.uint64)
 
     def update(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> None:
-        values = hashes(rows)
+        values = hash_rows(rows)
         looked = values % np.uint64(self.one_in) == 0
         values, numbers = values[looked], numbers[looked]
         _, first = np.unique(values, return_index=True)
