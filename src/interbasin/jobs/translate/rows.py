@@ -22,6 +22,12 @@ def as_array(values: Any) -> NDArray[Any]:
     return np.asarray(values.detach().float().cpu() if hasattr(values, "detach") else values)
 
 
+def as_floats(values: Any) -> NDArray[Any]:
+    """``values`` as an array to calculate with: float32, or float64 as it is."""
+    array = as_array(values)
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
+
+
 def rows_of(
     values: Any, what: str, *, width: int | None = None, fewest: int = 1, owner: str = "the translation"
 ) -> Tensor:
