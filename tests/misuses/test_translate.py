@@ -178,6 +178,8 @@ def stitch(encoder: Any = None, translator: Any = ..., head: Any = None) -> nn.M
     ),
     ("doctor of no rows", lambda: ib.doctor(np.zeros((0, 3))), DataError, "no rows"),
     ("doctor of a vector", lambda: ib.doctor(np.zeros(3)), ShapeError, "(3,)"),
+    ("doctor with a seed below zero", lambda: ib.doctor(the.documents, seed=-1), DataError, "seed"),
+    ("doctor of half rows", lambda: ib.doctor(the.documents, rows_per_batch=2.5), DataError, "rows_per_batch"),
     ("doctor of text", lambda: ib.doctor(iter([np.array([["a"]])])), ShapeError, "<U1"),
     ("doctor of batches of other widths", lambda: ib.doctor(iter([np.ones((2, 3)), np.ones((2, 4))])), ShapeError, "4"),
     ("a threshold alone", lambda: ib.bridge(the.translator, threshold=0.5), DataError, "match_threshold"),
