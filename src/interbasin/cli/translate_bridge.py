@@ -76,7 +76,7 @@ def bridge(
     scores, matched, notes = None, None, []
     inputs: dict[str, Any] = {"translator": translator}
     if old_queries is not None and new_queries is not None and documents is not None:
-        from interbasin.jobs.translate.thresholds import draw_rows, match_threshold_of_vectors, recalibrate_vectors
+        from interbasin.jobs.translate.thresholds import VectorScores, draw_rows, recalibrate
 
         inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
         compared = metric or fitted.card_.metric or "cosine"
@@ -92,9 +92,10 @@ def bridge(
             old, new = old[some], new[some]
         asked, stored = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
         with words.status("Comparing scores"):
-            scores, _, _ = recalibrate_vectors(old, index, asked, stored, metric=compared, seed=seed)
+            vectors = VectorScores(old, index, asked, stored, compared)
+            scores = recalibrate(*vectors.draw(seed=seed))
             if threshold is not None:
-                matched = match_threshold_of_vectors(old, index, asked, stored, threshold, metric=compared)
+                matched = vectors.match_threshold(threshold)
     found = bridged(fitted, scores=scores, threshold=matched)
     outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, notes=notes, force=force)
     summary = {**outcome.summary(), "output": str(output)}

@@ -12,7 +12,7 @@ import pytest
 from interbasin.errors import ShapeError, UnknownNameError
 from interbasin.jobs.translate import Translator, match_threshold, recalibrate, thresholds
 from interbasin.jobs.translate.bridge import LOADER, bridge
-from interbasin.jobs.translate.thresholds import draw_rows, match_threshold_of_vectors, recalibrate_vectors
+from interbasin.jobs.translate.thresholds import VectorScores, draw_rows
 from interbasin.outcome import Outcome
 
 METHODS = [
@@ -148,18 +148,18 @@ def test_decisions_are_counted_by_hand():
 def test_a_threshold_follows_from_vectors_of_all_pairs(metric):
     draws = np.random.default_rng(0)
     documents, queries = draws.normal(size=(300, 12)), draws.normal(size=(40, 12))
-    _, near, _ = recalibrate_vectors(queries, documents, queries, documents, metric=metric)
+    near, _ = VectorScores(queries, documents, queries, documents, metric).draw()
     threshold = float(np.quantile(near, 0.7))
-    found = match_threshold_of_vectors(queries, documents, 2 * queries, 2 * documents, threshold, metric=metric)
+    found = VectorScores(queries, documents, 2 * queries, 2 * documents, metric).match_threshold(threshold)
     assert found.pairs == 40 * 300 and found.matched.agreement == 1 and found.passing == found.matched.passing
     scale = {"cosine": 1, "dot": 4, "l2": 2}[metric]
     assert found.new == pytest.approx(scale * threshold, rel=0.02)
     with pytest.raises(ShapeError, match="39 new"):
-        match_threshold_of_vectors(queries, documents, queries[:-1], documents, threshold, metric=metric)
+        VectorScores(queries, documents, queries[:-1], documents, metric)
     with pytest.raises(ShapeError, match="11"):
-        match_threshold_of_vectors(queries, documents, queries, documents[:, 1:], threshold, metric=metric)
+        VectorScores(queries, documents, queries, documents[:, 1:], metric).match_threshold(threshold)
     with pytest.raises(UnknownNameError, match=metric):
-        match_threshold_of_vectors(queries, documents, queries, documents, threshold, metric="taxi")
+        VectorScores(queries, documents, queries, documents, metric="taxi")
 
 
 def test_too_many_pairs_are_drawn_at_random(monkeypatch):
@@ -178,9 +178,11 @@ def test_scores_follow_from_vectors():
     draws = np.random.default_rng(0)
     turn = np.linalg.qr(draws.normal(size=(12, 12)))[0]
     documents, queries = draws.normal(size=(300, 12)), draws.normal(size=(40, 12))
-    found, old, new = recalibrate_vectors(queries, documents, queries @ turn, documents @ turn)
+    old, new = VectorScores(queries, documents, queries @ turn, documents @ turn).draw()
+    found = recalibrate(old, new)
     assert np.allclose(old, new) and found(0.3) == pytest.approx(0.3, abs=0.01) and len(old) == 40 * 40
-    by_distance, old, _ = recalibrate_vectors(queries, documents, 2 * queries, 2 * documents, metric="l2")
+    old, new = VectorScores(queries, documents, 2 * queries, 2 * documents, "l2").draw()
+    by_distance = recalibrate(old, new)
     assert by_distance(float(np.median(old))) == pytest.approx(2 * np.median(old), rel=0.01)
     with pytest.raises(ShapeError, match="There are 40 old and 39 new queries, 300 old and 300 new documents"):
-        recalibrate_vectors(queries, documents, queries[:-1], documents)
+        VectorScores(queries, documents, queries[:-1], documents)

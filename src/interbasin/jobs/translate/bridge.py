@@ -18,7 +18,7 @@ from interbasin.extras import import_extra
 from interbasin.jobs.translate.thresholds import MatchedThreshold, Recalibration
 from interbasin.jobs.translate.translation import AT_THE_MEAN
 from interbasin.jobs.translate.translator import Translator
-from interbasin.outcome import Outcome, new_outcome
+from interbasin.outcome import Draft, Outcome, Result
 
 LEAST = 1e-30  # a length to divide by
 OPSET, IR = 17, 9  # understood by runtimes of 2023 and later
@@ -111,8 +111,8 @@ class Steps:
         return np.asarray(y)
 
 
-@dataclass(frozen=True, eq=False)
-class Bridge:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Bridge(Result):
     """A translation as a function that stands alone.
 
     Attributes:
@@ -127,6 +127,9 @@ class Bridge:
     scores: Recalibration | None = None
     threshold: MatchedThreshold | None = None
 
+    job = "translate bridge"
+    headline = ("source_width", "target_width")
+
     def __call__(self, rows: Any) -> Any:
         """Rows of the source in the target's space."""
         return self.steps(rows)
@@ -136,53 +139,44 @@ class Bridge:
         folder: str | os.PathLike[str],
         *,
         onnx: bool = True,
-        check: Any = None,
         request: Mapping[str, Any] | None = None,
-        inputs: Mapping[str, str | os.PathLike[str]] | None = None,
-        notes: Sequence[str] = (),
-        force: bool = False,
+        **options: Any,
     ) -> Outcome:
-        """Write ``bridge.npz`` and ``load_bridge.py``, ``bridge.onnx`` if asked, ``bridge.json``, as an outcome.
+        """Write the outcome folder, whole or not at all; see `Result.save` and `write`."""
+        return super().save(folder, request={"onnx": onnx, **(request or {})}, onnx=onnx, **options)
+
+    def write(self, draft: Draft, *, onnx: bool = True, check: Any = None, notes: Sequence[str] = ()) -> None:
+        """Add ``bridge.npz`` and ``load_bridge.py``, ``bridge.onnx`` if asked, and ``bridge.json``.
 
         Args:
-            folder: The destination.
+            draft: The outcome.
             onnx: Also write a graph, and run it to compare.
             check: Rows to compare on; by default some about the source's mean.
-            request: What was asked.
-            inputs: Name to path; the files behind them are hashed.
             notes: What a reader should know of how scores were made.
-            force: Replace an earlier outcome.
 
         Raises:
             MissingExtraError: for the graph, without the extra ``vectors``.
         """
+        np.savez(draft.folder / "bridge.npz", **vars(self.steps))
+        draft.add("bridge", "file", "bridge.npz")
+        draft.text("load_bridge.py", LOADER)
+        draft.notes.extend(notes)
+        if onnx:
+            path = draft.folder / "bridge.onnx"
+            write_graph(path, self.steps, dict(self.card))
+            rows = self._draw_rows() if check is None else np.asarray(check)
+            draft.metrics["onnx_difference"] = check_graph(path, self.steps, rows)
+            draft.add("graph", "file", "bridge.onnx")
         source, target = self.steps.widths
-        asked = {"onnx": onnx, **(request or {})}
-        with new_outcome(folder, job="translate bridge", request=asked, inputs=inputs, force=force) as draft:
-            np.savez(draft.folder / "bridge.npz", **vars(self.steps))
-            draft.add("bridge", "file", "bridge.npz")
-            draft.text("load_bridge.py", LOADER)
-            draft.notes.extend(notes)
-            draft.metrics |= {"source_width": float(source), "target_width": float(target)}
-            if onnx:
-                path = draft.folder / "bridge.onnx"
-                write_graph(path, self.steps, dict(self.card))
-                rows = self._draw_rows() if check is None else np.asarray(check)
-                draft.metrics["onnx_difference"] = check_graph(path, self.steps, rows)
-                draft.add("graph", "file", "bridge.onnx")
-            document: dict[str, Any] = {"source_width": source, "target_width": target, "card": dict(self.card)}
-            if self.threshold is not None:  # before the points, of which there are many
-                document["threshold"] = self.threshold.to_json()
-                draft.metrics |= self.threshold.metrics()
-                draft.notes.extend(self.threshold.notes())
-            if self.scores is not None:
-                points = {"old": self.scores.old.tolist(), "new": self.scores.new.tolist()}
-                figures = {"pairs": self.scores.pairs, "rank_correlation": self.scores.rank_correlation}
-                document["scores"] = points | figures
-                draft.metrics["score_rank_correlation"] = self.scores.rank_correlation
-                draft.table("scores", points)
-            draft.text("bridge.json", json.dumps(document, indent=2) + "\n")
-        return draft.outcome
+        document: dict[str, Any] = {"source_width": source, "target_width": target, "card": dict(self.card)}
+        if self.threshold is not None:  # before the points, of which there are many
+            document["threshold"] = self.threshold.to_json()
+        if self.scores is not None:
+            points = {"old": self.scores.old.tolist(), "new": self.scores.new.tolist()}
+            figures = {"pairs": self.scores.pairs, "rank_correlation": self.scores.rank_correlation}
+            document["scores"] = points | figures
+            draft.table("scores", points)
+        draft.text("bridge.json", json.dumps(document, indent=2) + "\n")
 
     def _draw_rows(self) -> NDArray[np.float64]:
         """Rows about the source's mean, to compare on."""
@@ -218,7 +212,20 @@ def bridge(
         raise DataError(f"scores must come from recalibrate(old, new), found {scores!r:.80}.")
     if threshold is not None and not isinstance(threshold, MatchedThreshold):
         raise DataError(f"threshold must come from match_threshold(old, new, threshold), found {threshold!r:.80}.")
-    return Bridge(Steps.of(translator), translator.card_.to_json(), scores, threshold)
+    steps = Steps.of(translator)
+    metrics = dict(zip(("source_width", "target_width"), map(float, steps.widths), strict=True))
+    if threshold is not None:
+        metrics |= threshold.metrics()
+    if scores is not None:
+        metrics["score_rank_correlation"] = scores.rank_correlation
+    return Bridge(
+        metrics=metrics,
+        notes=() if threshold is None else tuple(threshold.notes()),
+        steps=steps,
+        card=translator.card_.to_json(),
+        scores=scores,
+        threshold=threshold,
+    )
 
 
 def write_graph(path: Path, steps: Steps, notes: dict[str, str]) -> None:

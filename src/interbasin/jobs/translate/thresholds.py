@@ -76,41 +76,6 @@ def recalibrate(old: Any, new: Any) -> Recalibration:
     return Recalibration(np.asarray(fitted.X_thresholds_), np.asarray(fitted.y_thresholds_), len(x), correlation)
 
 
-def recalibrate_vectors(
-    old_queries: Any,
-    old_documents: Any,
-    new_queries: Any,
-    new_documents: Any,
-    *,
-    metric: str = "cosine",
-    near: int = 20,
-    far: int = 20,
-    seed: int = 0,
-) -> tuple[Recalibration, NDArray[np.float64], NDArray[np.float64]]:
-    """A recalibration by scores of every query with its nearest old documents and with random ones.
-
-    Args:
-        old_queries, old_documents: The vectors of old scores.
-        new_queries, new_documents: The same items in new scores, one of them or both translated.
-        metric: How they are compared.
-        near, far: How many nearest and how many random documents per query.
-        seed: Of the random ones.
-
-    Returns:
-        The recalibration, and the old and the new scores it was fitted on.
-    """
-    old_queries, old_documents, new_queries, new_documents = _same_items(
-        old_queries, old_documents, new_queries, new_documents
-    )
-    close = nearest(old_queries, old_documents, min(near, len(old_documents)), metric).rows
-    others = np.random.default_rng(seed).integers(len(old_documents), size=(len(old_queries), far))
-    documents = np.concatenate([close, others], 1)
-    queries = np.repeat(np.arange(len(old_queries)), documents.shape[1])
-    old = similarity(old_queries[queries], old_documents[documents.ravel()], metric)
-    new = similarity(new_queries[queries], new_documents[documents.ravel()], metric)
-    return recalibrate(old, new), old, new
-
-
 @dataclass(frozen=True)
 class Decisions:
     """What a threshold of new scores decides, beside what the old one decided of the same pairs.
@@ -214,35 +179,68 @@ def match_threshold(old: Any, new: Any, threshold: float) -> MatchedThreshold:
     return _match(before >= threshold, after, float(threshold), (float(before.min()), float(before.max())))
 
 
-def match_threshold_of_vectors(
-    old_queries: Any,
-    old_documents: Any,
-    new_queries: Any,
-    new_documents: Any,
-    threshold: float,
-    *,
-    metric: str = "cosine",
-) -> MatchedThreshold:
-    """`match_threshold` by scores of every query with every document.
+class VectorScores:
+    """Scores of queries with documents, from their vectors.
 
     Args:
         old_queries, old_documents: The vectors of old scores.
         new_queries, new_documents: The same items in new scores, one of them or both translated.
-        threshold: Of the old scores.
         metric: How they are compared; for ``"l2"`` scores are minus the distance.
 
     Raises:
         ShapeError: if there are not as many new ones as old ones.
-        DataError: if all pairs or none reach the old threshold.
     """
-    require_choice("metric", metric, METRICS)
-    old_queries, old_documents, new_queries, new_documents = _same_items(
-        old_queries, old_documents, new_queries, new_documents
-    )
-    before = _score_all(old_queries, old_documents, metric)
-    passed, ends = before >= threshold, (float(before.min()), float(before.max()))
-    del before  # before the new ones are made: these are the largest arrays here
-    return _match(passed, _score_all(new_queries, new_documents, metric), float(threshold), ends)
+
+    def __init__(
+        self, old_queries: Any, old_documents: Any, new_queries: Any, new_documents: Any, metric: str = "cosine"
+    ) -> None:
+        self.metric = require_choice("metric", metric, METRICS)
+        self.old = np.asarray(old_queries), np.asarray(old_documents)
+        self.new = np.asarray(new_queries), np.asarray(new_documents)
+        (old_queries, old_documents), (new_queries, new_documents) = map(len, self.old), map(len, self.new)
+        if old_queries != new_queries or old_documents != new_documents:
+            raise ShapeError(
+                f"There are {old_queries} old and {new_queries} new queries, {old_documents} old and "
+                f"{new_documents} new documents; give the same of each."
+            )
+
+    def draw(self, near: int = 20, far: int = 20, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Old and new scores of every query with its nearest old documents and with random ones, for `recalibrate`."""
+        queries, documents = self.old
+        close = nearest(queries, documents, min(near, len(documents)), self.metric).rows
+        others = np.random.default_rng(seed).integers(len(documents), size=(len(queries), far))
+        columns = np.concatenate([close, others], 1)
+        rows = np.repeat(np.arange(len(queries)), columns.shape[1])
+        old, new = (
+            similarity(queries[rows], documents[columns.ravel()], self.metric)
+            for queries, documents in (self.old, self.new)
+        )
+        return old, new
+
+    def match_threshold(self, threshold: float) -> MatchedThreshold:
+        """`match_threshold` by scores of every query with every document."""
+        before = self._score_all(*self.old)
+        passed, ends = before >= threshold, (float(before.min()), float(before.max()))
+        del before  # before the new ones are made: these are the largest arrays here
+        return _match(passed, self._score_all(*self.new), float(threshold), ends)
+
+    def _score_all(self, queries: NDArray[Any], documents: NDArray[Any]) -> NDArray[np.float64]:
+        """Every query with every document, (queries, documents), as `similarity` scores single pairs."""
+        asked = prepared(rows_of(queries, "The queries").double(), self.metric)
+        scores = np.empty((len(queries), len(documents)))
+        for place, block in blocks_of(documents):
+            rows = prepared(rows_of(block, "The documents", first=place).double(), self.metric)
+            if rows.shape[1] != asked.shape[1]:
+                raise ShapeError(
+                    f"The queries have {asked.shape[1]} numbers each and the documents {rows.shape[1]}; both must come "
+                    "from one model, or be translated to its space."
+                )
+            products = asked @ rows.mT
+            if self.metric == "l2":
+                squares = asked.square().sum(1, keepdim=True) + rows.square().sum(1) - 2 * products
+                products = -squares.clamp(min=0).sqrt()
+            scores[:, place : place + len(rows)] = products.numpy()
+        return scores
 
 
 def draw_rows(queries: int, documents: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -278,36 +276,6 @@ def _paired_scores(old: Any, new: Any) -> tuple[NDArray[np.float64], NDArray[np.
 def _require_finite(*scores: NDArray[np.float64]) -> None:
     if not all(np.isfinite(values).all() for values in scores):
         raise DataError("Scores hold NaN or infinity; leave those pairs out.")
-
-
-def _same_items(*vectors: Any) -> tuple[NDArray[Any], ...]:
-    arrays = tuple(np.asarray(rows) for rows in vectors)
-    old_queries, old_documents, new_queries, new_documents = map(len, arrays)
-    if old_queries != new_queries or old_documents != new_documents:
-        raise ShapeError(
-            f"There are {old_queries} old and {new_queries} new queries, {old_documents} old and "
-            f"{new_documents} new documents; give the same of each."
-        )
-    return arrays
-
-
-def _score_all(queries: NDArray[Any], documents: NDArray[Any], metric: str) -> NDArray[np.float64]:
-    """Every query with every document, (queries, documents), as `similarity` scores single pairs."""
-    asked = prepared(rows_of(queries, "The queries").double(), metric)
-    scores = np.empty((len(queries), len(documents)))
-    for place, block in blocks_of(documents):
-        rows = prepared(rows_of(block, "The documents", first=place).double(), metric)
-        if rows.shape[1] != asked.shape[1]:
-            raise ShapeError(
-                f"The queries have {asked.shape[1]} numbers each and the documents {rows.shape[1]}; both must come "
-                "from one model, or be translated to its space."
-            )
-        products = asked @ rows.mT
-        if metric == "l2":
-            squares = asked.square().sum(1, keepdim=True) + rows.square().sum(1) - 2 * products
-            products = -squares.clamp(min=0).sqrt()
-        scores[:, place : place + len(rows)] = products.numpy()
-    return scores
 
 
 def _match(

@@ -193,7 +193,6 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             self.encoder_ = RelativeEncoder().fit(X)
             validate_data(self, X, skip_check_array=True)
             self.details_: dict[str, Any] = {"anchors": self.encoder_.n_anchors_}
-            self.target_width_ = self.encoder_.n_anchors_
         else:
             x, y = paired_rows(X, y)
             validate_data(self, X, skip_check_array=True)
@@ -206,7 +205,6 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             else:
                 self.translation_, details = METHODS[method].function(x, y, options)
             self.details_ = {"pairs": len(x), **details}
-            self.target_width_ = self.translation_.target_width
         self.card_ = Card.of(card)
         return self
 
@@ -226,11 +224,11 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def target_width(self) -> int:
         check_is_fitted(self)
-        return self.target_width_
+        return self.encoder_.n_anchors_ if self.chosen_ == "relative" else self.translation_.target_width
 
     @property
     def _n_features_out(self) -> int:
-        return self.target_width_
+        return self.target_width
 
     @property
     def carries_norms(self) -> bool:
@@ -327,11 +325,9 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             if translator.chosen_ == "relative":
                 translator.encoder_ = RelativeEncoder.from_json(document["side"], tensors)
                 translator.n_features_in_ = translator.encoder_.n_features_in_
-                translator.target_width_ = translator.encoder_.n_anchors_
             else:
                 translator.translation_ = Translation.from_json(document["translation"], tensors)
                 translator.n_features_in_ = translator.translation_.source_width
-                translator.target_width_ = translator.translation_.target_width
         except (KeyError, TypeError, ValueError, InterbasinError) as error:
             raise FileError(
                 f"The translation in {folder} is damaged ({error}); copy it again or fit it anew."
@@ -376,5 +372,5 @@ def compose(
     translator.translation_ = Translation(encoder.side_, map, decoder.side_, lengths)
     translator.details_ = {"pairs": encoder.n_anchors_, "rank": rank, **decoder.inversion_.details()}
     translator.chosen_, translator.judged_, translator.card_ = translator.method, {}, Card()
-    translator.n_features_in_, translator.target_width_ = encoder.side_.width, decoder.side_.width
+    translator.n_features_in_ = encoder.side_.width
     return translator
