@@ -66,5 +66,5 @@ def path() -> str:
 
 def test_stores_whose_rows_have_no_numbers_are_refused(server):  # noqa: F811
     server.fill(vectors(10, 6))
-    with pytest.raises(FileError, match="Ray reads files and Lance tables, whose rows are reached by their number"):
+    with pytest.raises(FileError, match="Ray reads files and Lance tables, and not postgresql"):
         translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=new", engine="ray")

@@ -91,14 +91,9 @@ class Inversion:
 
 
 def invert_pruned(anchors: Tensor, delta: float, omega: int, seed: int, beside: Sequence[Tensor] = ()) -> Inversion:
-    """The paper's way back.
+    """The paper's way back to the space of ``anchors``, rows of length 1, averaged over ``omega`` subsets.
 
-    Args:
-        anchors: Of the space to go back to, rows of length 1.
-        delta: Anchors nearer than this are not kept.
-        omega: How many subsets are averaged.
-        seed: Of where they begin.
-        beside: The same anchors in other spaces, where they must be far apart too.
+    Anchors nearer than ``delta`` are not kept; in the spaces of ``beside`` they must be far apart too.
     """
     count, width = anchors.shape
     order = torch.randperm(count, generator=generator_of(seed))

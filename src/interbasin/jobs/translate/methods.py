@@ -73,6 +73,12 @@ class Options:
 Fitted = tuple[Translation, dict[str, Any]]  # and its details
 
 
+def _standardise(x: Tensor, y: Tensor, **options: bool) -> tuple[Standardiser, Standardiser, Tensor, Tensor]:
+    """The standardisers of both sides, and their rows standardised."""
+    source, target = Standardiser.fit(x, **options), Standardiser.fit(y, **options)
+    return source, target, source.transform(x.double()), target.transform(y.double())
+
+
 def complete(matrix: Tensor, completion: str | None) -> tuple[Map, int]:
     """The map through the relative space, full-dimensional again, and its rank.
 
@@ -88,8 +94,7 @@ def complete(matrix: Tensor, completion: str | None) -> tuple[Map, int]:
 
 def relative_projection(x: Tensor, y: Tensor, options: Options) -> Fitted:
     """Through cosines with the anchors: encoded by the source's, decoded by the target's."""
-    source, target = Standardiser.fit(x, unit=True), Standardiser.fit(y, unit=True)
-    ours, theirs = source.transform(x.double()), target.transform(y.double())
+    source, target, ours, theirs = _standardise(x, y, unit=True)
     inversion = options.invert(theirs, beside=(ours,))
     map, rank = complete(inversion.weights.mT @ ours, options.completion)
     return Translation(source, map, target, options.lengths), {"rank": rank, **inversion.details()}
@@ -97,31 +102,25 @@ def relative_projection(x: Tensor, y: Tensor, options: Options) -> Fitted:
 
 def procrustes(x: Tensor, y: Tensor, options: Options) -> Fitted:
     """A rotation about the means, with one scale; of standardised or whitened spaces if asked."""
-    source, target = (Standardiser.fit(rows, standardise=options.standardise) for rows in (x, y))
-    ours, theirs = source.transform(x.double()), target.transform(y.double())
+    source, target, ours, theirs = _standardise(x, y, standardise=options.standardise)
     if options.whitening:
-        found = fit.cca(ours, theirs, power=options.whitening)
+        fitted = fit.cca(ours, theirs, power=options.whitening)
     else:
-        found = fit.procrustes(ours, theirs, scale=options.scale)
-    return Translation(source, found.map, target), {"rank": found.details["rank"]}
+        fitted = fit.procrustes(ours, theirs, scale=options.scale)
+    return Translation(source, fitted.map, target), {"rank": fitted.details["rank"]}
 
 
 def ridge(x: Tensor, y: Tensor, options: Options) -> Fitted:
     """Least squares with an intercept, shrunk as leaving one pair out advises."""
-    source, target = Standardiser.fit(x), Standardiser.fit(y)
-    matrix, strength, rank = ridge_by_leave_one_out(
-        source.transform(x.double()), target.transform(y.double()), options.strength, options.seed
-    )
+    source, target, ours, theirs = _standardise(x, y)
+    matrix, strength, rank = ridge_by_leave_one_out(ours, theirs, options.strength, options.seed)
     return Translation(source, Linear(matrix), target), {"rank": rank, "strength": strength}
 
 
 def ridge_by_leave_one_out(x: Tensor, y: Tensor, strength: float | None, seed: int) -> tuple[Tensor, float, int]:
     """The matrix ``(target, source)`` for centred rows, the strength, and the rank of the source.
 
-    Args:
-        x, y: Centred rows, float64.
-        strength: Relative to the mean squared singular value; None chooses it.
-        seed: Of the rows and columns that are looked at for that.
+    The strength is relative to the mean squared singular value; None chooses it.
     """
     values, vectors = torch.linalg.eigh(x.mT @ x)
     kept = values > values[-1].clamp(min=0) * max(x.shape) * torch.finfo(x.dtype).eps
@@ -153,17 +152,16 @@ def _choose_ridge(
 
 def affine(x: Tensor, y: Tensor, options: Options) -> Fitted:
     """Plain least squares with an intercept."""
-    source, target = Standardiser.fit(x), Standardiser.fit(y)
-    found = fit.least_squares(source.transform(x.double()), target.transform(y.double()))
-    return Translation(source, found.map, target), {"rank": found.details["rank"]}
+    source, target, ours, theirs = _standardise(x, y)
+    fitted = fit.least_squares(ours, theirs)
+    return Translation(source, fitted.map, target), {"rank": fitted.details["rank"]}
 
 
 def cca(x: Tensor, y: Tensor, options: Options) -> Fitted:
     """Between the whitened spaces, with the target's own variances put back."""
-    source, target = Standardiser.fit(x), Standardiser.fit(y)
-    ridge = 1e-3 if options.strength is None else options.strength
-    found = fit.cca(source.transform(x.double()), target.transform(y.double()), ridge=ridge)
-    return Translation(source, found.map, target), {"rank": found.details["rank"]}
+    source, target, ours, theirs = _standardise(x, y)
+    fitted = fit.cca(ours, theirs, ridge=1e-3 if options.strength is None else options.strength)
+    return Translation(source, fitted.map, target), {"rank": fitted.details["rank"]}
 
 
 METHODS: MethodTable[Callable[[Tensor, Tensor, Options], Fitted]] = MethodTable(

@@ -31,17 +31,9 @@ def is_worth_showing(record: logging.LogRecord) -> bool:
 
 
 def require_ray(source: StoreURI) -> None:
-    """Check that Ray can read this source.
-
-    Raises:
-        MissingExtraError: if Ray is not installed.
-        FileError: if rows of the source cannot be reached by their number.
-    """
+    """Refuse a source whose rows cannot be reached by their number, and Ray that is not installed."""
     if source.kind in ("faiss", "postgresql"):
-        raise FileError(
-            f"Ray reads files and Lance tables, whose rows are reached by their number, and not {source.shown}; leave "
-            "engine='ray' out."
-        )
+        raise FileError(f"Ray reads files and Lance tables, and not {source.shown}; leave engine='ray' out.")
     import_extra("ray.data", "The engine 'ray'", "ray")
 
 

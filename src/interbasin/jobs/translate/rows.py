@@ -48,15 +48,12 @@ def rows_of(
         raise DataError(f"{what} is a sparse matrix, and embeddings are dense; pass .toarray().")
     rows = as_tensor(_as_numbers(values, what), what)
     if rows.ndim != 2:
-        raise ShapeError(
-            f"{what} must have one row per item, (rows, width), found shape {tuple(rows.shape)}. Reshape your data: "
-            "one row is x.reshape(1, -1)."
-        )
+        raise ShapeError(f"{what} must be (rows, width), found shape {tuple(rows.shape)}. Reshape your data first.")
     if len(rows) < fewest or rows.shape[1] == 0:
-        needed = "a minimum of 1 is required" if rows.shape[1] == 0 or fewest == 1 else f"at least {fewest} are needed"
+        needed = 1 if rows.shape[1] == 0 else fewest
         raise ShapeError(
             f"{what}: found array with {len(rows)} sample(s) and {rows.shape[1]} feature(s) (shape={tuple(rows.shape)})"
-            f" while {needed}."
+            f" while a minimum of {needed} is required."
         )
     if width is not None and rows.shape[1] != width:
         raise ShapeError(
@@ -115,8 +112,8 @@ def paired_rows(source: Any, target: Any) -> tuple[Tensor, Tensor]:
     y = rows_of(y[:, None] if y.ndim == 1 else y, "The target", fewest=2)
     if len(x) != len(y):
         raise ShapeError(
-            f"A translation is fitted on pairs, and there are {len(x)} rows of the source and {len(y)} of the target "
-            "(inconsistent numbers of samples); give the same items in the same order."
+            f"A translation is fitted on pairs, found inconsistent numbers of samples: {len(x)} rows of the source and "
+            f"{len(y)} of the target; give the same items in the same order."
         )
     return x, y
 
@@ -147,9 +144,7 @@ def hash_rows(rows: Any) -> NDArray[np.uint64]:
 def find_rows(rows: NDArray[Any], blocks: Iterable[tuple[int, Any]]) -> dict[int, int]:
     """Where some rows stand in a store: number in the store -> number among ``rows``, for exactly equal ones.
 
-    Args:
-        rows: What to look for.
-        blocks: The store: consecutive rows, each block with the number of its first.
+    ``blocks`` are consecutive rows of the store, each block with the number of its first.
     """
     known = {int(value): place for place, value in enumerate(hash_rows(rows).tolist())}
     wanted = np.fromiter(known, dtype=np.uint64, count=len(known))

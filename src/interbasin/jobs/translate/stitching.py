@@ -32,10 +32,8 @@ class TranslationLayer(nn.Module):
         if not isinstance(rows, Tensor):
             raise DataError(f"The encoder of a stitched network gives {type(rows).__name__}, not a tensor of rows.")
         if rows.shape[-1] != self.translation.source_width:
-            raise ShapeError(
-                f"The encoder gives rows of width {rows.shape[-1]} and the translation was fitted on width "
-                f"{self.translation.source_width}; stitch the encoder that it was fitted for."
-            )
+            width = self.translation.source_width
+            raise ShapeError(f"The encoder gives rows of width {rows.shape[-1]}, and the translation takes {width}.")
         return self.translation(rows)
 
     def get_extra_state(self) -> Tensor:
@@ -64,7 +62,7 @@ class TranslationLayer(nn.Module):
         if mine != theirs:
             raise ShapeError(
                 f"The state holds a translation from {theirs[0]} to {theirs[1]} dimensions, and this network has one "
-                f"from {mine[0]} to {mine[1]}; stitch it from encoders of these widths."
+                f"from {mine[0]} to {mine[1]}."
             )
         self.translation = translation
 
@@ -104,7 +102,7 @@ def stitch(encoder: nn.Module, translator: Translator, head: nn.Module) -> Stitc
             raise DataError(f"The {what} of a stitched network is a module of torch, found {type(module).__name__}.")
     if not isinstance(translator, Translator) or not hasattr(translator, "translation_"):
         raise DataError(
-            "Stitching needs a translator that was fitted to lead into the head's space; found "
-            f"{type(translator).__name__}. Use Translator(...).fit(X, Y), and another method than 'relative'."
+            f"Stitching needs Translator(...).fit(X, Y) of another method than 'relative', found "
+            f"{type(translator).__name__}."
         )
     return Stitched(encoder, TranslationLayer(translator), head)

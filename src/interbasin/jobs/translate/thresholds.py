@@ -286,8 +286,7 @@ def _match(
     if passing in (0, passed.size):
         raise DataError(
             f"{'All' if passing else 'None'} of {passed.size:,} pairs reach the old threshold of {threshold:g} (old "
-            f"scores are from {ends[0]:.4g} to {ends[1]:.4g}), so nothing tells where the new one is; check the "
-            "threshold and the metric (metric=), or give queries and documents of which some pass and some do not."
+            f"scores are from {ends[0]:.4g} to {ends[1]:.4g}); check the threshold and the metric (metric=)."
         )
     # Half-way between the last that shall pass and the first that shall not.
     below = passed.size - passing

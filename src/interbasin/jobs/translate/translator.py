@@ -351,22 +351,17 @@ def compose(
     """
     for half, kind in ((encoder, RelativeEncoder), (decoder, RelativeDecoder)):
         if not isinstance(half, kind):
-            raise FitError(
-                f"compose takes a RelativeEncoder and a RelativeDecoder, in this order; found {type(encoder).__name__} "
-                f"and {type(decoder).__name__}."
-            )
+            kinds = f"{type(encoder).__name__} and {type(decoder).__name__}"
+            raise FitError(f"compose takes a RelativeEncoder and a RelativeDecoder, in this order; found {kinds}.")
         check_is_fitted(half)
     Options(completion=completion, lengths=lengths).check()
     if encoder.n_anchors_ != decoder.n_anchors_:
         raise FitError(
-            f"The encoder has {encoder.n_anchors_} anchors and the decoder {decoder.n_anchors_}: they must be the same "
-            "items in the same order. Fit both on the anchors that they share."
+            f"The encoder has {encoder.n_anchors_} anchors and the decoder {decoder.n_anchors_}; fit both on the same "
+            "items in the same order."
         )
     if None not in (encoder.names_, decoder.names_) and encoder.names_ != decoder.names_:
-        raise FitError(
-            "The encoder and the decoder were fitted on anchors of different names, or in another order; fit both on "
-            "the same items in the same order."
-        )
+        raise FitError("The anchors of encoder and decoder have other names; fit both on the same items, in one order.")
     map, rank = complete(decoder.weights_.mT @ encoder.anchors_, completion)
     translator = Translator(completion=completion, lengths=lengths, **decoder.get_params())
     translator.translation_ = Translation(encoder.side_, map, decoder.side_, lengths)

@@ -86,10 +86,7 @@ class Treatment:
         if not finite.all():
             beyond = f"Translated, {listed(np.flatnonzero(~finite.all(axis=1)) + first)} of {self.name} would have"
             if dtype == np.float16:
-                raise DataError(
-                    f"{beyond} numbers beyond 65,504, the largest of float16 in which the vectors are stored; store "
-                    "them as float32 first."
-                )
+                raise DataError(f"{beyond} numbers beyond 65,504, the largest of float16; store them as float32 first.")
             raise DataError(
                 f"{beyond} numbers beyond {np.finfo(dtype).max:.2g}, the largest of {dtype}, or none at all; such rows "
                 "are far from what the translator was fitted on, so mend or drop them."
@@ -101,12 +98,7 @@ class Treatment:
 
 
 def check_fits(translator: FittedTranslator, rows: Rows, scale: float | None) -> None:
-    """Whether a translator can be applied to a store at all.
-
-    Raises:
-        ShapeError: if the widths differ.
-        DataError: if these are whole numbers whose scale is not known, or a scale is given for others.
-    """
+    """Refuse other widths, whole numbers whose scale is not known, and a scale for numbers that are not whole."""
     if rows.dtype.kind in "biu" and scale is None:
         fault = (
             f"{rows.name} holds {rows.dtype} vectors, which are quantised: each number times a scale is what the "

@@ -93,15 +93,13 @@ def affine_form(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any
     steps = Steps.of(translator)
     if steps.floor >= 0:
         raise DataError(
-            f"This translator ({translator.chosen_}) looks at the direction of every row about a mean, and all that "
-            "FAISS can do to a query is one affine map, and to bring it to length 1; fit ridge, affine or procrustes "
-            "from the new space to the old, or rebuild the index without wrap."
+            f"This translator ({translator.chosen_}) looks at the direction of every row, which FAISS cannot do; fit "
+            "ridge, affine or procrustes from the new space to the old, or rebuild the index without wrap."
         )
     if steps.length >= 0 and abs(steps.length - 1) > UNIT:
         raise DataError(
-            f"The old vectors that this translator was fitted on all have length {steps.length:.6g}, and so has what "
-            "it gives; FAISS brings queries to length 1 or leaves theirs. Fit it on old vectors of length 1, or "
-            "rebuild the index without wrap."
+            f"The old vectors of this translator all have length {steps.length:.6g}, and FAISS can only scale to "
+            "length 1; fit it on old vectors of length 1, or rebuild the index without wrap."
         )
     matrix = (steps.matrix / steps.scale).T
     return matrix, steps.offset - steps.mean @ matrix, steps.length >= 0
@@ -120,8 +118,7 @@ def _probe(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any]]:
     tolerance = AFFINE_TOLERANCE * float(np.abs(translated).max())
     if not np.allclose(translated, probes @ matrix + offset, rtol=0, atol=tolerance):
         raise DataError(
-            "This translator is not one affine map (it scales rows by their lengths), and nothing else of an unknown "
-            "kind can be wrapped; give a fitted Translator of ridge, affine or procrustes, or rebuild the index "
-            "without wrap."
+            "This translator is not one affine map (it scales rows by their lengths); give a fitted Translator of "
+            "ridge, affine or procrustes, or rebuild the index without wrap."
         )
     return matrix, offset

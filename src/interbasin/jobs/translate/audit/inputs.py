@@ -41,10 +41,6 @@ class AuditInputs:
         places: Number of a document -> number of the pair that it is.
         lengths: Of the queries' texts, in words, if they are known.
         metric, k, depth: How vectors are compared, how many are looked at, and how many are embedded anew.
-
-    Raises:
-        ShapeError: if rows or widths do not fit.
-        DataError: if labels or numbers of rows name what is not there.
     """
 
     def __init__(
@@ -82,10 +78,7 @@ class AuditInputs:
             ("the new half of query_pairs", self.new_query_pairs, new),
         ):
             if rows.shape[1] != width:
-                raise ShapeError(
-                    f"In {name} a row has {rows.shape[1]} numbers and in {side} {width}; give (old, new), in this "
-                    "order, of the same two models."
-                )
+                raise ShapeError(f"In {name} a row has {rows.shape[1]} numbers and in {side} {width}; give (old, new).")
         self.labels = None if labels is None else Labels.of(labels, len(self.old_queries), len(self.documents))
         self.places = find_rows(self.old_pairs, blocks_of(self.documents)) if pair_rows is None else {}
         if pair_rows is not None:
@@ -128,11 +121,7 @@ def _first_repeated(rows: NDArray[np.int64]) -> int | None:
 
 
 def translators_by_name(methods: Methods, seed: int) -> dict[str, Translator]:
-    """The methods to try, by name.
-
-    Raises:
-        UnknownNameError: if one is not known.
-    """
+    """The methods to try, by name."""
     names = list(CANDIDATES) if methods is None else [methods] if isinstance(methods, str) else list(methods)
     if not names:
         raise DataError(f"No method was asked for; try one of: {'; '.join(CANDIDATES)}.")
@@ -150,11 +139,7 @@ def translators_by_name(methods: Methods, seed: int) -> dict[str, Translator]:
 def fit_methods(
     methods: Mapping[str, Translator], fit: Callable[[Translator], Fitted]
 ) -> tuple[dict[str, Fitted], list[str]]:
-    """Every method fitted, and a note for each that cannot be.
-
-    Raises:
-        FitError: if none can.
-    """
+    """Every method fitted, and a note for each that cannot be; an error if none can."""
     fitted, notes = {}, []
     for name, method in methods.items():
         try:
@@ -169,18 +154,10 @@ def fit_methods(
 class CrossFitted:
     """A method fitted on all pairs. Documents in the pairs are cross-fitted: the map that translates one never saw it.
 
-    Args:
-        method: What to fit.
-        x, y: The pairs.
-        places: Number of a document -> number of the pair that it is.
-        seed: Of the folds.
-
     Attributes:
+        whole: The method fitted on all pairs.
         folds: The fold of each pair.
         others: Per fold, the method fitted on the other folds; empty if no pair is a document.
-
-    Raises:
-        FitError: if there are too few pairs.
     """
 
     def __init__(
@@ -210,13 +187,7 @@ class CrossFitted:
 
 
 def check_pair_order(inputs: AuditInputs, method: Translator, fitted: CrossFitted) -> list[str]:
-    """A warning where translations of held-out pairs are no nearer to their partners than to others.
-
-    Args:
-        inputs: What there is.
-        method: What translates.
-        fitted: The same, fitted.
-    """
+    """A warning where translations of held-out pairs are no nearer to their partners than to others."""
     held_out = fitted.folds == 0
     rows = np.flatnonzero(held_out)[:MOST]
     if len(rows) < FEWEST:
@@ -257,13 +228,9 @@ class IncompletePoolError(DataError):
 
 
 class NewVectors:
-    """The new model's vectors of all documents, or of a pool of them.
+    """The new model's vectors of all documents, or of those with the numbers ``rows``, a pool.
 
     What a search in a pool finds is at least as good as a search among all: an upper bound.
-
-    Args:
-        vectors: One row per document.
-        rows: The numbers of the documents of a pool; None for all.
     """
 
     def __init__(self, vectors: Any, rows: NDArray[np.int64] | None = None) -> None:
@@ -274,16 +241,12 @@ class NewVectors:
 
     @classmethod
     def of_all(cls, vectors: Any, documents: int, width: int) -> NewVectors:
-        """Of all documents.
-
-        Raises:
-            ShapeError: if they are not one row per document, in the new width.
-        """
+        """Of all documents."""
         vectors = vectors if hasattr(vectors, "shape") else np.asarray(vectors)
         if tuple(vectors.shape) != (documents, width):
             raise ShapeError(
-                f"The new vectors of all documents are {documents} rows of {width} numbers, found shape "
-                f"{tuple(vectors.shape)}; give one for every document of the index, in its order."
+                f"new_documents must be {documents} rows of {width} numbers, in the order of the index, found shape "
+                f"{tuple(vectors.shape)}."
             )
         return cls(vectors)
 
@@ -291,34 +254,24 @@ class NewVectors:
     def of_embedded(
         cls, rows: NDArray[np.int64], embed: Embed, width: int, progress: Callable[[float], object] | None = None
     ) -> NewVectors:
-        """Of the pool ``rows``, as ``embed`` gives them.
-
-        Raises:
-            ShapeError: if it gives others than were asked for.
-        """
+        """Of the pool ``rows``, as ``embed`` gives them."""
         vectors = np.empty((len(rows), width), dtype=np.float32)
         for place in range(0, len(rows), AT_ONCE):
-            asked = rows[place : place + AT_ONCE]
-            embedded = as_array(embed(asked))
-            if embedded.shape != (len(asked), width):
+            batch = rows[place : place + AT_ONCE]
+            embedded = as_array(embed(batch))
+            if embedded.shape != (len(batch), width):
                 raise ShapeError(
-                    f"embed was asked for {len(asked)} documents in the new model's width {width}, and gave an array "
+                    f"embed was asked for {len(batch)} documents in the new model's width {width}, and gave an array "
                     f"of shape {embedded.shape}; give a row for every number."
                 )
             vectors[place : place + AT_ONCE] = embedded
             if progress is not None:
-                progress((place + len(asked)) / len(rows))
+                progress((place + len(batch)) / len(rows))
         return cls(vectors, rows)
 
     @classmethod
     def of_pool(cls, needed: NDArray[np.int64], pool: tuple[Any, Any], width: int) -> NewVectors:
-        """Of the pool that a user embedded.
-
-        Raises:
-            IncompletePoolError: if documents are missing from it.
-            DataError: if it holds a document twice.
-            ShapeError: if rows and vectors do not belong together.
-        """
+        """Of the pool that a user embedded; those that are not needed are left out."""
         rows, vectors = np.asarray(pool[0], dtype=np.int64), np.asarray(pool[1])
         if rows.ndim != 1 or vectors.shape != (len(rows), width):
             raise ShapeError(

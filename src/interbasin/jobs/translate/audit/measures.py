@@ -44,12 +44,9 @@ Key = TypeVar("Key")
 def search_index(
     inputs: AuditInputs, searches: Mapping[Key, tuple[Nearest, CrossFitted | None]], progress: Progress = None
 ) -> tuple[dict[Key, Ranking], int]:
-    """What every search finds, and how many documents are all zeros. The index is read once.
+    """What every search finds, among documents that its method, if any, translates; and how many rows are all zeros.
 
-    Args:
-        inputs: What there is.
-        searches: By key, a search, and what translates the documents for it, if anything does.
-        progress: Called with the share that is done.
+    The index is read once.
     """
     zeros = 0
     for place, rows in blocks_of(inputs.documents):
@@ -65,12 +62,8 @@ def search_index(
 class SearchMetric:
     """What rankings are measured against, and over which queries.
 
-    Args:
-        inputs: What there is.
-        reference: What the new model itself finds, if that is known.
-        draws, confidence, seed: Of the intervals.
-
     Attributes:
+        reference: What the new model itself finds, if that is known.
         asked: Which queries count: those with labels, where there are labels.
         primary: What the verdict is about: recall by labels, else the overlap with what the new model finds.
     """
@@ -194,17 +187,7 @@ def learning_curve(
     seed: int,
     progress: Progress = None,
 ) -> Curve:
-    """The curve of a method.
-
-    Args:
-        search_metric: What to measure by.
-        name, method: The method.
-        counts: Numbers of pairs.
-        with_all: What all pairs bring, one number per query.
-        margin: How much may be lacking.
-        seed: Of which pairs are drawn.
-        progress: Called with the share that is done.
-    """
+    """The curve of a method over these numbers of pairs; ``with_all`` is what all pairs bring, per query."""
     measure, inputs = str(search_metric.primary), search_metric.inputs
     draws = np.random.default_rng(seed)
     searches: dict[tuple[int, int], tuple[Nearest, CrossFitted | None]] = {}
@@ -264,12 +247,7 @@ class Slice:
 
 
 def slices(search_metric: SearchMetric, values: Mapping[str, Numbers]) -> tuple[Slice, ...]:
-    """The groups, the one with the largest loss first.
-
-    Args:
-        search_metric: What is measured by.
-        values: By way, one number per query; the way ``translate`` among them.
-    """
+    """The groups, the one with the largest loss first; ``values`` hold one number per query for each way."""
     reference = "reembed" if "reembed" in values else "keep"
     if "translate" not in values or reference not in values:
         return ()

@@ -324,11 +324,7 @@ class TableStatistics:
 
 
 def find_storage(rows: NDArray[np.float64]) -> str | None:
-    """What rows were stored as before, by their looks: binary, int8, float16, bfloat16; None if there is no sign of it.
-
-    Args:
-        rows: Some finite rows, none of them zero, in double precision.
-    """
+    """What finite rows were stored as before, by their looks: binary, int8, float16, bfloat16; None without a sign."""
     if len(rows) == 0 or rows.shape[1] < FEWEST_NUMBERS:
         return None
     if len(np.unique(rows[:64])) <= 2 and len(np.unique(rows)) <= 2:

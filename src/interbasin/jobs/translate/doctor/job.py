@@ -111,10 +111,7 @@ def doctor(
         if statistics is None:
             statistics = TableStatistics(batch.shape[1], stored or batch.dtype, seed)
         elif batch.shape[1] != statistics.width:
-            raise ShapeError(
-                f"A batch has rows of {batch.shape[1]} numbers and those before have {statistics.width}; a table has "
-                "one width."
-            )
+            raise ShapeError(f"A batch has rows of {batch.shape[1]} numbers and those before have {statistics.width}.")
         statistics.update(batch)
         if progress is not None:
             progress(statistics.rows)

@@ -107,12 +107,7 @@ def _likeness(parts: list[_Moments]) -> float | None:
 
 
 class MixtureDetector:
-    """Takes rows as they come, and says at the end whether they are of two models.
-
-    Args:
-        width: Of the rows.
-        seed: Of the directions and the sample.
-    """
+    """Takes rows as they come, and says at the end whether they are of two models."""
 
     def __init__(self, width: int, seed: int = 0) -> None:
         self._draws = np.random.default_rng(seed)
