@@ -74,22 +74,18 @@ class Steps:
         """The steps of a fitted translator."""
         check_is_fitted(translator)
         if translator.chosen_ == "relative":  # cosines with anchors: no way back from them
-            side, matrix = translator.encoder_.side_, translator.encoder_.anchors_.double().numpy()
-            ones = np.ones(side.width)
-            return cls(side.mean.numpy(), ones, matrix, np.zeros(len(matrix)), AT_THE_MEAN * side.norm, -1.0)
+            side, anchors = translator.encoder_.side_, translator.encoder_.anchors_.double().numpy()
+            ones, zeros = np.ones(side.width), np.zeros(len(anchors))
+            return cls(side.mean.numpy(), ones, anchors, zeros, AT_THE_MEAN * side.norm, -1.0)
         translation = translator.translation_
         source, target = translation.source, translation.target
-        matrix = translation.map.matrix.double().numpy()
-        factor = np.ones(len(matrix)) if target.deviation is None else target.deviation.numpy().copy()
-        if target.unit:
-            factor = factor * target.norm
         by_direction = source.unit and not translation.lengths
-        if source.unit and translation.lengths:  # all rows are divided by one length, and not each by its own
-            factor = factor / source.norm
+        # With lengths, all rows are divided by one length, and not each by its own.
+        matrix = translation.matrix / source.norm if source.unit and translation.lengths else translation.matrix
         return cls(
             mean=source.mean.numpy(),
             scale=np.ones(source.width) if source.deviation is None else source.deviation.numpy(),
-            matrix=factor[:, None] * matrix,
+            matrix=matrix.numpy(),
             offset=target.mean.numpy(),
             floor=AT_THE_MEAN * source.norm if by_direction else -1.0,
             length=-1.0 if target.length is None else target.length,

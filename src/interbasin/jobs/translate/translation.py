@@ -149,15 +149,17 @@ class Translation:
         return not self.source.unit or self.lengths or self.target.length is not None
 
     @cached_property
-    def _affine(self) -> tuple[Tensor, Tensor]:
-        """All of it as one matrix and one vector, where no row is scaled by its own length."""
+    def matrix(self) -> Tensor:
+        """The map, from standardised rows of the source to rows of the target about their mean."""
         matrix = self.map.matrix.double()
         if self.target.deviation is not None:
             matrix = self.target.deviation[:, None] * matrix
-        if self.target.unit:
-            matrix = self.target.norm * matrix
-        if self.source.deviation is not None:
-            matrix = matrix / self.source.deviation
+        return self.target.norm * matrix if self.target.unit else matrix
+
+    @cached_property
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        """All of it as one matrix and one vector, where no row is scaled by its own length."""
+        matrix = self.matrix if self.source.deviation is None else self.matrix / self.source.deviation
         return matrix, self.target.mean - matrix @ self.source.mean
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -179,7 +181,7 @@ class Translation:
     def _by_direction(self, like: Tensor) -> Callable[[Tensor], Tensor]:
         """The standardiser, the map and the way back in as few passes over the rows as will do."""
         source, target = self.source, self.target
-        start, turn, end = (part.to(like) for part in (source.mean, self._turn, target.mean))
+        start, turn, end = (part.to(like) for part in (source.mean, self.matrix, target.mean))
         wide = like.dtype == torch.float64
 
         def translate(rows: Tensor) -> Tensor:
@@ -199,11 +201,6 @@ class Translation:
         return all(least < norm < most for norm in (self.source.norm, self.target.norm)) and bool(
             ((lengths < most) & (lengths > least)).all()
         )
-
-    @cached_property
-    def _turn(self) -> Tensor:
-        """The map, times the mean length of the target's rows."""
-        return self.map.matrix.double() * self.target.norm
 
     def inverse(self) -> Translation:
         """The way back, where there is one.

@@ -82,12 +82,22 @@ class AuditInputs:
         self.labels = None if labels is None else Labels.of(labels, len(self.old_queries), len(self.documents))
         self.places = find_rows(self.old_pairs, blocks_of(self.documents)) if pair_rows is None else {}
         if pair_rows is not None:
-            rows = np.asarray(pair_rows, dtype=np.int64)
-            _check_pair_rows(rows, len(self.old_pairs), len(self.documents))
-            self.places = dict(zip(rows.tolist(), range(len(rows)), strict=True))
+            self.places = self._read_places(np.asarray(pair_rows, dtype=np.int64))
         if texts is not None and len(texts) != len(self.old_queries):
             raise DataError(f"There are {len(self.old_queries)} queries and {len(texts)} texts; give one for each.")
         self.lengths = None if texts is None else np.array([len(text.split()) for text in texts])
+
+    def _read_places(self, rows: NDArray[np.int64]) -> dict[int, int]:
+        pairs, documents = len(self.old_pairs), len(self.documents)
+        if rows.shape != (pairs,):
+            fault = f"shape {rows.shape}"
+        elif rows.min() < 0 or rows.max() >= documents:
+            fault = f"{pairs} numbers from {rows.min()} to {rows.max()}"
+        elif (repeated := _first_repeated(rows)) is not None:
+            fault = f"{repeated} more than once"
+        else:
+            return dict(zip(rows.tolist(), range(pairs), strict=True))
+        raise DataError(f"pair_rows is the number of each of {pairs} pairs among {documents} documents, found {fault}.")
 
 
 def _read_pair(arrays: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -102,17 +112,6 @@ def _read_pair(arrays: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
     if len(old) == 0:
         raise ShapeError(f"{name} has no rows; give some.")
     return old, new
-
-
-def _check_pair_rows(rows: NDArray[np.int64], pairs: int, documents: int) -> None:
-    meaning = f"pair_rows is the number of each of the {pairs} pairs among {documents} documents"
-    if rows.shape != (pairs,):
-        raise DataError(f"{meaning}, found shape {rows.shape}.")
-    if rows.min() < 0 or rows.max() >= documents:
-        raise DataError(f"{meaning}, found {len(rows)} numbers from {rows.min()} to {rows.max()}.")
-    repeated = _first_repeated(rows)
-    if repeated is not None:
-        raise DataError(f"{meaning}, found {repeated} more than once; a document is one pair.")
 
 
 def _first_repeated(rows: NDArray[np.int64]) -> int | None:

@@ -230,20 +230,15 @@ class Slice:
         name: Which.
         queries: How many.
         figures: By way, what it finds for them.
-        loss: What translated vectors lack here of what ``reference`` finds.
-        reference: ``reembed``, or ``keep`` where it is not known what re-embedding finds.
+        loss: What translated vectors lack here.
+        less_than: What the loss is counted from: one of `LESS_THAN`.
     """
 
     name: str
     queries: int
     figures: Mapping[str, Interval]
     loss: Interval
-    reference: str
-
-    @property
-    def less_than(self) -> str:
-        """What the loss is, in words."""
-        return LESS_THAN[self.reference]
+    less_than: str
 
 
 def slices(search_metric: SearchMetric, values: Mapping[str, Numbers]) -> tuple[Slice, ...]:
@@ -260,7 +255,7 @@ def slices(search_metric: SearchMetric, values: Mapping[str, Numbers]) -> tuple[
             selected = {way: numbers[inside] for way, numbers in columns.items()}
             figures = intervals_of(search_metric.bootstrap(count), selected)
             loss = figures.pop("loss")
-            parts.append(Slice(name, count, figures, loss, reference))
+            parts.append(Slice(name, count, figures, loss, LESS_THAN[reference]))
     return tuple(sorted(parts, key=lambda part: -part.loss.value))
 
 
