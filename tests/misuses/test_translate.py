@@ -251,6 +251,7 @@ def audit(**changes: Any) -> object:
     ("a k that is no whole number", lambda: audit(k=1.5), DataError, "k must"),
     ("a depth that is no whole number", lambda: audit(depth=20.5), DataError, "depth"),
     ("numbers of fewer pairs", lambda: audit(pair_rows=[1, 2]), DataError, "pair_rows"),
+    ("numbers of pairs that are not whole", lambda: audit(pair_rows=[0.5] * 30), DataError, "float64"),
     ("numbers of pairs that are no documents", lambda: audit(pair_rows=[*range(29), 99]), DataError, "99"),
     ("a pair that is one document twice", lambda: audit(pair_rows=[*range(29), 0]), DataError, "more than once"),
     ("fewer texts than queries", lambda: audit(query_texts=["a"]), DataError, "1 texts"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart
 
+Key = TypeVar("Key")
 DEPTH = 100  # places that are looked at for the right row
 MEANINGS = {
     "cosine": "of translated rows with the right ones, about the mean of the latter; 1 at best",
@@ -112,6 +113,11 @@ def interval_metrics(name: str, interval: Interval, suffix: str = "") -> dict[st
     }
 
 
+def intervals_of(bootstrap: Bootstrap, columns: Mapping[Key, NDArray[Any]]) -> dict[Key, Interval]:
+    """The interval of the mean of each column."""
+    return dict(zip(columns, bootstrap.intervals(np.stack(list(columns.values()), 1)), strict=True))
+
+
 def _measure(rows: torch.Tensor, right: torch.Tensor, metric: str, bootstrap: Bootstrap) -> dict[str, Interval]:
     wide, target = rows.double(), right.double()
     mean = target.mean(0)
@@ -126,4 +132,4 @@ def _measure(rows: torch.Tensor, right: torch.Tensor, metric: str, bootstrap: Bo
         "reciprocal_rank": reciprocal_rank(ranking, labels, DEPTH),
         "error": ((wide - target).square().sum(1) / variance).numpy(),
     }
-    return dict(zip(columns, bootstrap.intervals(np.stack(list(columns.values()), 1)), strict=True))
+    return intervals_of(bootstrap, columns)

@@ -108,7 +108,11 @@ def _fit(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Translator
     if "rank" in fitted.details_:
         metrics["rank"] = int(fitted.details_["rank"])
     notes = list(fitted.notes)
-    measurable = False
+    if card.metric in ("dot", "l2") and not fitted.carries_norms:
+        notes.append(
+            f"The vectors are compared by {card.metric}, for which lengths count, and {fitted.chosen_} does not carry "
+            "them; ridge and procrustes do."
+        )
     if fitted.chosen_ == "relative":
         notes.append(
             f"What 'relative' gives are cosines with the {len(source):,} pairs as anchors, for a RelativeDecoder of "
@@ -120,13 +124,6 @@ def _fit(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Translator
             f"give {FEWEST} at least, better some hundreds."
         )
     else:
-        measurable = True
-    if card.metric in ("dot", "l2") and not fitted.carries_norms:
-        notes.append(
-            f"The vectors are compared by {card.metric}, for which lengths count, and {fitted.chosen_} does not carry "
-            "them; ridge and procrustes do."
-        )
-    if measurable:
         order = np.random.default_rng(translator.seed).permutation(len(source))
         held_out = order[: min(MOST_HELD, int(HELD * len(source)))]
         rest = np.ones(len(source), dtype=bool)

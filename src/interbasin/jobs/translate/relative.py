@@ -24,6 +24,7 @@ from interbasin.jobs.translate.translation import Standardiser
 from interbasin.storage import new_folder, read_record, write_record
 
 VERSION = 1
+ENCODER, DECODER = "relative-encoder", "relative-decoder"  # the names of the files
 
 
 class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -69,16 +70,17 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Write it to a new folder, exactly, whole or not at all."""
         check_is_fitted(self)
         side, tensors = self.to_json()
-        _save(folder, "relative-encoder", {"side": side, "names": self.names_}, tensors, force)
+        with new_folder(folder, (ENCODER,), force=force) as temporary:
+            write_record(temporary, ENCODER, ENCODER, VERSION, {"side": side, "names": self.names_}, tensors)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RelativeEncoder:
         """The encoder that was saved to ``folder``."""
-        document, tensors = read_record(folder, "relative-encoder", "relative-encoder", VERSION)
+        document, tensors = read_record(folder, ENCODER, ENCODER, VERSION)
         try:
             return cls.from_json(document["side"], tensors, document["names"])
         except (KeyError, TypeError, ValueError, InterbasinError) as error:
-            raise _damaged("encoder", folder, error) from error
+            raise _damage("encoder", folder, error) from error
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Its numbers in JSON's own types, and its tensors."""
@@ -166,12 +168,13 @@ class RelativeDecoder(BaseEstimator):  # type: ignore[misc]
             "conditions": list(self.inversion_.conditions),
             "strength": self.inversion_.strength,
         }
-        _save(folder, "relative-decoder", document, {**tensors, "weights": self.weights_}, force)
+        with new_folder(folder, (DECODER,), force=force) as temporary:
+            write_record(temporary, DECODER, DECODER, VERSION, document, {**tensors, "weights": self.weights_})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> RelativeDecoder:
         """The decoder that was saved to ``folder``."""
-        document, tensors = read_record(folder, "relative-decoder", "relative-decoder", VERSION)
+        document, tensors = read_record(folder, DECODER, DECODER, VERSION)
         try:
             decoder = cls(**document["options"])
             decoder.side_ = Standardiser.from_json(document["side"], tensors)
@@ -179,7 +182,7 @@ class RelativeDecoder(BaseEstimator):  # type: ignore[misc]
             decoder.inversion_ = Inversion(tensors["weights"], kept, conditions, document["strength"])
             decoder.names_ = document["names"]
         except (KeyError, TypeError, ValueError, InterbasinError) as error:
-            raise _damaged("decoder", folder, error) from error
+            raise _damage("decoder", folder, error) from error
         return decoder
 
 
@@ -196,12 +199,5 @@ def _digest(names: Sequence[str] | None, count: int) -> str | None:
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _save(
-    folder: str | os.PathLike[str], kind: str, document: Mapping[str, Any], tensors: Mapping[str, Tensor], force: bool
-) -> None:
-    with new_folder(folder, (kind,), force=force) as temporary:
-        write_record(temporary, kind, kind, VERSION, document, tensors)
-
-
-def _damaged(half: str, folder: object, error: Exception) -> FileError:
+def _damage(half: str, folder: object, error: Exception) -> FileError:
     return FileError(f"The relative {half} in {folder} is damaged ({error}); copy it again or fit it anew.")

@@ -282,8 +282,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             source: A ``.npy``, ``.npz`` or ``.parquet`` file, ``lance://``, ``faiss://`` or ``postgresql://``.
             output: The same. The source stays as it is, and a run that was stopped goes on when it is called again.
-            **options: ``column``, ``table``, ``key``, ``rows_per_batch``, ``bad_rows``, ``scale``, ``metric``,
-                ``engine``, ``wrap``, ``in_place``, ``force`` and ``progress``.
+            **options: ``column``, ``rows_per_batch``, ``bad_rows``, ``engine``, ``in_place``, ``force`` and more.
         """
         check_is_fitted(self)
         return translate_vectors(self, source, output, **options)

@@ -82,15 +82,15 @@ class AuditInputs:
         self.labels = None if labels is None else Labels.of(labels, len(self.old_queries), len(self.documents))
         self.places = find_rows(self.old_pairs, blocks_of(self.documents)) if pair_rows is None else {}
         if pair_rows is not None:
-            self.places = self._read_places(np.asarray(pair_rows, dtype=np.int64))
+            self.places = self._read_places(np.asarray(pair_rows))
         if texts is not None and len(texts) != len(self.old_queries):
             raise DataError(f"There are {len(self.old_queries)} queries and {len(texts)} texts; give one for each.")
         self.lengths = None if texts is None else np.array([len(text.split()) for text in texts])
 
-    def _read_places(self, rows: NDArray[np.int64]) -> dict[int, int]:
+    def _read_places(self, rows: NDArray[Any]) -> dict[int, int]:
         pairs, documents = len(self.old_pairs), len(self.documents)
-        if rows.shape != (pairs,):
-            fault = f"shape {rows.shape}"
+        if rows.shape != (pairs,) or rows.dtype.kind not in "iu":
+            fault = f"shape {rows.shape} of dtype {rows.dtype}"
         elif rows.min() < 0 or rows.max() >= documents:
             fault = f"{pairs} numbers from {rows.min()} to {rows.max()}"
         elif (repeated := _first_repeated(rows)) is not None:

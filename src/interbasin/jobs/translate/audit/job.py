@@ -259,7 +259,8 @@ def _search(
         return CrossFitted(method, inputs.old_pairs, inputs.new_pairs, inputs.places, seed)
 
     def fit_queries(method: Translator) -> Translator:
-        return clone(method).fit(inputs.new_query_pairs, inputs.old_query_pairs)
+        fitted: Translator = clone(method).fit(inputs.new_query_pairs, inputs.old_query_pairs)
+        return fitted
 
     with work.stage("fit"):
         forward, notes = fit_methods(translators, cross_fit)
@@ -280,14 +281,14 @@ def _search(
 def _rerank(inputs: AuditInputs, rankings: Rankings, known: NewVectors) -> Rankings:
     """What is found where the top of a search, or everything, is embedded anew."""
     queries, metric, k = inputs.new_queries, inputs.metric, inputs.k
-    found = {
+    reembedded = {
         ("rerank", method): reranked(queries, ranking, known.of, metric, k)
         for (way, method), ranking in rankings.items()
         if way == "translate"
     }
-    found["keep_rerank", ""] = reranked(queries, rankings["keep", ""], known.of, metric, k)
-    found["reembed", ""] = known.search(queries, k, metric)
-    return found
+    reembedded["keep_rerank", ""] = reranked(queries, rankings["keep", ""], known.of, metric, k)
+    reembedded["reembed", ""] = known.search(queries, k, metric)
+    return reembedded
 
 
 def _pool(inputs: AuditInputs, rankings: Rankings) -> NDArray[np.int64]:
@@ -310,12 +311,12 @@ def _pool_overlap(rankings: Rankings) -> float:
     return float(np.mean(shares))
 
 
-def _describe_inputs(inputs: AuditInputs, fitted: Mapping[str, CrossFitted], asked: int, zeros: int) -> list[str]:
+def _describe_inputs(inputs: AuditInputs, fitted: Mapping[str, CrossFitted], queries: int, zeros: int) -> list[str]:
     notes = []
-    if asked < FEW_QUERIES:
-        notes.append(f"With {plural(asked, 'query', 'queries')} the intervals are wide; give some hundreds.")
-    if asked < len(inputs.old_queries):
-        notes.append(f"{asked:,} of {len(inputs.old_queries):,} queries have labels; figures are over these.")
+    if queries < FEW_QUERIES:
+        notes.append(f"With {plural(queries, 'query', 'queries')} the intervals are wide; give some hundreds.")
+    if queries < len(inputs.old_queries):
+        notes.append(f"{queries:,} of {len(inputs.old_queries):,} queries have labels; figures are over these.")
     share = len(inputs.old_pairs) / len(inputs.documents)
     if share > LARGE_SHARE and not inputs.places:
         notes.append(

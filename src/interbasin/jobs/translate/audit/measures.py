@@ -24,6 +24,7 @@ from interbasin.evaluate.retrieval import (
 )
 from interbasin.evaluate.retrieval.search import blocks_of
 from interbasin.jobs.translate.audit.inputs import AuditInputs, CrossFitted
+from interbasin.jobs.translate.evaluate import intervals_of
 from interbasin.jobs.translate.rows import as_floats
 from interbasin.jobs.translate.translator import Translator
 
@@ -81,9 +82,8 @@ class SearchMetric:
         """By measure, one number per query that counts."""
         k, labels, values = self.inputs.k, self.inputs.labels, {}
         if labels is not None:
-            values["recall"] = recall(ranking.rows, labels, k)
-            values["reciprocal_rank"] = reciprocal_rank(ranking.rows, labels, k)
-            values["ndcg"] = ndcg(ranking.rows, labels, k)
+            by_labels = {"recall": recall, "reciprocal_rank": reciprocal_rank, "ndcg": ndcg}
+            values = {name: measure(ranking.rows, labels, k) for name, measure in by_labels.items()}
         if self.reference is not None:
             values["overlap"] = overlap(ranking.rows, self.reference.rows, k)
         return {name: numbers[self.asked] for name, numbers in values.items()}
@@ -95,11 +95,6 @@ class SearchMetric:
     def intervals(self, values: Mapping[Key, Numbers]) -> dict[Key, Interval]:
         """The mean of each over the queries that count."""
         return intervals_of(self.bootstrap(), values) if values else {}
-
-
-def intervals_of(bootstrap: Bootstrap, values: Mapping[Key, Numbers]) -> dict[Key, Interval]:
-    """The interval of the mean of each."""
-    return dict(zip(values, bootstrap.intervals(np.stack(list(values.values()), 1)), strict=True))
 
 
 @dataclass(frozen=True, eq=False)

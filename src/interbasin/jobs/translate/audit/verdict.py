@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from interbasin.evaluate.retrieval import Bootstrap, Interval
-from interbasin.jobs.translate.audit.measures import Choice, intervals_of
+from interbasin.jobs.translate.audit.measures import Choice
+from interbasin.jobs.translate.evaluate import intervals_of
 
 ADVICE = {
     "translate": "translated vectors are as good as re-embedding everything, or better than what there is",

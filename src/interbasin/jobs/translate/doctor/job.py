@@ -26,14 +26,11 @@ class Checkup(Result):
 
     Attributes:
         findings: The worst first.
-        rows, width: Of the table.
         dtype: What its numbers are stored as.
         lengths: Of its rows, in words; empty if none has one.
     """
 
     findings: tuple[Finding, ...] = ()
-    rows: int = 0
-    width: int = 0
     dtype: str = ""
     lengths: str = ""
 
@@ -47,8 +44,10 @@ class Checkup(Result):
     @property
     def basics(self) -> str:
         """What kind of table it is, on one line."""
-        about = [f"{plural(self.rows, 'row')} of {plural(self.width, 'number')}", self.dtype, self.lengths]
-        return ", ".join(filter(None, about))
+        rows, width = int(self.metrics["rows"]), int(self.metrics["width"])
+        return ", ".join(
+            filter(None, [f"{plural(rows, 'row')} of {plural(width, 'number')}", self.dtype, self.lengths])
+        )
 
     def __str__(self) -> str:
         if not self.findings:
@@ -124,8 +123,6 @@ def doctor(
     return Checkup(
         metrics=statistics.metrics(),
         findings=tuple(worst_first),
-        rows=statistics.rows,
-        width=statistics.width,
         dtype=str(statistics.dtype),
         lengths=statistics.describe_lengths(),
         notes=tuple(finding.text for finding in worst_first if finding.severity != "remark"),

@@ -2,9 +2,9 @@ r"""Whether two models share one table.
 
 Vectors of one model vary along directions of its own. The covariances :math:`C` of two parts of a table are compared,
 without the part that all directions share (:math:`C - \operatorname{tr}(C)/d\, I`), by their correlation, divided by
-that of random halves of one part, which is less than 1 by noise. This likeness is about 1 for random parts of one
-model, .3 to .6 for halves about other subjects, .1 to .2 for chapters of a dictionary that is sorted by subject, and 0
-to .05 for most models that were trained apart.
+that of random halves of one part. This likeness is about 1 for random parts of one model, .3 to .6 for halves about
+other subjects, .1 to .2 for chapters of a dictionary that is sorted by subject, and 0 to .05 for most models that were
+trained apart.
 
 Parts are segments of consecutive rows, as in an index that was filled by one model and then by another; and two
 clusters of a sample, for rows that are mixed throughout. The latter is found only where both models hold about half and
