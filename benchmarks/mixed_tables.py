@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import frame
 import text_encoders
 import wordnet
-from interbasin.jobs.translate.doctor.mixture import Stretches
+from interbasin.jobs.translate.doctor.mixture import MixtureDetector
 
 SEED = 7
 CUTS = (1_500, 2_500, 6_000, 9_000, 10_500)
@@ -38,11 +38,11 @@ LOOKED_AT = ("lsa", "minilm", "potion", "wordllama")
 def called(rows: np.ndarray) -> str:
     """What the doctor says: ``"two models"``, ``"possible"`` or ``"one model"``."""
     rows = rows[np.linalg.norm(rows, axis=1) > 0]
-    stretches = Stretches(rows.shape[1])
+    detector = MixtureDetector(rows.shape[1])
     for place in range(0, len(rows), 4_000):
         block = rows[place : place + 4_000]
-        stretches.update(block, np.arange(place, place + len(block)))
-    found = stretches.found(len(rows))
+        detector.update(block, np.arange(place, place + len(block)))
+    found = detector.find(len(rows))
     return "one model" if found is None else "two models" if found.sure else "possible"
 
 

@@ -12,7 +12,7 @@ from interbasin import demo, fit
 from interbasin.demo import run_demo
 from interbasin.jobs.rebasin import METHODS
 from interbasin.jobs.translate.audit.verdict import ADVICE
-from interbasin.jobs.translate.auto import CANDIDATES
+from interbasin.jobs.translate.methods import CANDIDATES
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from interbasin.cli.translating import Column, Force, Metric, Seed, matrix, requ
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from interbasin.jobs.translate.bridge import Decisions, MatchedThreshold
+    from interbasin.jobs.translate.thresholds import Decisions, MatchedThreshold
     from interbasin.outcome import Outcome
 
 TRANSLATED = ("queries", "documents")
@@ -76,12 +76,12 @@ def bridge(
     scores, matched, notes = None, None, []
     inputs: dict[str, Any] = {"translator": translator}
     if old_queries is not None and new_queries is not None and documents is not None:
-        from interbasin.jobs.translate.bridge import drawn_rows, matched_threshold, recalibrated
+        from interbasin.jobs.translate.thresholds import VectorScores, draw_rows, recalibrate
 
         inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
         compared = metric or fitted.card_.metric or "cosine"
         old, new, index = matrix(old_queries, column), matrix(new_queries, column), matrix(documents, column)
-        some, kept = drawn_rows(len(old), len(index), seed)
+        some, kept = draw_rows(len(old), len(index), seed)
         if len(some) < len(old) or len(kept) < len(index):
             notes.append(
                 f"Scores are of {len(some):,} of {len(old):,} queries and {len(kept):,} of {len(index):,} documents, "
@@ -92,9 +92,10 @@ def bridge(
             old, new = old[some], new[some]
         asked, stored = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
         with words.status("Comparing scores"):
-            scores, _, _ = recalibrated(old, index, asked, stored, metric=compared, seed=seed)
+            vectors = VectorScores(old, index, asked, stored, compared)
+            scores = recalibrate(*vectors.draw(seed=seed))
             if threshold is not None:
-                matched = matched_threshold(old, index, asked, stored, threshold, metric=compared)
+                matched = vectors.match_threshold(threshold)
     found = bridged(fitted, scores=scores, threshold=matched)
     outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, notes=notes, force=force)
     summary = {**outcome.summary(), "output": str(output)}

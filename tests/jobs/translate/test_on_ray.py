@@ -16,7 +16,7 @@ from tests.vectors.stores.translators import Plain, vectors
 
 from interbasin.errors import DataError, FileError
 from interbasin.jobs.translate.apply import translate_vectors
-from interbasin.jobs.translate.on_ray import PROGRESS, worth_telling
+from interbasin.jobs.translate.on_ray import PROGRESS, is_worth_showing
 
 TRANSLATOR = Plain(6, 9)
 
@@ -57,7 +57,7 @@ def test_ray_is_not_heard_of_its_progress_bars_but_of_anything_else():
         logging.LogRecord(PROGRESS, logging.WARNING, "f", 1, text, (), None)
         for text in ("Progress bars disabled. To", "Oh")
     ]
-    assert [worth_telling(one) for one in said] == [False, True]
+    assert [is_worth_showing(one) for one in said] == [False, True]
 
 
 def path() -> str:
@@ -66,5 +66,5 @@ def path() -> str:
 
 def test_stores_whose_rows_have_no_numbers_are_refused(server):  # noqa: F811
     server.fill(vectors(10, 6))
-    with pytest.raises(FileError, match="Ray reads files and Lance tables, whose rows are reached by their number"):
+    with pytest.raises(FileError, match="Ray reads files and Lance tables, and not postgresql"):
         translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=new", engine="ray")

@@ -13,7 +13,7 @@ from tests.jobs.translate.test_translator import EXCUSED, failed_checks, pairs
 from tests.test_storage import layout_of
 
 import interbasin as ib
-from interbasin.jobs.translate.inversion import farthest_points, pruned, regularised
+from interbasin.jobs.translate.inversion import farthest_points, invert_pruned, invert_regularised
 
 
 def unit(rows: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -58,8 +58,8 @@ def test_without_noise_every_way_back_gives_the_rows_back(seed: int, rows: int, 
     onto = torch.linalg.pinv(anchors) @ anchors  # the projection onto what they span
     x = unit(5, width, seed + 1)
     cosines = x @ anchors.mT
-    torch.testing.assert_close(cosines @ regularised(anchors, 0.0).weights, x @ onto, atol=1e-6, rtol=1e-6)
-    back = pruned(anchors, 0.0, 3, seed)
+    torch.testing.assert_close(cosines @ invert_regularised(anchors, 0.0).weights, x @ onto, atol=1e-6, rtol=1e-6)
+    back = invert_pruned(anchors, 0.0, 3, seed)
     for kept, condition in zip(back.kept, back.conditions, strict=True):
         assert kept <= min(rows, width) and condition >= 1
     if min(back.kept) == width:
@@ -71,7 +71,7 @@ def test_pruning_more_keeps_fewer_anchors_and_conditions_them_better() -> None:
     anchors = torch.nn.functional.normalize(centred - centred.mean(0), dim=1)
     kept, conditions = [], []
     for delta in (0.2, 0.5, 0.7, 0.9):
-        back = pruned(anchors, delta, 4, 0)
+        back = invert_pruned(anchors, delta, 4, 0)
         kept.append(sum(back.kept) / 4)
         conditions.append(sum(back.conditions) / 4)
     assert kept == sorted(kept, reverse=True) and conditions == sorted(conditions, reverse=True)

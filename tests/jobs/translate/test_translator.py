@@ -22,8 +22,7 @@ from tests.test_storage import layout_of, retensored
 import interbasin as ib
 from interbasin.errors import DataError, FileError, FitError
 from interbasin.jobs.translate import translation
-from interbasin.jobs.translate.auto import CANDIDATES
-from interbasin.jobs.translate.methods import ridge_by_leave_one_out
+from interbasin.jobs.translate.methods import CANDIDATES, ridge_by_leave_one_out
 
 ALL = ["relative-projection", "procrustes", "ridge", "affine", "cca", "auto"]
 # What scikit-learn asks and a translator does not do.
@@ -79,7 +78,7 @@ def test_batches_can_be_cut_anywhere_and_files_change_nothing(
     translator.save(folder)
     again = ib.Translator.load(folder)
     assert np.array_equal(again.transform(x), whole)
-    assert layout_of(again.translation_.described()[1]) == layout_of(translator.translation_.described()[1])
+    assert layout_of(again.translation_.to_json()[1]) == layout_of(translator.translation_.to_json()[1])
     assert (again.source_width, again.target_width) == (source, target)
     assert again.get_params() == translator.get_params() and again.judged_ == translator.judged_
 

@@ -203,7 +203,7 @@ def test_directions_and_other_lengths_cannot_be_wrapped():
     with pytest.raises(DataError, match=r"This translator \(relative-projection\) looks at the direction of every row"):
         translate_vectors(back, "faiss://old.index", "faiss://new.index", wrap=True)
     back = Translator(method="ridge").fit(new_vectors, 7 * unit(X))
-    with pytest.raises(DataError, match="was fitted on all have length 7, and so has what it gives"):
+    with pytest.raises(DataError, match="all have length 7, and FAISS can only scale to length 1"):
         translate_vectors(back, "faiss://old.index", "faiss://new.index", wrap=True)
 
 

@@ -1,6 +1,6 @@
 """Embeddings between encoders: translated, stitched, and carried through whole stores of vectors.
 
-The functions `audit`, `bridge` and `doctor` live in the folders of those names.
+The functions `audit`, `bridge` and `doctor` live in the modules of those names.
 """
 
 from typing import TYPE_CHECKING
@@ -10,14 +10,14 @@ from interbasin._lazy import lazy_names
 if TYPE_CHECKING:
     from interbasin.jobs.translate.apply import translate_vectors
     from interbasin.jobs.translate.audit import Audit, pool_rows
-    from interbasin.jobs.translate.bridge import Bridge, match_threshold, recalibrate
-    from interbasin.jobs.translate.cards import Card
+    from interbasin.jobs.translate.bridge import Bridge
     from interbasin.jobs.translate.doctor import Checkup, Finding
     from interbasin.jobs.translate.evaluate import HeldOut, evaluate_translation
     from interbasin.jobs.translate.fit import FittedMaps, fit_translation
     from interbasin.jobs.translate.relative import RelativeDecoder, RelativeEncoder
     from interbasin.jobs.translate.stitching import stitch
-    from interbasin.jobs.translate.translator import Translator, compose
+    from interbasin.jobs.translate.thresholds import match_threshold, recalibrate
+    from interbasin.jobs.translate.translator import Card, Translator, compose
 
 __all__ = [
     "Audit",
@@ -40,26 +40,20 @@ __all__ = [
     "translate_vectors",
 ]
 
-_HOMES = {
-    "Audit": "interbasin.jobs.translate.audit",
-    "Bridge": "interbasin.jobs.translate.bridge",
-    "Card": "interbasin.jobs.translate.cards",
-    "Checkup": "interbasin.jobs.translate.doctor",
-    "Finding": "interbasin.jobs.translate.doctor",
-    "FittedMaps": "interbasin.jobs.translate.fit",
-    "HeldOut": "interbasin.jobs.translate.evaluate",
-    "RelativeDecoder": "interbasin.jobs.translate.relative",
-    "RelativeEncoder": "interbasin.jobs.translate.relative",
-    "Translator": "interbasin.jobs.translate.translator",
-    "compose": "interbasin.jobs.translate.translator",
-    "evaluate_translation": "interbasin.jobs.translate.evaluate",
-    "fit_translation": "interbasin.jobs.translate.fit",
-    "match_threshold": "interbasin.jobs.translate.bridge",
-    "pool_rows": "interbasin.jobs.translate.audit",
-    "recalibrate": "interbasin.jobs.translate.bridge",
-    "stitch": "interbasin.jobs.translate.stitching",
-    "translate_vectors": "interbasin.jobs.translate.apply",
+_MODULES = {
+    "apply": ("translate_vectors",),
+    "audit": ("Audit", "pool_rows"),
+    "bridge": ("Bridge",),
+    "doctor": ("Checkup", "Finding"),
+    "evaluate": ("HeldOut", "evaluate_translation"),
+    "fit": ("FittedMaps", "fit_translation"),
+    "relative": ("RelativeDecoder", "RelativeEncoder"),
+    "stitching": ("stitch",),
+    "thresholds": ("match_threshold", "recalibrate"),
+    "translator": ("Card", "Translator", "compose"),
 }
 
 # Applying a translation to a store needs no torch, which takes seconds to import in every worker of a cluster.
-__getattr__, __dir__ = lazy_names(__name__, (), _HOMES)
+__getattr__, __dir__ = lazy_names(
+    __name__, (), {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from interbasin.checks import require_whole
 from interbasin.errors import FitError
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.evaluate.retrieval import Labels, nearest, recall, reciprocal_rank
@@ -19,6 +20,7 @@ from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart
 
+Key = TypeVar("Key")
 DEPTH = 100  # places that are looked at for the right row
 MEANINGS = {
     "cosine": "of translated rows with the right ones, about the mean of the latter; 1 at best",
@@ -59,8 +61,8 @@ def evaluate_translation(
 ) -> HeldOut:
     """Cosine, retrieval and error of a translation on pairs; give others than it was fitted on.
 
-    Retrieval looks for the right row among all targets that are given here, so its figures fall as these become more:
-    they compare translations, and are no forecast for an index. `audit` is.
+    Retrieval looks for the right row among all targets here, so its figures fall as these become more: they compare
+    translations, and are no forecast for an index. `audit` is.
 
     Args:
         translator: Fitted.
@@ -81,42 +83,54 @@ def evaluate_translation(
     """
     if translator.chosen_ == "relative":
         raise FitError("Cosines with anchors have nothing to be compared with; evaluate a translation.")
+    require_whole("seed", seed, least=0)
     started = time.perf_counter()
     source, target = paired_rows(x, y)
-    made = torch.as_tensor(translator.transform(source))
-    translator.score(source[:2], target[:2])  # which refuses what is of another width
-    bootstrap = Bootstrap(len(source), draws=draws, seed=seed)
-    figures = _measured(made, target, metric, bootstrap)
-    plain = {}
-    if source.shape[1] == target.shape[1]:
-        plain = _measured(source, target, metric, bootstrap)
+    translated = torch.as_tensor(translator.transform(source))
+    translator.score(source[:2], target[:2])  # which refuses another width
+    bootstrap = Bootstrap(len(source), require_whole("draws", draws, least=1), seed=seed)
+    figures = _measure(translated, target, metric, bootstrap)
+    untranslated = _measure(source, target, metric, bootstrap) if source.shape[1] == target.shape[1] else {}
     metrics: dict[str, float] = {"pairs": len(source)}
-    for name, one in figures.items():
-        metrics |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
-    metrics |= {f"{name}_untranslated": one.value for name, one in plain.items()}
-    request = {"metric": metric, "draws": draws, "seed": seed}
+    for name, interval in figures.items():
+        metrics |= interval_metrics(name, interval)
+    metrics |= {f"{name}_untranslated": interval.value for name, interval in untranslated.items()}
     return HeldOut(
         metrics=metrics,
         figures=figures,
-        untranslated=plain,
+        untranslated=untranslated,
         pairs=len(source),
-        request=request,
+        request={"metric": metric, "draws": draws, "seed": seed},
         timings={"evaluate": time.perf_counter() - started},
     )
 
 
-def _measured(found: torch.Tensor, wanted: torch.Tensor, metric: str, bootstrap: Bootstrap) -> dict[str, Interval]:
-    made, target = found.double(), wanted.double()
+def interval_metrics(name: str, interval: Interval, suffix: str = "") -> dict[str, float]:
+    """A figure and the ends of its interval, as ``metrics`` name them."""
+    return {
+        f"{name}{suffix}": interval.value,
+        f"{name}_low{suffix}": interval.low,
+        f"{name}_high{suffix}": interval.high,
+    }
+
+
+def intervals_of(bootstrap: Bootstrap, columns: Mapping[Key, NDArray[Any]]) -> dict[Key, Interval]:
+    """The interval of the mean of each column."""
+    return dict(zip(columns, bootstrap.intervals(np.stack(list(columns.values()), 1)), strict=True))
+
+
+def _measure(rows: torch.Tensor, right: torch.Tensor, metric: str, bootstrap: Bootstrap) -> dict[str, Interval]:
+    wide, target = rows.double(), right.double()
     mean = target.mean(0)
-    cosine = torch.nn.functional.cosine_similarity(made - mean, target - mean, dim=1)
+    cosine = torch.nn.functional.cosine_similarity(wide - mean, target - mean, dim=1)
     variance = (target - mean).square().sum(1).mean().clamp(min=1e-300)
-    ranking = nearest(found, wanted, min(DEPTH, len(wanted)), metric).rows
-    labels = Labels.of(np.arange(len(wanted)), len(wanted), len(wanted))
+    ranking = nearest(rows, right, min(DEPTH, len(right)), metric).rows
+    labels = Labels.of(np.arange(len(right)), len(right), len(right))
     columns: dict[str, NDArray[Any]] = {
         "cosine": cosine.numpy(),
         "recall_1": recall(ranking, labels, 1),
         "recall_10": recall(ranking, labels, 10),
         "reciprocal_rank": reciprocal_rank(ranking, labels, DEPTH),
-        "error": ((made - target).square().sum(1) / variance).numpy(),
+        "error": ((wide - target).square().sum(1) / variance).numpy(),
     }
-    return dict(zip(columns, bootstrap.intervals(np.stack(list(columns.values()), 1)), strict=True))
+    return intervals_of(bootstrap, columns)

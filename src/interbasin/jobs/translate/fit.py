@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from interbasin.errors import DataError
-from interbasin.jobs.translate.cards import Card
 from interbasin.jobs.translate.evaluate import evaluate_translation
 from interbasin.jobs.translate.rows import paired_rows
-from interbasin.jobs.translate.translator import Translator
+from interbasin.jobs.translate.translator import Card, Translator
 from interbasin.outcome import Draft, Result
 
 FEWEST = 40  # pairs from which some can be spared
 HELD = 0.2  # of the pairs
 MOST_HELD = 2000
 QUERIES = "queries"
-NO_PAIRS = 0.2  # mean cosine below which rows that find their partner by chance alone are no pairs
+NO_PAIRS = 0.2  # mean cosine below which rows that find their partner only by chance are no pairs
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FittedMaps(Result):
-    """Translators, and how they do on pairs that were held out of a first fit; then they were fitted on all.
+    """Translators fitted on all pairs, and figures of a first fit on pairs that it did not see.
 
     Attributes:
         documents: The translator of documents, or of everything.
         queries: The translator of queries, if they had pairs of their own.
-        request: What was asked, as far as it is not vectors.
     """
 
     documents: Translator = field(default_factory=Translator)
@@ -60,13 +58,13 @@ def fit_translation(
     queries: tuple[Any, Any] | None = None,
     card: Card | Mapping[str, Any] | None = None,
 ) -> FittedMaps:
-    """Fit a translator on pairs, and tell how it does on a fifth of them that a first fit did not see.
+    """Fit a translator on pairs, and measure a first fit on a fifth of them that it did not see.
 
     Args:
         translator: What to fit; it stays as it is.
         x, y: Pairs of documents.
-        queries: Pairs of queries, (x, y), for a map of their own: models that take queries and documents by different
-            ways need one.
+        queries: Pairs of queries, (x, y), for a map of their own: models that embed queries and documents differently
+            need one.
         card: What the vectors are.
 
     Raises:
@@ -80,43 +78,42 @@ def fit_translation(
         1.0
     """
     started = time.perf_counter()
-    given = Card.of(card)
-    documents, metrics, notes = _fitted(translator, x, y, given if queries is None else _of(given, "documents"))
-    found = dict(metrics)
+    whole = Card.of(card)
+    document_card = whole if queries is None else replace(whole, role=whole.role or "documents")
+    documents, metrics, notes = _fit(translator, x, y, document_card)
     map_of_queries = None
     if queries is not None:
-        map_of_queries, of_queries, more = _fitted(translator, *queries, _of(given, "queries"))
-        found |= {f"{QUERIES}_{name}": value for name, value in of_queries.items()}
-        notes += [f"Queries: {one}" for one in more]
-    asked = {**translator.get_params(), **given.to_json()}
+        query_card = replace(whole, role=whole.role or "queries")
+        map_of_queries, query_metrics, query_notes = _fit(translator, *queries, query_card)
+        metrics |= {f"{QUERIES}_{name}": value for name, value in query_metrics.items()}
+        notes += [f"Queries: {note}" for note in query_notes]
     return FittedMaps(
-        metrics=found,
+        metrics=metrics,
         documents=documents,
         queries=map_of_queries,
         notes=tuple(notes),
-        request={**asked, "seed": documents.seed},
+        request={**translator.get_params(), **whole.to_json(), "seed": documents.seed},
         timings={"fit": time.perf_counter() - started},
     )
 
 
-def _of(card: Card, role: str) -> Card:
-    return Card.of({**card.to_json(), "role": card.role or role})
-
-
-def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Translator, dict[str, float], list[str]]:
+def _fit(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Translator, dict[str, float], list[str]]:
+    """A translator fitted on all pairs, with the metrics and the notes of it."""
     source, target = paired_rows(x, y)
     for what, rows in (("source", source), ("target", target)):
         if bool((rows == rows[0]).all()):
             raise DataError(f"All {len(rows)} rows of the {what} are the same, which shows nothing; give other items.")
-    notes: list[str] = []
+    fitted = clone(translator).fit(source, target, card=card)
     metrics: dict[str, float] = {"pairs": len(source)}
-    found = clone(translator).fit(source, target, card=card)
-    chosen = found.translation_ if found.chosen_ != "relative" else None
-    rank = found.details_.get("rank")
-    if rank is not None:
-        metrics["rank"] = int(rank)
-    notes += found.notes
-    if chosen is None:
+    if "rank" in fitted.details_:
+        metrics["rank"] = int(fitted.details_["rank"])
+    notes = list(fitted.notes)
+    if card.metric in ("dot", "l2") and not fitted.carries_norms:
+        notes.append(
+            f"The vectors are compared by {card.metric}, for which lengths count, and {fitted.chosen_} does not carry "
+            "them; ridge and procrustes do."
+        )
+    if fitted.chosen_ == "relative":
         notes.append(
             f"What 'relative' gives are cosines with the {len(source):,} pairs as anchors, for a RelativeDecoder of "
             "the target's side; it is no translation by itself, and nothing was measured."
@@ -126,29 +123,22 @@ def _fitted(translator: Translator, x: Any, y: Any, card: Card) -> tuple[Transla
             f"Of {len(source)} pairs none can be spared to measure by, so nothing tells how good the translation is; "
             f"give {FEWEST} at least, better some hundreds."
         )
-    if card.metric in ("dot", "l2") and not found.carries_norms:
-        notes.append(
-            f"The vectors are compared by {card.metric}, for which lengths count, and {found.chosen_} does not carry "
-            "them; ridge and procrustes do."
-        )
-    if chosen is not None and len(source) >= FEWEST:
+    else:
         order = np.random.default_rng(translator.seed).permutation(len(source))
-        held = order[: min(MOST_HELD, int(HELD * len(source)))]
-        seen = np.ones(len(source), dtype=bool)
-        seen[held] = False
-        first = clone(translator)
-        if translator.method == "auto":  # the method that all pairs chose: the figures are of it
-            first.set_params(**found.chosen_params())
-        first.fit(source[seen], target[seen])
+        held_out = order[: min(MOST_HELD, int(HELD * len(source)))]
+        rest = np.ones(len(source), dtype=bool)
+        rest[held_out] = False
+        # With "auto" the figures are of the method that all pairs chose.
+        first = clone(translator).set_params(**fitted.chosen_params()).fit(source[rest], target[rest])
         metrics |= {
-            **evaluate_translation(first, source[held], target[held], seed=translator.seed).metrics,
+            **evaluate_translation(first, source[held_out], target[held_out], seed=translator.seed).metrics,
             "pairs": len(source),
-            "pairs_held_out": len(held),
+            "pairs_held_out": len(held_out),
         }
-        if metrics["recall_10_low"] <= 10 / len(held) and metrics["cosine"] < NO_PAIRS:
+        if metrics["recall_10_low"] <= 10 / len(held_out) and metrics["cosine"] < NO_PAIRS:
             notes.append(
-                f"The pairs do not look like pairs: of {len(held)} that were held out, {metrics['recall_10']:.1%} find "
-                f"their partner among the nearest 10, as many as by chance, and their mean cosine is "
+                f"The pairs do not look like pairs: of {len(held_out)} that were held out, {metrics['recall_10']:.1%} "
+                "find their partner among the nearest 10, as many as by chance, and their mean cosine is "
                 f"{metrics['cosine']:.3f}. Are the rows of both files the same items, in the same order?"
             )
-    return found, metrics, notes
+    return fitted, metrics, notes

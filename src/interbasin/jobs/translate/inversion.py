@@ -1,17 +1,16 @@
-r"""From relative coordinates back to a space: what anchors make of cosines.
+r"""From relative coordinates (cosines with anchors) back to a space.
 
-Rows relative to anchors :math:`S` (unit rows about the mean) are :math:`X_{rel} = X S^\top` (eq. 1). Each way of
-going back is one matrix :math:`D` with a row an anchor, :math:`Y = X_{rel} D`, and needs the anchors of that space
-alone:
+Rows relative to anchors :math:`S` (unit rows about the mean) are :math:`X_{rel} = X S^\top` (eq. 1). Each way back is
+one matrix :math:`D` with one row per anchor, :math:`Y = X_{rel} D`, and needs the anchors of that space alone:
 
 - **pruned**, the paper's: the pseudo-inverse of few anchors that are far apart, averaged over subsets that begin at
   random ones (eq. 2, 4 and 5; each subset goes with its own columns of :math:`X_{rel}`, which eq. 5 does not say);
-- **regularised**: :math:`D = S (S^\top S + \lambda m I)^{-1}`, :math:`m` the mean squared singular value. All anchors
-  have a say, and none is inverted more than :math:`\lambda` allows.
+- **regularised**: :math:`D = S (S^\top S + \lambda m I)^{-1}`, :math:`m` the mean squared singular value, over all
+  anchors.
 
-Anchors that are far apart are found by greedy farthest-point sampling. The distance of two anchors is :math:`1 -
-|\cos|` (eq. 3 of the paper): opposite directions are as dependent as equal ones. From a start, the anchor farthest
-from all that were taken is taken next, until the farthest is nearer than ``delta`` (eq. 4).
+Greedy farthest-point sampling finds anchors that are far apart. The distance of two anchors is :math:`1 - |\cos|`
+(eq. 3 of the paper): opposite directions are as dependent as equal ones. From a start, the anchor farthest from all
+that were taken is taken next, until the farthest is nearer than ``delta`` (eq. 4).
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from interbasin.randomness import generator_of
 def farthest_points(sides: Sequence[Tensor], delta: float, starts: Sequence[int]) -> list[Tensor]:
     """The anchors kept from each start, as indices in the order in which they were taken.
 
-    No matrix of all pairs is formed: a step costs one product of the anchors with those taken last, one a start. As
-    many are kept as the first side is wide, at most: more could not point in directions of their own.
+    No matrix of all pairs is formed: a step costs one product of the anchors with those taken last, one per start. At
+    most as many are kept as the first space is wide: more could not point in directions of their own.
 
     Args:
-        sides: The anchors in one space or in several, ``(anchors, width)`` each, rows of length 1. With several, two
-            anchors are as far apart as in the space in which they are nearer.
+        sides: The anchors in one or several spaces, ``(anchors, width)`` each, rows of length 1. With several, the
+            smallest distance counts.
         delta: From 0 (keep all that are not parallel) to 1 (keep only what is at right angles).
         starts: The first anchor of each subset.
     """
@@ -61,8 +60,7 @@ def farthest_points(sides: Sequence[Tensor], delta: float, starts: Sequence[int]
 
 
 STRENGTHS: tuple[float, ...] = tuple(10 ** (-6 + step / 4) for step in range(29))
-# Rows that are enough to tell one strength from another.
-_JUDGES = 512
+_JUDGES = 512  # rows that are enough to tell one strength from another
 _VIEWS = 4
 
 
@@ -82,23 +80,27 @@ class Inversion:
     conditions: tuple[float, ...]
     strength: float | None = None
 
+    def details(self) -> dict[str, float]:
+        """Its figures for the details of a translation."""
+        figures = {
+            "anchors": len(self.weights),
+            "anchors_kept": sum(self.kept) / len(self.kept),
+            "condition": sum(self.conditions) / len(self.conditions),
+        }
+        return figures if self.strength is None else {**figures, "strength": self.strength}
 
-def pruned(anchors: Tensor, delta: float, omega: int, seed: int, beside: Sequence[Tensor] = ()) -> Inversion:
-    """The paper's way back.
 
-    Args:
-        anchors: Of the space to go back to, rows of length 1.
-        delta: Anchors nearer than this are not kept.
-        omega: How many subsets are averaged.
-        seed: Of where they begin.
-        beside: The same anchors in other spaces, where they must be far apart too.
+def invert_pruned(anchors: Tensor, delta: float, omega: int, seed: int, beside: Sequence[Tensor] = ()) -> Inversion:
+    """The paper's way back to the space of ``anchors``, rows of length 1, averaged over ``omega`` subsets.
+
+    Anchors nearer than ``delta`` are not kept; in the spaces of ``beside`` they must be far apart too.
     """
     count, width = anchors.shape
     order = torch.randperm(count, generator=generator_of(seed))
     starts = [int(order[place % count]) for place in range(omega)]
     weights = torch.zeros(count, width, dtype=torch.float64)
     kept, conditions = [], []
-    single = [one.float() for one in (anchors, *beside)]
+    single = [side.float() for side in (anchors, *beside)]
     for index in farthest_points(single, delta, starts):
         left, values, right = torch.linalg.svd(anchors[index], full_matrices=False)
         line = values[0] * max(anchors[index].shape) * torch.finfo(values.dtype).eps
@@ -109,8 +111,8 @@ def pruned(anchors: Tensor, delta: float, omega: int, seed: int, beside: Sequenc
     return Inversion(weights, tuple(kept), tuple(conditions))
 
 
-def regularised(anchors: Tensor, strength: float) -> Inversion:
-    """The way back by all anchors, each direction as far as ``strength`` lets it."""
+def invert_regularised(anchors: Tensor, strength: float) -> Inversion:
+    """The way back by all anchors."""
     values, vectors = torch.linalg.eigh(anchors.mT @ anchors)
     kept = values > values[-1] * max(anchors.shape) * torch.finfo(values.dtype).eps
     lifted = torch.where(kept, values + strength * _mean_square(values, len(anchors)), 1)
@@ -120,11 +122,11 @@ def regularised(anchors: Tensor, strength: float) -> Inversion:
     return Inversion(weights, (len(anchors),), (condition,), strength)
 
 
-def chosen_strength(anchors: Tensor, seed: int) -> float:
-    """The strength that best gives rows of the space back from what half of its dimensions show of them.
+def choose_strength(anchors: Tensor, seed: int) -> float:
+    """The strength that best gives rows of the space back from cosines in half of its dimensions.
 
-    Another encoder sees the same items a little differently, and how much cannot be known from one side. What half of
-    the dimensions (random ones, after a random turn) show of a row's cosines stands in for that.
+    Another encoder sees the same items a little differently. Half of the dimensions, random ones after a random turn,
+    stand in for it.
     """
     count, width = anchors.shape
     if width == 1:
@@ -139,7 +141,7 @@ def chosen_strength(anchors: Tensor, seed: int) -> float:
         turn = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64)).Q
         half = turn[:, : width // 2]
         seen, shown = _unit(judges @ half), _unit(anchors @ half)
-        # What anchors and the view make of the judges, along the directions that the strength then weighs.
+        # The judges by their cosines in this view, along the directions that the strength then weighs.
         along = seen @ (shown.mT @ anchors) @ vectors
         for place, strength in enumerate(STRENGTHS):
             back = (along / (values + strength * mean).clamp(min=1e-300)) @ vectors.mT

@@ -1,43 +1,126 @@
-r"""How a translation is fitted from pairs: one function per method, each giving a `Translation` and its details.
+r"""How a translation is fitted from pairs: one function per method, and the choice of one on held-out pairs.
 
 The strength of ridge regression is chosen by leaving each pair out in turn, from one decomposition. With :math:`X = U
-S V^\top` centred, what is predicted for a row that was left out follows from the fit on all: :math:`e_i / (1 - h_i)`,
-:math:`h_i = 1/n + \sum_j u_{ij}^2 s_j^2 / (s_j^2 + \lambda)` (Allen's PRESS).
+S V^\top` centred, the prediction for a row that was left out follows from the fit on all: its error is :math:`e_i /
+(1 - h_i)`, :math:`h_i = 1/n + \sum_j u_{ij}^2 s_j^2 / (s_j^2 + \lambda)` (Allen's PRESS).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from numbers import Real
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from interbasin import fit
-from interbasin.errors import FitError, UnknownNameError
+from interbasin.checks import require_choice, require_finite, require_flag, require_whole
+from interbasin.errors import FitError, InterbasinError
 from interbasin.fit.procrustes import nearest_orthogonal
-from interbasin.jobs.translate.inversion import Inversion, chosen_strength, pruned, regularised
-from interbasin.jobs.translate.standardiser import Standardiser
-from interbasin.jobs.translate.translation import Translation
+from interbasin.jobs.translate.inversion import Inversion, choose_strength, invert_pruned, invert_regularised
+from interbasin.jobs.translate.translation import Standardiser, Translation
 from interbasin.maps import Linear, Map
 from interbasin.methods import Method, MethodTable
 from interbasin.randomness import generator_of
 
 STRENGTHS: tuple[float, ...] = tuple(10 ** (-8 + step / 3) for step in range(31))
-# Rows and columns of the target that are enough to tell one strength from another.
-_ROWS, _COLUMNS = 2048, 256
+_ROWS, _COLUMNS = 2048, 256  # of the target: enough to tell one strength from another
+VARIANTS = ("regularised", "pruned")
+COMPLETIONS = ("polar", "map")
+_RANK_TOLERANCE = 1e-6  # of the largest singular value; directions below it are noise
+FOLDS = 3
+_SEARCHED = 2048  # rows that a held-out row is looked for among
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of all methods; each uses its own."""
+
+    variant: str = "regularised"
+    delta: float = 0.7
+    omega: int = 8
+    completion: str | None = "polar"
+    lengths: bool = False
+    strength: float | None = None
+    standardise: bool = False
+    whitening: float = 0.0
+    scale: bool = True
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse values that no method can use."""
+        require_choice("variant of relative-projection", self.variant, VARIANTS)
+        require_finite("delta", self.delta, 0, 1)
+        require_whole("omega", self.omega, least=1)
+        if self.completion is not None:
+            require_choice("completion", self.completion, COMPLETIONS)
+        if self.strength is not None:
+            require_finite("strength", self.strength, least=0)
+        require_finite("whitening", self.whitening, 0, 0.5)
+        for name in ("lengths", "standardise", "scale"):
+            require_flag(name, getattr(self, name))
+        require_whole("seed", self.seed, least=0)
+
+    def invert(self, anchors: Tensor, beside: Sequence[Tensor] = ()) -> Inversion:
+        """The way back to the space of ``anchors``, rows of length 1; see `invert_pruned`."""
+        if self.variant == "pruned":
+            return invert_pruned(anchors, self.delta, self.omega, self.seed, beside)
+        strength = choose_strength(anchors, self.seed) if self.strength is None else self.strength
+        return invert_regularised(anchors, strength)
+
+
+Fitted = tuple[Translation, dict[str, Any]]  # and its details
+
+
+def _standardise(x: Tensor, y: Tensor, **options: bool) -> tuple[Standardiser, Standardiser, Tensor, Tensor]:
+    """The standardisers of both sides, and their rows standardised."""
+    source, target = Standardiser.fit(x, **options), Standardiser.fit(y, **options)
+    return source, target, source.transform(x.double()), target.transform(y.double())
+
+
+def complete(matrix: Tensor, completion: str | None) -> tuple[Map, int]:
+    """The map through the relative space, full-dimensional again, and its rank.
+
+    ``"polar"`` follows the paper's assumption that spaces differ by an isometry, and takes the nearest one. Directions
+    that the anchors do not show stay out of it. ``"map"`` and None are the map itself: the average of linear maps is
+    one, and the paper's completed anchors, read as they must be meant, are its columns.
+    """
+    rank = int(torch.linalg.matrix_rank(matrix, rtol=_RANK_TOLERANCE))
+    if completion == "polar":
+        return nearest_orthogonal(matrix, unobserved="drop", rank_tolerance=_RANK_TOLERANCE)[0], rank
+    return Linear(matrix), rank
+
+
+def relative_projection(x: Tensor, y: Tensor, options: Options) -> Fitted:
+    """Through cosines with the anchors: encoded by the source's, decoded by the target's."""
+    source, target, ours, theirs = _standardise(x, y, unit=True)
+    inversion = options.invert(theirs, beside=(ours,))
+    map, rank = complete(inversion.weights.mT @ ours, options.completion)
+    return Translation(source, map, target, options.lengths), {"rank": rank, **inversion.details()}
+
+
+def procrustes(x: Tensor, y: Tensor, options: Options) -> Fitted:
+    """A rotation about the means, with one scale; of standardised or whitened spaces if asked."""
+    source, target, ours, theirs = _standardise(x, y, standardise=options.standardise)
+    if options.whitening:
+        fitted = fit.cca(ours, theirs, power=options.whitening)
+    else:
+        fitted = fit.procrustes(ours, theirs, scale=options.scale)
+    return Translation(source, fitted.map, target), {"rank": fitted.details["rank"]}
+
+
+def ridge(x: Tensor, y: Tensor, options: Options) -> Fitted:
+    """Least squares with an intercept, shrunk as leaving one pair out advises."""
+    source, target, ours, theirs = _standardise(x, y)
+    matrix, strength, rank = ridge_by_leave_one_out(ours, theirs, options.strength, options.seed)
+    return Translation(source, Linear(matrix), target), {"rank": rank, "strength": strength}
 
 
 def ridge_by_leave_one_out(x: Tensor, y: Tensor, strength: float | None, seed: int) -> tuple[Tensor, float, int]:
     """The matrix ``(target, source)`` for centred rows, the strength, and the rank of the source.
 
-    Args:
-        x, y: Centred rows, float64.
-        strength: Relative to the mean squared singular value; None to have it chosen.
-        seed: Of the rows and columns that are looked at for that.
+    The strength is relative to the mean squared singular value; None chooses it.
     """
     values, vectors = torch.linalg.eigh(x.mT @ x)
     kept = values > values[-1].clamp(min=0) * max(x.shape) * torch.finfo(x.dtype).eps
@@ -47,11 +130,13 @@ def ridge_by_leave_one_out(x: Tensor, y: Tensor, strength: float | None, seed: i
     mean = float(values.mean())
     cross = vectors.mT @ (x.mT @ y)  # V^T X^T Y = S U^T Y
     if strength is None:
-        strength = _chosen(x, y, values, vectors, cross, mean, seed)
+        strength = _choose_ridge(x, y, values, vectors, cross, mean, seed)
     return ((vectors / (values + strength * mean)) @ cross).mT.contiguous(), strength, len(values)
 
 
-def _chosen(x: Tensor, y: Tensor, values: Tensor, vectors: Tensor, cross: Tensor, mean: float, seed: int) -> float:
+def _choose_ridge(
+    x: Tensor, y: Tensor, values: Tensor, vectors: Tensor, cross: Tensor, mean: float, seed: int
+) -> float:
     generator = generator_of(seed)
     rows = torch.randperm(len(x), generator=generator)[:_ROWS]
     columns = torch.randperm(y.shape[1], generator=generator)[:_COLUMNS]
@@ -65,106 +150,21 @@ def _chosen(x: Tensor, y: Tensor, values: Tensor, vectors: Tensor, cross: Tensor
     return STRENGTHS[min(range(len(errors)), key=errors.__getitem__)]
 
 
-VARIANTS = ("regularised", "pruned")
-COMPLETIONS = ("polar", "map")
-# Of the largest singular value: what is smaller points nowhere in particular.
-_RANK_TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the methods can be told; each looks at its own."""
-
-    variant: str = "regularised"
-    delta: float = 0.7
-    omega: int = 8
-    completion: str | None = "polar"
-    lengths: bool = False
-    strength: float | None = None
-    standardise: bool = False
-    whitening: float = 0.0
-    scale: bool = True
-    seed: int = 0
-
-
-Found = tuple[Translation, dict[str, Any]]
-
-
-def inverted(
-    anchors: Tensor, variant: str, strength: float | None, delta: float, omega: int, seed: int, *, beside: Any = ()
-) -> Inversion:
-    """The way back to the space of ``anchors``, rows of length 1."""
-    if variant == "pruned":
-        return pruned(anchors, delta, omega, seed, beside)
-    return regularised(anchors, chosen_strength(anchors, seed) if strength is None else strength)
-
-
-def completed(matrix: Tensor, completion: str | None) -> tuple[Map, int]:
-    """The map through the relative space, full-dimensional again, and its rank.
-
-    ``"polar"`` takes the paper at its word that spaces differ by an isometry: the nearest one is the map. Directions
-    that the anchors do not show stay out of it. ``"map"`` and None are the map itself: the average of linear maps is
-    one, and the paper's completed anchors, read as they must be meant, are its columns.
-    """
-    rank = int(torch.linalg.matrix_rank(matrix, rtol=_RANK_TOLERANCE))
-    if completion == "polar":
-        return nearest_orthogonal(matrix, unobserved="drop", rank_tolerance=_RANK_TOLERANCE)[0], rank
-    return Linear(matrix), rank
-
-
-def relative_projection(x: Tensor, y: Tensor, options: Options) -> Found:
-    """Through cosines with the anchors: encoded by the source's, decoded by the target's."""
-    source, target = Standardiser.fit(x, unit=True), Standardiser.fit(y, unit=True)
-    ours, theirs = source.transform(x.double()), target.transform(y.double())
-    back = inverted(
-        theirs, options.variant, options.strength, options.delta, options.omega, options.seed, beside=(ours,)
-    )
-    map, rank = completed(back.weights.mT @ ours, options.completion)
-    return Translation(source, map, target, options.lengths), {
-        "rank": rank,
-        "anchors": len(x),
-        "anchors_kept": sum(back.kept) / len(back.kept),
-        "condition": sum(back.conditions) / len(back.conditions),
-        **({} if back.strength is None else {"strength": back.strength}),
-    }
-
-
-def procrustes(x: Tensor, y: Tensor, options: Options) -> Found:
-    """A rotation about the means, with one scale; of standardised or whitened spaces if asked."""
-    source, target = (Standardiser.fit(one, standardise=options.standardise) for one in (x, y))
-    ours, theirs = source.transform(x.double()), target.transform(y.double())
-    if options.whitening:
-        found = fit.cca(ours, theirs, power=options.whitening)
-    else:
-        found = fit.procrustes(ours, theirs, scale=options.scale)
-    return Translation(source, found.map, target), {"rank": found.details["rank"]}
-
-
-def ridge(x: Tensor, y: Tensor, options: Options) -> Found:
-    """Least squares with an intercept, shrunk as leaving one pair out advises."""
-    source, target = Standardiser.fit(x), Standardiser.fit(y)
-    matrix, strength, rank = ridge_by_leave_one_out(
-        source.transform(x.double()), target.transform(y.double()), options.strength, options.seed
-    )
-    return Translation(source, Linear(matrix), target), {"rank": rank, "strength": strength}
-
-
-def affine(x: Tensor, y: Tensor, options: Options) -> Found:
+def affine(x: Tensor, y: Tensor, options: Options) -> Fitted:
     """Plain least squares with an intercept."""
-    source, target = Standardiser.fit(x), Standardiser.fit(y)
-    found = fit.least_squares(source.transform(x.double()), target.transform(y.double()))
-    return Translation(source, found.map, target), {"rank": found.details["rank"]}
+    source, target, ours, theirs = _standardise(x, y)
+    fitted = fit.least_squares(ours, theirs)
+    return Translation(source, fitted.map, target), {"rank": fitted.details["rank"]}
 
 
-def cca(x: Tensor, y: Tensor, options: Options) -> Found:
+def cca(x: Tensor, y: Tensor, options: Options) -> Fitted:
     """Between the whitened spaces, with the target's own variances put back."""
-    source, target = Standardiser.fit(x), Standardiser.fit(y)
-    ridge = 1e-3 if options.strength is None else options.strength
-    found = fit.cca(source.transform(x.double()), target.transform(y.double()), ridge=ridge)
-    return Translation(source, found.map, target), {"rank": found.details["rank"]}
+    source, target, ours, theirs = _standardise(x, y)
+    fitted = fit.cca(ours, theirs, ridge=1e-3 if options.strength is None else options.strength)
+    return Translation(source, fitted.map, target), {"rank": fitted.details["rank"]}
 
 
-METHODS: MethodTable[Callable[[Tensor, Tensor, Options], Found]] = MethodTable(
+METHODS: MethodTable[Callable[[Tensor, Tensor, Options], Fitted]] = MethodTable(
     "translation method",
     [
         Method("relative-projection", "maiorca:24", "through cosines with shared anchors", relative_projection),
@@ -176,32 +176,72 @@ METHODS: MethodTable[Callable[[Tensor, Tensor, Options], Found]] = MethodTable(
 )
 
 
-def named(options: Options) -> None:
-    """Refuse options that no method knows."""
-    for name in ("delta", "omega", "strength", "whitening"):
-        value = getattr(options, name)
-        if name == "strength" and value is None:
+@dataclass(frozen=True)
+class Candidate:
+    """A method with its options, by the name that reports give it."""
+
+    method: str
+    changes: Mapping[str, Any]
+
+    def fit(self, x: Tensor, y: Tensor, options: Options) -> Fitted:
+        """Fit the method, with its own options in place of some of these."""
+        return METHODS[self.method].function(x, y, replace(options, **self.changes))
+
+
+CANDIDATES: Mapping[str, Candidate] = {
+    "ridge": Candidate("ridge", {"strength": None}),
+    "procrustes": Candidate("procrustes", {"standardise": False, "whitening": 0.0}),
+    "procrustes, standardised": Candidate("procrustes", {"standardise": True, "whitening": 0.0}),
+    "relative-projection": Candidate("relative-projection", {"variant": "regularised", "strength": None}),
+    "affine": Candidate("affine", {}),
+    "cca": Candidate("cca", {"strength": None}),
+}
+
+
+def mean_cosine(translated: Tensor, target: Tensor) -> float:
+    """Mean cosine of rows with the right ones, about the mean of the latter."""
+    mean = target.mean(0)
+    # The smallest length to divide by must be nothing at any scale of the rows.
+    return float(torch.nn.functional.cosine_similarity(translated - mean, target - mean, dim=1, eps=1e-300).mean())
+
+
+def _mean_reciprocal_rank(translated: Tensor, target: Tensor) -> float:
+    """Mean reciprocal rank of the right row among all held-out ones, by cosine."""
+    unit = torch.nn.functional.normalize(target[:_SEARCHED], dim=1)
+    scores = torch.nn.functional.normalize(translated[:_SEARCHED], dim=1) @ unit.mT
+    own = scores.diagonal()[:, None]
+    return float((1 / (1 + (scores > own).sum(1)).double()).mean())
+
+
+def _minus_error(translated: Tensor, target: Tensor) -> float:
+    """Minus the relative mean squared error."""
+    variance = (target - target.mean(0)).square().sum().clamp(min=1e-300)
+    return -float((translated - target).square().sum() / variance)
+
+
+CRITERIA: Mapping[str, Callable[[Tensor, Tensor], float]] = {
+    "cosine": mean_cosine,
+    "retrieval": _mean_reciprocal_rank,
+    "error": _minus_error,
+}
+
+
+def score_candidates(x: Tensor, y: Tensor, options: Options, criterion: str) -> dict[str, float]:
+    """The mean of each candidate over held-out folds, the best first; one that cannot be fitted is not there."""
+    score = CRITERIA[require_choice("criterion", criterion, CRITERIA)]
+    if len(x) < 2 * FOLDS:
+        raise FitError(f"{len(x)} pairs are too few to choose a method; give {2 * FOLDS} at least, or name a method.")
+    folds = torch.randperm(len(x), generator=generator_of(options.seed)).chunk(FOLDS)
+    scores: dict[str, float] = {}
+    for name, candidate in CANDIDATES.items():
+        total = 0.0
+        try:
+            for fold in folds:
+                rest = torch.ones(len(x), dtype=torch.bool)
+                rest[fold] = False
+                translation, _ = candidate.fit(x[rest], y[rest], options)
+                total += score(translation(x[fold].double()), y[fold].double())
+        except InterbasinError:
             continue
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise FitError(f"{name} is a number, found {value!r}.")
-    for name in ("lengths", "standardise", "scale"):
-        value = getattr(options, name)
-        if not isinstance(value, bool | np.bool_):
-            raise FitError(f"{name} is True or False, found {value!r}.")
-    if options.variant not in VARIANTS:
-        raise UnknownNameError.of("variant of relative-projection", options.variant, VARIANTS)
-    if options.completion is not None and options.completion not in COMPLETIONS:
-        raise UnknownNameError.of("completion", options.completion, COMPLETIONS)
-    for name, value, fits, what in (
-        ("delta", options.delta, 0 <= options.delta <= 1, "a distance from 0 to 1"),
-        ("omega", options.omega, options.omega >= 1 and int(options.omega) == options.omega, "a count of at least 1"),
-        (
-            "strength",
-            options.strength,
-            options.strength is None or 0 <= options.strength < float("inf"),
-            "a number of at least 0, or None to have it chosen",
-        ),
-        ("whitening", options.whitening, 0 <= options.whitening <= 0.5, "a power from 0 to 0.5"),
-    ):
-        if not fits:
-            raise FitError(f"{name} is {what}, found {value!r}.")
+        scores[name] = total / FOLDS
+    return dict(sorted(scores.items(), key=lambda item: -item[1]))

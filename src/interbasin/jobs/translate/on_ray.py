@@ -1,7 +1,6 @@
 """The same work on Ray Data: tasks all over a cluster read and translate batches; this process writes them in order.
 
-Reading and translating are what takes processors; one writer keeps the order, the state and so the resuming the same as
-without Ray. Every machine must reach the store under the same name.
+So order, state and resuming are the same as without Ray. Every machine must reach the store under the same name.
 """
 
 from __future__ import annotations
@@ -23,26 +22,18 @@ from interbasin.vectors.stores.opening import Rows, open_rows
 from interbasin.vectors.stores.uri import StoreURI
 
 MOST_BLOCKS = 4096
-PROGRESS = "ray.data._internal.progress"  # what Ray says of its progress bars it says by this logger
+PROGRESS = "ray.data._internal.progress"  # the logger by which Ray speaks of its progress bars
 
 
-def worth_telling(record: logging.LogRecord) -> bool:
-    """Whether a message of Ray's is more than that it shows no progress bars, which is how it is wanted here."""
+def is_worth_showing(record: logging.LogRecord) -> bool:
+    """Whether a message of Ray's says more than that it shows no progress bars, as it was told."""
     return not record.getMessage().startswith("Progress bars disabled")
 
 
 def require_ray(source: StoreURI) -> None:
-    """Nothing, if this source can be read by Ray.
-
-    Raises:
-        MissingExtraError: if Ray is not installed.
-        FileError: if rows of the source cannot be reached by their number.
-    """
+    """Refuse a source whose rows cannot be reached by their number, and Ray that is not installed."""
     if source.kind in ("faiss", "postgresql"):
-        raise FileError(
-            f"Ray reads files and Lance tables, whose rows are reached by their number, and not {source.shown}; leave "
-            "engine='ray' out."
-        )
+        raise FileError(f"Ray reads files and Lance tables, and not {source.shown}; leave engine='ray' out.")
     import_extra("ray.data", "The engine 'ray'", "ray")
 
 
@@ -58,8 +49,8 @@ def pieces_on_ray(source: StoreURI, rows: Rows) -> Callable[[Treatment, int, int
         began = not ray.is_initialized()
         if began:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            # Workers start elsewhere, so what this process finds by a relative path they would not.
-            found = os.pathsep.join(os.path.abspath(one) for one in sys.path if os.path.isdir(one or "."))
+            # Workers start in another folder, where relative paths lead elsewhere.
+            path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path if os.path.isdir(folder or "."))
             with warnings.catch_warnings():
                 # The children that Ray starts are other programs, to which nothing of lancedb comes.
                 warnings.filterwarnings("ignore", "lancedb fork support is experimental")
@@ -67,13 +58,13 @@ def pieces_on_ray(source: StoreURI, rows: Rows) -> Callable[[Treatment, int, int
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
-                    runtime_env={"env_vars": {"PYTHONPATH": found}},
+                    runtime_env={"env_vars": {"PYTHONPATH": path}},
                 )
         context = ray.data.DataContext.get_current()
         before = context.execution_options.preserve_order, context.enable_progress_bars
         context.execution_options.preserve_order, context.enable_progress_bars = True, False
         logging.getLogger("ray.data").setLevel(logging.WARNING)
-        logging.getLogger(PROGRESS).addFilter(worth_telling)  # once, however often it is added
+        logging.getLogger(PROGRESS).addFilter(is_worth_showing)  # once, however often it is added
         try:
             task = Task(replace(source, path=source.path.absolute()), ray.put(treatment), size)
             items = ray.data.from_items(firsts, override_num_blocks=min(len(firsts), MOST_BLOCKS))
@@ -104,10 +95,10 @@ class Task:
         import ray
 
         treatment: Treatment = ray.get(self.treatment)
-        made = [self._made(replace(treatment, counts={"not finite": 0, "zero": 0}), int(one)) for one in batch["first"]]
-        return {"content": made}
+        return {"content": [self._translate(treatment, int(first)) for first in batch["first"]]}
 
-    def _made(self, treatment: Treatment, first: int) -> bytes:
+    def _translate(self, treatment: Treatment, first: int) -> bytes:
+        treatment = replace(treatment, counts={"not finite": 0, "zero": 0})
         try:
             piece = next(iter(open_rows(self.source).pieces(self.size, first)))
             ready, bad = treatment.ready(piece, first)

@@ -1,4 +1,4 @@
-"""Rows of embeddings as they are given, checked once, as tensors; and one number per row, to find rows that repeat."""
+"""Rows of embeddings, checked once, as tensors; and a hash per row, to find rows that repeat."""
 
 from __future__ import annotations
 
@@ -12,39 +12,48 @@ from torch import Tensor
 
 from interbasin.arrays import as_tensor, working_dtype
 from interbasin.errors import DataError, ShapeError
+from interbasin.text import list_names
 
 NAMED = 5  # rows in a message
 
 
+def as_array(values: Any) -> NDArray[Any]:
+    """``values`` as an array; tensors through float32, as numpy has no bfloat16."""
+    return np.asarray(values.detach().float().cpu() if hasattr(values, "detach") else values)
+
+
+def as_floats(values: Any) -> NDArray[Any]:
+    """``values`` as an array to calculate with: float32, or float64 as it is."""
+    array = as_array(values)
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
+
+
 def rows_of(
-    given: Any, what: str, *, width: int | None = None, fewest: int = 1, owner: str = "the translation"
+    values: Any, what: str, *, width: int | None = None, fewest: int = 1, owner: str = "the translation"
 ) -> Tensor:
-    """``given`` as rows of floating-point numbers, ``(rows, width)``.
+    """``values`` as rows of floating-point numbers, ``(rows, width)``.
 
     Args:
-        given: A tensor or an array.
+        values: A tensor or an array.
         what: How messages call it, at the start of a sentence.
-        width: What a row must be as wide as.
-        fewest: Rows that are needed.
-        owner: What messages call that which expects the width.
+        width: The width that rows must have.
+        fewest: How many rows are needed.
+        owner: Who expects that width, in messages.
 
     Raises:
         ShapeError: if it is not two-dimensional, is empty, has too few rows, or another width.
         DataError: if it holds NaN or infinity; names the rows.
     """
-    if hasattr(given, "toarray"):
+    if hasattr(values, "toarray"):
         raise DataError(f"{what} is a sparse matrix, and embeddings are dense; pass .toarray().")
-    rows = as_tensor(_numbers(given, what), what)
+    rows = as_tensor(_as_numbers(values, what), what)
     if rows.ndim != 2:
-        raise ShapeError(
-            f"{what} must have a row an item, (rows, width), found shape {tuple(rows.shape)}. Reshape your data: one "
-            "row is x.reshape(1, -1)."
-        )
+        raise ShapeError(f"{what} must be (rows, width), found shape {tuple(rows.shape)}. Reshape your data first.")
     if len(rows) < fewest or rows.shape[1] == 0:
-        needed = "a minimum of 1 is required" if rows.shape[1] == 0 or fewest == 1 else f"at least {fewest} are needed"
+        needed = 1 if rows.shape[1] == 0 else fewest
         raise ShapeError(
             f"{what}: found array with {len(rows)} sample(s) and {rows.shape[1]} feature(s) (shape={tuple(rows.shape)})"
-            f" while {needed}."
+            f" while a minimum of {needed} is required."
         )
     if width is not None and rows.shape[1] != width:
         raise ShapeError(
@@ -52,22 +61,31 @@ def rows_of(
             "direction, and the right model?"
         )
     rows = rows.to(working_dtype(rows.dtype)) if rows.is_floating_point() else rows.double()
-    refuse_what_is_not_finite(rows, what)
+    # One sum tells, unless it overflows itself; looking at every number takes longer than half a translation.
+    if not bool(torch.isfinite(rows.sum())):
+        bad = ~torch.isfinite(rows).all(1)
+        if bool(bad.any()):
+            places = bad.nonzero().flatten().tolist()
+            kind = "NaN" if bool(torch.isnan(rows[bad]).any()) else "infinity"
+            raise DataError(
+                f"{what} holds {kind} (NaN or infinity) in {len(places)} of {len(rows)} rows: "
+                f"{list_names(map(str, places), NAMED)}; leave them out."
+            )
     return rows
 
 
-def _numbers(given: Any, what: str) -> Any:
-    """Arrays of Python numbers as numbers; complex ones are none."""
-    if isinstance(given, Tensor):
-        return given
+def _as_numbers(values: Any, what: str) -> Any:
+    """Arrays of Python objects as numbers; complex numbers are refused."""
+    if isinstance(values, Tensor):
+        return values
     try:
-        array = np.asarray(given)
+        array = np.asarray(values)
     except ValueError as error:
         raise DataError(f"{what} has rows of different lengths ({error}); stack embeddings of one width.") from error
     if array.dtype.kind == "c":
         raise DataError(f"{what}: Complex data not supported; embeddings are real, give .real or .imag.")
     if array.dtype.kind != "O":
-        return given
+        return values
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -77,27 +95,12 @@ def _numbers(given: Any, what: str) -> Any:
         ) from error
 
 
-def refuse_what_is_not_finite(rows: Tensor, what: str) -> None:
-    """Name the rows that hold NaN or infinity."""
-    # One sum tells, unless it overflows itself; looking at every number takes longer than half a translation.
-    if bool(torch.isfinite(rows.sum())):
-        return
-    bad = ~torch.isfinite(rows).all(1)
-    if bool(bad.any()):
-        places = bad.nonzero().flatten().tolist()
-        shown = ", ".join(map(str, places[:NAMED])) + (" ..." if len(places) > NAMED else "")
-        kind = "NaN" if bool(torch.isnan(rows[bad]).any()) else "infinity"
-        raise DataError(
-            f"{what} holds {kind} (NaN or infinity) in {len(places)} of {len(rows)} rows: {shown}; leave them out."
-        )
-
-
 def paired_rows(source: Any, target: Any) -> tuple[Tensor, Tensor]:
     """Two sets of rows of which row i is the same item.
 
     Raises:
-        ShapeError: if they are not as many.
-        DataError: if one of them does not vary.
+        ShapeError: if their numbers of rows differ.
+        DataError: if there is no target.
     """
     if target is None:
         raise DataError(
@@ -105,22 +108,22 @@ def paired_rows(source: Any, target: Any) -> tuple[Tensor, Tensor]:
             "as the other encoder sees them, fit(X, Y)."
         )
     x = rows_of(source, "The source", fewest=2)
-    y = as_tensor(_numbers(target, "The target"), "The target")
+    y = as_tensor(_as_numbers(target, "The target"), "The target")
     y = rows_of(y[:, None] if y.ndim == 1 else y, "The target", fewest=2)
     if len(x) != len(y):
         raise ShapeError(
-            f"A translation is fitted on pairs, and there are {len(x)} rows of the source and {len(y)} of the target "
-            "(inconsistent numbers of samples); give the same items in the same order."
+            f"A translation is fitted on pairs, found inconsistent numbers of samples: {len(x)} rows of the source and "
+            f"{len(y)} of the target; give the same items in the same order."
         )
     return x, y
 
 
-def hashes(rows: Any) -> NDArray[np.uint64]:
-    """A 64-bit hash of every row: the same for equal rows of one dtype, and hardly ever for others.
+def hash_rows(rows: Any) -> NDArray[np.uint64]:
+    """A 64-bit hash per row: the same for equal rows of one dtype, and hardly ever for others.
 
     Example:
-        >>> found = hashes(np.array([[0.0, 1.0], [1.0, 0.0], [-0.0, 1.0]]))
-        >>> bool(found[0] == found[2]), bool(found[0] == found[1])
+        >>> a, b, c = hash_rows(np.array([[0.0, 1.0], [1.0, 0.0], [-0.0, 1.0]]))
+        >>> bool(a == c), bool(a == b)
         (True, False)
     """
     with np.errstate(invalid="ignore"):  # NaN is welcome
@@ -138,23 +141,21 @@ def hashes(rows: Any) -> NDArray[np.uint64]:
     return total
 
 
-def places_of(rows: NDArray[Any], blocks: Iterable[tuple[int, Any]]) -> dict[int, int]:
+def find_rows(rows: NDArray[Any], blocks: Iterable[tuple[int, Any]]) -> dict[int, int]:
     """Where some rows stand in a store: number in the store -> number among ``rows``, for exactly equal ones.
 
-    Args:
-        rows: What to look for.
-        blocks: The store: consecutive rows, each block with the number of its first.
+    ``blocks`` are consecutive rows of the store, each block with the number of its first.
     """
-    known = {int(value): place for place, value in enumerate(hashes(rows).tolist())}
+    known = {int(value): place for place, value in enumerate(hash_rows(rows).tolist())}
     wanted = np.fromiter(known, dtype=np.uint64, count=len(known))
-    found: dict[int, int] = {}
+    places: dict[int, int] = {}
     for first, block in blocks:
         array = np.asarray(block)
         if array.dtype != rows.dtype:
             return {}
-        here = hashes(array)
-        for place in np.flatnonzero(np.isin(here, wanted)).tolist():
-            candidate = known[int(here[place])]
+        hashes = hash_rows(array)
+        for place in np.flatnonzero(np.isin(hashes, wanted)).tolist():
+            candidate = known[int(hashes[place])]
             if np.array_equal(array[place], rows[candidate]):
-                found[first + place] = candidate
-    return found
+                places[first + place] = candidate
+    return places

@@ -16,11 +16,11 @@ from interbasin.jobs.translate.translation import Translation
 from interbasin.jobs.translate.translator import Translator
 
 
-class Translating(nn.Module):
-    """A fitted translation as a layer: it moves with the network, takes part in gradients, and has nothing to train.
+class TranslationLayer(nn.Module):
+    """A fitted translation as a layer: gradients pass through it, and it has nothing to train.
 
-    It is in the state dict, so that a stitched network is saved and loaded as a whole; also into a network
-    that was stitched by another translation of the same kind and widths.
+    The state dict holds it, so that a stitched network is saved and loaded as a whole, also into a network that was
+    stitched by another translation of the same widths.
     """
 
     def __init__(self, translator: Translator) -> None:
@@ -32,40 +32,39 @@ class Translating(nn.Module):
         if not isinstance(rows, Tensor):
             raise DataError(f"The encoder of a stitched network gives {type(rows).__name__}, not a tensor of rows.")
         if rows.shape[-1] != self.translation.source_width:
-            raise ShapeError(
-                f"The encoder gives rows of width {rows.shape[-1]} and the translation was fitted on width "
-                f"{self.translation.source_width}; stitch the encoder that it was fitted for."
-            )
+            width = self.translation.source_width
+            raise ShapeError(f"The encoder gives rows of width {rows.shape[-1]}, and the translation takes {width}.")
         return self.translation(rows)
 
     def get_extra_state(self) -> Tensor:
-        """What a state dict holds of it: a safetensors file as one tensor of bytes, which any format can keep."""
-        document, tensors = self.translation.described()
-        whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        return torch.frombuffer(bytearray(save(whole, {"translation": json.dumps(document)})), dtype=torch.uint8)
+        """A safetensors file as one tensor of bytes, which any format of a state dict can keep."""
+        document, tensors = self.translation.to_json()
+        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        return torch.frombuffer(bytearray(save(plain, {"translation": json.dumps(document)})), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
         """Take what `get_extra_state` gave.
 
         Raises:
-            DataError: if it is none, or is of other widths.
+            DataError: if it cannot be read.
+            ShapeError: if it is of other widths.
         """
         try:
             content = state.cpu().numpy().tobytes()
             header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
             tensors = {name: copy_row_major(tensor) for name, tensor in load(content).items()}
-            found = Translation.restored(json.loads(header["__metadata__"]["translation"]), tensors)
+            translation = Translation.from_json(json.loads(header["__metadata__"]["translation"]), tensors)
         except (AttributeError, KeyError, TypeError, ValueError, SafetensorError, InterbasinError) as error:
             raise DataError(
                 f"The state of a stitched network holds no translation that can be read ({error}); save it again."
             ) from error
-        mine, theirs = ((one.source_width, one.target_width) for one in (self.translation, found))
+        mine, theirs = ((part.source_width, part.target_width) for part in (self.translation, translation))
         if mine != theirs:
             raise ShapeError(
                 f"The state holds a translation from {theirs[0]} to {theirs[1]} dimensions, and this network has one "
-                f"from {mine[0]} to {mine[1]}; stitch it from encoders of these widths."
+                f"from {mine[0]} to {mine[1]}."
             )
-        self.translation = found
+        self.translation = translation
 
     def extra_repr(self) -> str:
         return self.extra
@@ -75,8 +74,8 @@ class Stitched(nn.Sequential):
     """Encoder, translation and head, one after the other."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        encoder, translating, head = self
-        return head(translating(encoder(*args, **kwargs)))
+        encoder, translation, head = self
+        return head(translation(encoder(*args, **kwargs)))
 
 
 def stitch(encoder: nn.Module, translator: Translator, head: nn.Module) -> Stitched:
@@ -103,7 +102,7 @@ def stitch(encoder: nn.Module, translator: Translator, head: nn.Module) -> Stitc
             raise DataError(f"The {what} of a stitched network is a module of torch, found {type(module).__name__}.")
     if not isinstance(translator, Translator) or not hasattr(translator, "translation_"):
         raise DataError(
-            "Stitching needs a translator that was fitted to lead into the head's space; found "
-            f"{type(translator).__name__}. Use Translator(...).fit(X, Y), and another method than 'relative'."
+            f"Stitching needs Translator(...).fit(X, Y) of another method than 'relative', found "
+            f"{type(translator).__name__}."
         )
-    return Stitched(encoder, Translating(translator), head)
+    return Stitched(encoder, TranslationLayer(translator), head)

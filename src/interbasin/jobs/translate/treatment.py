@@ -19,7 +19,7 @@ TRUNCATED = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  
 
 
 class FittedTranslator(Protocol):
-    """What is asked of a translator: rows in, rows out, each for itself."""
+    """What is asked of a translator: rows in, rows out, each by itself."""
 
     @property
     def source_width(self) -> int: ...
@@ -32,14 +32,14 @@ class FittedTranslator(Protocol):
 
 @dataclass
 class Treatment:
-    """How a piece is made ready for the translator, and translated; counts the bad rows that it meets.
+    """Makes a piece ready for the translator and translates it; counts the bad rows.
 
     Args:
         translator: The map.
         name: Of the store, for messages.
         dtype: As stored.
-        bad_rows: ``"refuse"`` ends the run at a row of zeros or with a number that is not finite; ``"keep"`` hands
-            such rows on as they are: zeros as zeros, the others as NaN.
+        bad_rows: ``"refuse"`` ends the run at a row of zeros or with a number that is not finite; ``"keep"`` writes
+            such rows as zeros and as NaN.
         scale: What whole numbers are multiplied by to become the vectors that they stand for.
         keeps: Whether what was done stays when a run ends early.
     """
@@ -53,7 +53,7 @@ class Treatment:
     counts: dict[str, int] = field(default_factory=lambda: {"not finite": 0, "zero": 0})
 
     def ready(self, piece: Piece, first: int) -> tuple[Piece, dict[str, NDArray[np.intp]]]:
-        """The piece in a precision to calculate in, without its bad rows; and which those were."""
+        """The piece in a precision to calculate in, without its bad rows; and the numbers of those."""
         vectors = piece.vectors
         if vectors.dtype not in (np.float32, np.float64):
             vectors = vectors.astype(np.float32)
@@ -63,7 +63,7 @@ class Treatment:
         bad = bad_rows_of(vectors)
         for kind, which in bad.items():
             if len(which) and self.bad_rows == "refuse":
-                raise refused_rows(kind, which + first, self.name, kept=self.keeps and first > 0)
+                raise _bad_rows_error(kind, which + first, self.name, kept=self.keeps and first > 0)
             self.counts[kind] += len(which)
         if any(map(len, bad.values())):
             vectors = vectors.copy()
@@ -71,55 +71,46 @@ class Treatment:
         return Piece(vectors, piece.rest), bad
 
     def translated(self, piece: Piece, bad: Mapping[str, NDArray[np.intp]], first: int) -> Piece:
-        with np.errstate(over="ignore", invalid="ignore"):  # told below, by row
-            made = self.translator.transform(piece.vectors)
+        """A piece that is ready, translated, with its bad rows as zeros and NaN."""
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below, by row
+            vectors = self.translator.transform(piece.vectors)
         expected = (len(piece.vectors), self.translator.target_width)
-        if made.shape != expected:
+        if vectors.shape != expected:
             raise ShapeError(
-                f"The translator gave an array of shape {made.shape} where {expected} was promised; fit it again."
+                f"The translator gave an array of shape {vectors.shape} where {expected} was promised; fit it again."
             )
         dtype = output_dtype(self.dtype)
-        if made.dtype != dtype:
+        if vectors.dtype != dtype:
             with np.errstate(over="ignore"):
-                made = made.astype(dtype)
-        finite = np.isfinite(made)
+                vectors = vectors.astype(dtype)
+        finite = np.isfinite(vectors)
         if not finite.all():
-            which = np.flatnonzero(~finite.all(axis=1)) + first
+            beyond = f"Translated, {listed(np.flatnonzero(~finite.all(axis=1)) + first)} of {self.name} would have"
             if dtype == np.float16:
-                raise DataError(
-                    f"Translated, {listed(which)} of {self.name} would have numbers beyond 65,504, the largest of "
-                    "float16 in which the vectors are stored; store them as float32 first."
-                )
+                raise DataError(f"{beyond} numbers beyond 65,504, the largest of float16; store them as float32 first.")
             raise DataError(
-                f"Translated, {listed(which)} of {self.name} would have numbers beyond {np.finfo(dtype).max:.2g}, the "
-                f"largest of {dtype}, or none at all; such rows are far from what the translator was fitted on, so "
-                "mend or drop them."
+                f"{beyond} numbers beyond {np.finfo(dtype).max:.2g}, the largest of {dtype}, or none at all; such rows "
+                "are far from what the translator was fitted on, so mend or drop them."
             )
         for kind, value in (("not finite", np.nan), ("zero", 0)):
             if len(bad[kind]):
-                made[bad[kind]] = value
-        return Piece(made, piece.rest)
+                vectors[bad[kind]] = value
+        return Piece(vectors, piece.rest)
 
 
 def check_fits(translator: FittedTranslator, rows: Rows, scale: float | None) -> None:
-    """Whether a translator can be applied to a store at all.
-
-    Raises:
-        ShapeError: if the widths differ.
-        DataError: if these are whole numbers whose scale is not known, or a scale is given for others.
-    """
+    """Refuse other widths, whole numbers whose scale is not known, and a scale for numbers that are not whole."""
     if rows.dtype.kind in "biu" and scale is None:
-        packed = (
-            f" If they are bits, eight to a number, {rows.width} numbers stand for {8 * rows.width} dimensions, and no "
-            "scale will help: take the vectors that they were made from."
-            if rows.dtype == np.uint8
-            else ""
-        )
-        raise DataError(
+        fault = (
             f"{rows.name} holds {rows.dtype} vectors, which are quantised: each number times a scale is what the "
             "encoder gave, and the store does not tell the scale. Give it with scale= (--scale), or store floats."
-            f"{packed}"
         )
+        if rows.dtype == np.uint8:
+            fault += (
+                f" If they are bits, eight to a number, {rows.width} numbers stand for {8 * rows.width} dimensions, "
+                "and no scale will help: take the vectors that they were made from."
+            )
+        raise DataError(fault)
     if rows.dtype.kind == "f" and scale is not None:
         raise DataError(f"A scale is for whole numbers, but {rows.name} holds {rows.dtype} vectors; leave it out.")
     if scale is not None and not _is_a_scale(scale, rows.dtype):
@@ -151,7 +142,7 @@ def _is_a_scale(scale: float, dtype: np.dtype[Any]) -> bool:
 
 
 def norms_notes(translator: FittedTranslator, name: str, metric: str | None) -> list[str]:
-    """What to say where lengths are lost that an index may compare by."""
+    """Notes where lengths are lost that an index may compare by."""
     if translator.carries_norms or metric == "cosine":
         return []
     if metric is not None:
@@ -166,19 +157,16 @@ def norms_notes(translator: FittedTranslator, name: str, metric: str | None) -> 
 
 
 def bad_rows_of(vectors: NDArray[Any]) -> dict[str, NDArray[np.intp]]:
-    """Which rows cannot be meant: of zeros, or with numbers that are not finite."""
-    # One pass finds candidates; only those, which also huge and tiny numbers are, are looked at one by one.
+    """Rows of zeros, and rows with numbers that are not finite."""
+    # One pass finds candidates, huge and tiny rows among them; only these are looked at one by one.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         squares = np.einsum("ij,ij->i", vectors, vectors)
     candidates = np.flatnonzero(~np.isfinite(squares) | (squares == 0))
     few = vectors[candidates]
-    return {
-        "not finite": candidates[~np.isfinite(few).all(axis=1)],
-        "zero": candidates[~few.any(axis=1)],
-    }
+    return {"not finite": candidates[~np.isfinite(few).all(axis=1)], "zero": candidates[~few.any(axis=1)]}
 
 
-def refused_rows(kind: str, which: NDArray[np.intp], name: str, *, kept: bool) -> DataError:
+def _bad_rows_error(kind: str, which: NDArray[np.intp], name: str, *, kept: bool) -> DataError:
     holds = "hold" if len(which) > 1 else "holds"
     what = f"{holds} NaN or infinity" if kind == "not finite" else f"{holds} nothing but zeros"
     return DataError(
@@ -194,22 +182,23 @@ def listed(which: NDArray[np.intp]) -> str:
         >>> listed(np.arange(3)), listed(np.arange(7))
         ('rows 0, 1, 2 (counted from 0)', 'rows 0, 1, 2, 3, 4 (counted from 0) and 2 more in the same batch')
     """
-    named = ", ".join(str(one) for one in which[:MOST_NAMED])
+    named = ", ".join(map(str, which[:MOST_NAMED]))
     more = f" and {len(which) - MOST_NAMED} more in the same batch" if len(which) > MOST_NAMED else ""
     return f"row{'s' if len(which) > 1 else ''} {named} (counted from 0){more}"
 
 
 def translator_fingerprint(translator: FittedTranslator) -> dict[str, Any]:
-    """What tells this translator from another, without knowing what is inside: where it takes a few fixed rows.
+    """What tells this translator from another, whatever is inside: its translations of a few fixed rows.
 
-    Every number of these counts, in one of a few sums with weights of its own, so that no change of a map is missed.
+    Every number of these counts, in one of a few weighted sums, so that no change of a map is missed.
     """
     generator = np.random.default_rng(0)
     rows = generator.standard_normal((PROBES, translator.source_width))
-    made = np.asarray(translator.transform(rows), dtype=np.float64)
-    weighted = made * generator.uniform(0.5, 1.5, made.shape[1])
-    sums = np.zeros((len(made), min(SUMS, made.shape[1])))
-    for first in range(0, made.shape[1], SUMS):
-        some = weighted[:, first : first + SUMS]
-        sums[:, : some.shape[1]] += some
+    translated = np.asarray(translator.transform(rows), dtype=np.float64)
+    width = translated.shape[1]
+    weighted = translated * generator.uniform(0.5, 1.5, width)
+    sums = np.zeros((PROBES, min(SUMS, width)))
+    for first in range(0, width, SUMS):
+        part = weighted[:, first : first + SUMS]
+        sums[:, : part.shape[1]] += part
     return {"widths": [translator.source_width, translator.target_width], "probe": sums.ravel().tolist()}

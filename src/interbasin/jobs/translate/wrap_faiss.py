@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, ShapeError
 from interbasin.extras import import_extra
 from interbasin.jobs.translate.apply import Applied
-from interbasin.jobs.translate.bridge.steps import Steps
+from interbasin.jobs.translate.bridge import Steps
 from interbasin.jobs.translate.translator import Translator
 from interbasin.jobs.translate.treatment import FittedTranslator
 from interbasin.vectors.stores.faiss import FaissRows, write_index
@@ -26,11 +26,10 @@ UNIT = 1e-3  # how far from 1 the length of vectors may be that were normalised
 def wrapped(
     translator: FittedTranslator, rows: Rows, destination: Path, source: Path, *, force: bool, in_place: bool
 ) -> Applied:
-    """An index of the old vectors that takes queries of the new space and translates them; no row is touched.
+    """Write the index of old vectors, in ``source``, so that it translates queries of the new space.
 
     Args:
-        translator: From the new space to the old one, whose vectors the index holds; one affine map, behind which
-            rows may be brought to length 1.
+        translator: From the new space to the old one; one affine map, behind which rows may be scaled to length 1.
         rows: The index.
         destination: The file to write.
         source: The file that the index comes from.
@@ -39,7 +38,7 @@ def wrapped(
 
     Raises:
         ShapeError: if the translator goes elsewhere.
-        DataError: if it is more than that, which is all that FAISS can do to a query.
+        DataError: if it is more than an affine map and a scaling, which is all that FAISS can do to a query.
     """
     assert isinstance(rows, FaissRows)
     faiss = import_extra("faiss", f"Writing {destination}", "vectors")
@@ -58,12 +57,12 @@ def wrapped(
     faiss.copy_array_to_vector(np.ascontiguousarray(offset, dtype=np.float32), transform.b)
     transform.is_trained = True
     if unit:
-        made = faiss.IndexPreTransform(faiss.NormalizationTransform(translator.target_width, 2.0), rows.index)
-        made.prepend_transform(transform)
+        index = faiss.IndexPreTransform(faiss.NormalizationTransform(translator.target_width, 2.0), rows.index)
+        index.prepend_transform(transform)
     else:
-        made = faiss.IndexPreTransform(transform, rows.index)
+        index = faiss.IndexPreTransform(transform, rows.index)
     calculated = time.perf_counter()
-    write_index(made, destination, faiss, refuse)
+    write_index(index, destination, faiss, refuse)
     output = f"faiss://{destination}"
     return Applied(
         metrics={"rows": rows.rows, "resumed_at": 0},
@@ -85,32 +84,30 @@ def wrapped(
 
 
 def affine_form(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any], bool]:
-    """The matrix, (source, target), and the offset of a translator, and whether rows are brought to length 1 behind it.
+    """The matrix, (source, target), and the offset of a translator, and whether rows are scaled to length 1 behind it.
 
     Raises:
-        DataError: if it is more than that: if it scales every row by its own length first, or to another length.
+        DataError: if it scales every row by its own length first, or to another length.
     """
     if not isinstance(translator, Translator):
-        return *_probed(translator), False
+        return *_probe(translator), False
     steps = Steps.of(translator)
     if steps.floor >= 0:
         raise DataError(
-            f"This translator ({translator.chosen_}) looks at the direction of every row about a mean, and all that "
-            "FAISS can do to a query is one affine map, and to bring it to length 1; fit ridge, affine or procrustes "
-            "from the new space to the old, or rebuild the index without wrap."
+            f"This translator ({translator.chosen_}) looks at the direction of every row, which FAISS cannot do; fit "
+            "ridge, affine or procrustes from the new space to the old, or rebuild the index without wrap."
         )
     if steps.length >= 0 and abs(steps.length - 1) > UNIT:
         raise DataError(
-            f"The old vectors that this translator was fitted on all have length {steps.length:.6g}, and so has what "
-            "it gives; FAISS brings queries to length 1 or leaves theirs. Fit it on old vectors of length 1, or "
-            "rebuild the index without wrap."
+            f"The old vectors of this translator all have length {steps.length:.6g}, and FAISS can only scale to "
+            "length 1; fit it on old vectors of length 1, or rebuild the index without wrap."
         )
     matrix = (steps.matrix / steps.scale).T
     return matrix, steps.offset - steps.mean @ matrix, steps.length >= 0
 
 
-def _probed(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The matrix and the offset of a translator of which nothing is known but what it does."""
+def _probe(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The matrix and the offset of any translator, from its translations of a few rows."""
     width = translator.source_width
     probes = np.random.default_rng(0).standard_normal((8, width))
     # Differences about a point rather than about zero, where a translator that looks at lengths has no answer.
@@ -118,11 +115,11 @@ def _probed(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any]]:
     here = translator.transform(point)
     matrix = translator.transform(point + np.eye(width)) - here
     offset = (here - point @ matrix)[0]
-    made = translator.transform(probes)
-    if not np.allclose(made, probes @ matrix + offset, rtol=0, atol=AFFINE_TOLERANCE * float(np.abs(made).max())):
+    translated = translator.transform(probes)
+    tolerance = AFFINE_TOLERANCE * float(np.abs(translated).max())
+    if not np.allclose(translated, probes @ matrix + offset, rtol=0, atol=tolerance):
         raise DataError(
-            "This translator is not one affine map (it scales rows by their lengths), and nothing else of an unknown "
-            "kind can be wrapped; give a fitted Translator of ridge, affine or procrustes, or rebuild the index "
-            "without wrap."
+            "This translator is not one affine map (it scales rows by their lengths); give a fitted Translator of "
+            "ridge, affine or procrustes, or rebuild the index without wrap."
         )
     return matrix, offset

@@ -12,7 +12,7 @@ from tests.jobs.translate.audit.worlds import world
 import interbasin as ib
 from interbasin.errors import DataError, FitError, ShapeError
 from interbasin.evaluate.retrieval import Labels, nearest, overlap, recall
-from interbasin.jobs.translate.audit import audit, inputs, pool_rows
+from interbasin.jobs.translate.audit import audit, job, pool_rows
 from interbasin.jobs.translate.audit.measures import LESS_THAN
 from interbasin.outcome import Outcome
 
@@ -173,7 +173,7 @@ def test_a_pool_can_be_embedded_in_between(apart):
     assert second.metrics == audit(**given | {"embed": lambda rows: apart.new[rows]}).metrics
     with pytest.raises(DataError, match=rf"The pool lacks 1 document of the {len(rows)} .* \({rows[-1]}\); embed them"):
         audit(**given | {"pool": (rows[:-1], apart.new[rows[:-1]])})
-    with pytest.raises(DataError, match=r"The pool lacks 7 documents .*, \.\.\.\); embed them too") as lacking:
+    with pytest.raises(DataError, match=r"The pool lacks 7 documents .* and 2 more\); embed them too") as lacking:
         audit(**given | {"pool": (rows[7:], apart.new[rows[7:]])})
     assert lacking.value.missing.tolist() == rows[:7].tolist() and str(rows[5]) not in str(lacking.value).split("(")[1]
     with pytest.raises(ShapeError, match="A pool is the numbers of documents, and a row of 32 numbers for each"):
@@ -291,7 +291,7 @@ def test_rows_of_zeros_are_told(apart):
 def test_a_method_that_cannot_be_fitted_is_left_out_and_said(apart, monkeypatch):
     broken = ib.Translator(method="procrustes")
     methods = {"ridge": ib.Translator(method="ridge"), "broken": broken}
-    monkeypatch.setattr(inputs, "CrossFitted", _only_ridge(inputs.CrossFitted))
+    monkeypatch.setattr(job, "CrossFitted", _only_ridge(job.CrossFitted))
     found = audit(**apart.arguments(methods=methods))
     assert "The method broken was left out: too few." in found.notes
     assert ("translate", "broken") not in [(way.way, way.method) for way in found.table]

@@ -9,7 +9,7 @@ import pytest
 
 from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.jobs.translate.audit.measures import Choice
-from interbasin.jobs.translate.audit.verdict import ADVICE, judged
+from interbasin.jobs.translate.audit.verdict import ADVICE, judge
 
 QUERIES = 400
 
@@ -21,7 +21,7 @@ def found(share: float, seed: int = 0) -> np.ndarray:
 
 
 def verdict(labelled=True, bound=False, margin=0.02, **shares):
-    return judged(
+    return judge(
         {name: one if isinstance(one, Choice) else choice(one) for name, one in shares.items()},
         Bootstrap(QUERIES, draws=300),
         labelled=labelled,
@@ -34,7 +34,7 @@ def verdict(labelled=True, bound=False, margin=0.02, **shares):
 
 def choice(one: float | np.ndarray, best: float | None = None) -> Choice:
     numbers = one if isinstance(one, np.ndarray) else found(one)
-    return Choice("ridge", numbers.mean() if best is None else best, numbers, best is None)
+    return Choice("ridge", numbers.mean() if best is None else best, numbers)
 
 
 @pytest.mark.parametrize(

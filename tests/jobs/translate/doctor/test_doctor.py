@@ -11,7 +11,7 @@ import torch
 
 import interbasin.jobs.translate.doctor.findings as findings
 from interbasin.jobs.translate.doctor import doctor
-from interbasin.jobs.translate.doctor.mixture import Stretches
+from interbasin.jobs.translate.doctor.mixture import MixtureDetector
 from interbasin.outcome import Outcome
 from interbasin.vectors import open_vectors
 
@@ -227,9 +227,9 @@ def test_subjects_are_not_taken_for_models():
         rows = by_subject(4800, seed)
         shuffled = np.random.default_rng(seed).permutation(rows)
         for name, table in (("sorted", rows), ("shuffled", shuffled)):
-            stretches = Stretches(48)
-            stretches.update(table, np.arange(len(table)))
-            result = stretches.found(len(table))
+            detector = MixtureDetector(48)
+            detector.update(table, np.arange(len(table)))
+            result = detector.find(len(table))
             alarms[name] += result is not None and result.sure
     assert alarms == {"sorted": 0, "shuffled": 0}
 

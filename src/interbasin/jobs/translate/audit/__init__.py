@@ -1,7 +1,7 @@
 """Whether to translate an index of vectors, found out before it is done.
 
 ``inputs`` holds what is given and cross-fits, ``measures`` searches in every way and scores what is found, ``verdict``
-says in words what the intervals allow to say, ``job`` puts it together and ``result`` is what comes of it.
+says in words what the intervals allow to say, ``job`` puts it together and ``result`` is what it returns.
 """
 
 from interbasin.jobs.translate.audit.job import audit, pool_rows

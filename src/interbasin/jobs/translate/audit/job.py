@@ -7,36 +7,33 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 
+from interbasin.checks import require_fraction, require_whole
 from interbasin.errors import DataError
-from interbasin.evaluate.bootstrap import Interval
-from interbasin.evaluate.retrieval import Ranking, reranked
+from interbasin.evaluate.retrieval import Nearest, Ranking, reranked
 from interbasin.jobs.translate.audit.inputs import (
-    All,
     AuditInputs,
     CrossFitted,
     Embed,
-    Pool,
-    backward,
+    Methods,
+    NewVectors,
     check_pair_order,
-    embedded_pool,
-    forward,
-    given_pool,
-    methods_of,
+    fit_methods,
+    translators_by_name,
 )
 from interbasin.jobs.translate.audit.measures import (
-    Choice,
-    Numbers,
-    Searched,
     SearchMetric,
-    chosen_elsewhere,
-    counts_of,
+    choose_method,
+    curve_counts,
     learning_curve,
-    searched,
+    search_index,
     slices,
 )
 from interbasin.jobs.translate.audit.result import WAYS, Audit, Way
-from interbasin.jobs.translate.audit.verdict import judged
+from interbasin.jobs.translate.audit.verdict import judge
+from interbasin.jobs.translate.evaluate import interval_metrics
+from interbasin.jobs.translate.rows import as_floats
 from interbasin.jobs.translate.translator import Translator
 from interbasin.outcome import Stages
 from interbasin.text import plural
@@ -45,7 +42,7 @@ FEW_QUERIES = 100
 LARGE_SHARE = 0.1  # of the index: pairs that the map has seen and that are searched among
 STAGES = ("fit", "search", "new model", "curve")
 
-Methods = Sequence[str] | Mapping[str, Translator] | None
+Rankings = dict[tuple[str, str], Ranking]  # by way and method, in the order of the table
 
 
 def audit(
@@ -77,9 +74,9 @@ def audit(
     the sample's size. With ``labels`` the measure is recall; without, the overlap with what the new model finds, which
     says how alike translated vectors are to new ones and not whether they are better than the old ones.
 
-    What the new model finds needs its vectors of all documents (``new_documents``). Without them, give ``embed``: only
-    a pool of documents, those that some search brought up, is embedded, and what is measured with it is a bound from
-    above. Or take the numbers in ``result.pool``, embed those documents yourself, and give ``pool``.
+    What the new model finds needs its vectors of all documents (``new_documents``). Without them, give ``embed``: it
+    embeds only a pool of documents, those that some search brought up, and gives an upper bound. Or take the numbers in
+    ``result.pool``, embed those documents yourself, and give ``pool``.
 
     Args:
         pairs: (old, new): some documents as both models see them, what translations are fitted on.
@@ -89,7 +86,7 @@ def audit(
         embed: From numbers of documents to the new model's vectors of them.
         pool: Numbers of documents, and the new model's vectors of them.
         labels: For every query the numbers of the right documents; or a mapping from numbers of queries to such.
-        query_pairs: (old, new): queries to fit the maps of queries on; by default ``pairs`` serve for these too.
+        query_pairs: (old, new): queries to fit the maps of queries on; by default ``pairs``.
         pair_rows: Which documents the pairs are; by default they are looked for. Documents in the pairs are
             cross-fitted.
         query_texts: The queries themselves, so that short ones are shown apart.
@@ -101,8 +98,8 @@ def audit(
         margin: A difference that does not matter.
         confidence: Of the intervals, which are over queries.
         draws: How often queries are drawn again for them.
-        seed: Of all that is drawn.
-        progress: Called with what share is done, from 0 to 1.
+        seed: Of all random draws.
+        progress: Called with the share that is done, from 0 to 1.
 
     Raises:
         ShapeError: if rows or widths do not fit together.
@@ -113,104 +110,121 @@ def audit(
         >>> meaning = draws.normal(size=(600, 8))
         >>> old, new = meaning @ draws.normal(size=(8, 12)), meaning @ draws.normal(size=(8, 16))
         >>> questions = meaning[:150] + 0.3 * draws.normal(size=(150, 8))
-        >>> to_old, to_new = (np.linalg.lstsq(meaning, one, rcond=None)[0] for one in (old, new))
-        >>> found = audit(
+        >>> to_old, to_new = (np.linalg.lstsq(meaning, rows, rcond=None)[0] for rows in (old, new))
+        >>> result = audit(
         ...     pairs=(old[300:], new[300:]),
         ...     queries=(questions @ to_old, questions @ to_new),
         ...     documents=old,
         ...     new_documents=new,
         ...     methods=["ridge"],
         ... )
-        >>> found.verdict.advice
+        >>> result.verdict.advice
         'translate'
     """
-    if sum(one is not None for one in (new_documents, embed, pool)) > 1:
+    if sum(source is not None for source in (new_documents, embed, pool)) > 1:
         raise DataError("The new model's vectors come from new_documents=, embed= or pool=; give one of the three.")
-    if not 0 <= margin < 1:
-        raise DataError(f"margin is a difference of shares, from 0 to 1, found {margin}.")
-    inputs = AuditInputs.of(pairs, queries, documents, labels, query_pairs, pair_rows, query_texts, metric, k, depth)
-    counts = [] if curve is False else counts_of(None if curve is True else curve, len(inputs.old_pairs))
-    tried = methods_of(methods, seed)
-    work = Stages(progress, len(STAGES))
+    require_fraction("margin", margin)
+    require_fraction("confidence", confidence, zero=False)
+    require_whole("draws", draws, least=1)
+    require_whole("seed", seed, least=0)
+    inputs = AuditInputs(
+        pairs, queries, documents, labels, query_pairs, pair_rows, query_texts, metric=metric, k=k, depth=depth
+    )
+    counts = curve_counts(curve, len(inputs.old_pairs))
+    translators = translators_by_name(methods, seed)
     width = inputs.new_pairs.shape[1]
-    complete = None if new_documents is None else All(new_documents, len(inputs.documents), width)
-
-    fitted, found = _searches(inputs, tried, work, seed)
-    rows = found.pool(inputs)
+    known = None if new_documents is None else NewVectors.of_all(new_documents, len(inputs.documents), width)
+    work = Stages(progress, len(STAGES))
+    fitted, rankings, zeros = _search(inputs, translators, work, seed)
+    rows = _pool(inputs, rankings)
+    shared = _pool_overlap(rankings)
     with work.stage("new model") as tell:
-        known: All | Pool | None = complete
         if embed is not None:
-            known = embedded_pool(rows, embed, width, tell)
+            known = NewVectors.of_embedded(rows, embed, width, tell)
         elif pool is not None:
-            known = given_pool(rows, pool, width)
-        rankings = _rankings(inputs, found, known)
-    search_metric = SearchMetric.of(inputs, rankings.get(("reembed", "")), draws, confidence, seed)
-    values = {key: search_metric.measures(ranking) for key, ranking in rankings.items()}
-    choices = _choices(values, search_metric, seed)
-    primary = {way: choice.numbers for way, choice in choices.items()}
+            known = NewVectors.of_pool(rows, pool, width)
+        if known is not None:
+            rankings |= _rerank(inputs, rankings, known)
+    search_metric = SearchMetric(inputs, rankings.get(("reembed", "")), draws, confidence, seed)
+    primary, bound = search_metric.primary, known is not None and known.bound
+    values = {key: search_metric.measure(ranking) for key, ranking in rankings.items()}
+    choices = {}
+    if primary is not None:
+        for way in WAYS:
+            of_way = {method: numbers[primary] for (name, method), numbers in values.items() if name == way}
+            if of_way:
+                choices[way] = choose_method(of_way, seed)
     best = choices["translate"].method if choices else next(iter(fitted))
-    verdict = judged(
+    verdict = judge(
         choices,
-        search_metric.bootstrap,
+        None if primary is None else search_metric.bootstrap(),
         labelled=inputs.labels is not None,
-        bound=known is not None and known.bound,
+        bound=bound,
         k=k,
         depth=inputs.depth,
         margin=margin,
     )
+    learned = None
     with work.stage("curve") as tell:
-        drawn = None
-        if search_metric.primary is not None and counts:
+        if primary is not None and counts:
             # Without any shrinking, a map does worse with more pairs as long as they are about as many as dimensions.
             over = "ridge" if best == "affine" and "ridge" in fitted else best
-            with_all = values["translate", over][search_metric.primary]
-            drawn = learning_curve(search_metric, over, tried[over], counts, with_all, margin, seed, tell)
+            with_all = values["translate", over][primary]
+            learned = learning_curve(search_metric, over, translators[over], counts, with_all, margin, seed, tell)
     table = tuple(
-        Way(way, method, search_metric.intervals(one), WAYS[way].format(depth=inputs.depth))
-        for (way, method), one in values.items()
+        Way(way, method, search_metric.intervals(numbers), WAYS[way].format(depth=inputs.depth))
+        for (way, method), numbers in values.items()
     )
-    groups = slices(search_metric, primary, draws, confidence, seed) if primary else ()
-    doubt = check_pair_order(inputs, tried[best], fitted[best])
-    notes = [
-        *([doubt] if doubt else []),
-        *work.notes,
-        *_notes(inputs, fitted, found, known, search_metric, rows),
-    ]
-    if drawn is not None and drawn.rising:
-        notes.append("The learning curve still rises at its end: more pairs would make a better translation.")
-    metrics = _metrics(table, primary, search_metric, verdict.differences, best)
+    numbers_of_ways = {way: choice.numbers for way, choice in choices.items()}
+    metrics: dict[str, float] = {}
+    for row in table:
+        for measure, interval in row.figures.items():
+            suffix = f".{row.way}.{row.method}" if row.method else f".{row.way}"
+            metrics |= interval_metrics(measure, interval, suffix)
+    for way, interval in search_metric.intervals(numbers_of_ways).items():
+        if way in ("translate", "adapt", "rerank"):
+            metrics |= interval_metrics(str(primary), interval, f".{way}.best")
+    for name, interval in verdict.differences.items():
+        metrics |= interval_metrics("difference", interval, f".{name}")
     metrics |= {
         "pairs": len(inputs.old_pairs),
-        "queries": int(search_metric.asked.sum()),
+        "queries": search_metric.count,
         "documents": len(inputs.documents),
         "pool": len(rows),
-        "pool_overlap": found.pool_overlap(),
-        **({} if drawn is None or drawn.enough is None else {"pairs_enough": drawn.enough}),
+        "pool_overlap": shared,
+        **({} if learned is None or learned.enough is None else {"pairs_enough": learned.enough}),
     }
-    request = {
-        "metric": metric,
-        "k": k,
-        "depth": inputs.depth,
-        "methods": list(fitted),
-        "margin": margin,
-        "confidence": confidence,
-        "draws": draws,
-        "seed": seed,
-        "labels": inputs.labels is not None,
-        "new_vectors": "all" if complete is not None else "pool" if known is not None else "none",
-    }
+    notes = [
+        *check_pair_order(inputs, translators[best], fitted[best]),
+        *work.notes,
+        *_describe_inputs(inputs, fitted, search_metric.count, zeros),
+        *_describe_pool(len(rows), len(inputs.documents), shared, known),
+    ]
+    if learned is not None and learned.rising:
+        notes.append("The learning curve still rises at its end: more pairs would make a better translation.")
     work.finish()
     return Audit(
         metrics=metrics,
         table=table,
         verdict=verdict,
         method=best,
-        curve=drawn,
-        slices=groups,
+        curve=learned,
+        slices=slices(search_metric, numbers_of_ways),
         pool=rows,
         notes=tuple(notes),
         timings=work.timings,
-        request=request,
+        request={
+            "metric": metric,
+            "k": k,
+            "depth": inputs.depth,
+            "methods": list(fitted),
+            "margin": margin,
+            "confidence": confidence,
+            "draws": draws,
+            "seed": seed,
+            "labels": inputs.labels is not None,
+            "new_vectors": "none" if known is None else "pool" if bound else "all",
+        },
     )
 
 
@@ -231,111 +245,104 @@ def pool_rows(
 
     Takes what `audit` does.
     """
-    inputs = AuditInputs.of(pairs, queries, documents, labels, query_pairs, None, None, metric, k, depth)
-    return _searches(inputs, methods_of(methods, seed), Stages(None, len(STAGES)), seed)[1].pool(inputs)
+    inputs = AuditInputs(pairs, queries, documents, labels, query_pairs, metric=metric, k=k, depth=depth)
+    _, rankings, _ = _search(inputs, translators_by_name(methods, seed), Stages(None, len(STAGES)), seed)
+    return _pool(inputs, rankings)
 
 
-def _searches(
-    inputs: AuditInputs, tried: Mapping[str, Translator], work: Stages, seed: int
-) -> tuple[dict[str, CrossFitted], Searched]:
+def _search(
+    inputs: AuditInputs, translators: Mapping[str, Translator], work: Stages, seed: int
+) -> tuple[dict[str, CrossFitted], Rankings, int]:
+    """The methods fitted from old to new, what is found without embedding anything anew, and the rows of zeros."""
+
+    def cross_fit(method: Translator) -> CrossFitted:
+        return CrossFitted(method, inputs.old_pairs, inputs.new_pairs, inputs.places, seed)
+
+    def fit_queries(method: Translator) -> Translator:
+        fitted: Translator = clone(method).fit(inputs.new_query_pairs, inputs.old_query_pairs)
+        return fitted
+
     with work.stage("fit"):
-        there, notes = forward(tried, inputs, seed)
-        back, others = backward(tried, inputs)
-        work.notes += list(dict.fromkeys([*notes, *others]))
+        forward, notes = fit_methods(translators, cross_fit)
+        backward, more_notes = fit_methods(translators, fit_queries)
+        work.notes += dict.fromkeys([*notes, *more_notes])
     with work.stage("search") as tell:
-        return there, searched(inputs, there, back, tell)
+        queries, options = inputs.new_queries, (inputs.depth, inputs.metric)
+        searches: dict[tuple[str, str], tuple[Nearest, CrossFitted | None]] = {
+            ("keep", ""): (Nearest(inputs.old_queries, *options), None)
+        }
+        for name, fitted in forward.items():
+            searches["translate", name] = Nearest(queries, *options), fitted
+        for name, translator in backward.items():
+            searches["adapt", name] = Nearest(translator.transform(as_floats(queries)), *options), None
+        return forward, *search_index(inputs, searches, tell)
 
 
-def _rankings(inputs: AuditInputs, found: Searched, known: All | Pool | None) -> dict[tuple[str, str], Ranking]:
-    """By way and method, in the order of the table."""
-    rankings = {("keep", ""): found.keep}
-    rankings |= {("translate", name): one for name, one in found.translate.items()}
-    rankings |= {("adapt", name): one for name, one in found.adapt.items()}
-    if known is None:
-        return rankings
+def _rerank(inputs: AuditInputs, rankings: Rankings, known: NewVectors) -> Rankings:
+    """What is found where the top of a search, or everything, is embedded anew."""
     queries, metric, k = inputs.new_queries, inputs.metric, inputs.k
-    for name, one in found.translate.items():
-        rankings["rerank", name] = reranked(queries, one, known.of, metric, k)
-    rankings["keep_rerank", ""] = reranked(queries, found.keep, known.of, metric, k)
-    rankings["reembed", ""] = known.search(queries, k, metric)
-    return rankings
+    reembedded = {
+        ("rerank", method): reranked(queries, ranking, known.of, metric, k)
+        for (way, method), ranking in rankings.items()
+        if way == "translate"
+    }
+    reembedded["keep_rerank", ""] = reranked(queries, rankings["keep", ""], known.of, metric, k)
+    reembedded["reembed", ""] = known.search(queries, k, metric)
+    return reembedded
 
 
-def _choices(
-    values: Mapping[tuple[str, str], Mapping[str, Numbers]], search_metric: SearchMetric, seed: int
-) -> dict[str, Choice]:
-    """For each way the best of its methods; none if there is nothing to measure by."""
-    measure = search_metric.primary
-    if measure is None:
-        return {}
-    found = {}
-    for way in WAYS:
-        of_way = {method: one[measure] for (name, method), one in values.items() if name == way}
-        if of_way:
-            found[way] = chosen_elsewhere(of_way, seed)
-    return found
+def _pool(inputs: AuditInputs, rankings: Rankings) -> NDArray[np.int64]:
+    """The documents that some search brought up, and those that labels name."""
+    parts = [ranking.rows[:, : inputs.k] if way == "adapt" else ranking.rows for (way, _), ranking in rankings.items()]
+    if inputs.labels is not None:
+        parts += inputs.labels.relevant
+    rows = np.unique(np.concatenate([part.ravel() for part in parts]))
+    return rows[rows >= 0]
 
 
-def _metrics(
-    table: Sequence[Way],
-    primary: Mapping[str, Numbers],
-    search_metric: SearchMetric,
-    differences: Mapping[str, Interval],
-    best: str,
-) -> dict[str, float]:
-    found: dict[str, float] = {}
-
-    def note(name: str, where: str, one: Interval) -> None:
-        found[f"{name}.{where}"] = one.value
-        found[f"{name}_low.{where}"], found[f"{name}_high.{where}"] = one.low, one.high
-
-    for way in table:
-        for measure, one in way.figures.items():
-            note(measure, f"{way.way}.{way.method}" if way.method else way.way, one)
-    for way_name, one in search_metric.intervals(primary).items():
-        if way_name in ("translate", "adapt", "rerank"):
-            note(str(search_metric.primary), f"{way_name}.best", one)
-    for name, one in differences.items():
-        note("difference", name, one)
-    return found
+def _pool_overlap(rankings: Rankings) -> float:
+    """Of what a translated search brings up, the share that the old one brings up too; mean over methods."""
+    keep = rankings["keep", ""].rows
+    shares = []
+    for (way, _), ranking in rankings.items():
+        if way == "translate":
+            shared = [len(np.intersect1d(a, b)) for a, b in zip(ranking.rows, keep, strict=True)]
+            shares.append(float(np.mean(shared)) / keep.shape[1])
+    return float(np.mean(shares))
 
 
-def _notes(
-    inputs: AuditInputs,
-    fitted: Mapping[str, CrossFitted],
-    found: Searched,
-    known: All | Pool | None,
-    search_metric: SearchMetric,
-    pool: NDArray[np.int64],
-) -> list[str]:
-    said = []
-    asked, documents = int(search_metric.asked.sum()), len(inputs.documents)
-    if asked < FEW_QUERIES:
-        said.append(f"With {plural(asked, 'query', 'queries')} the intervals are wide; give some hundreds.")
-    if asked < len(inputs.old_queries):
-        said.append(f"{asked:,} of {len(inputs.old_queries):,} queries have labels; figures are over these.")
-    share = len(inputs.old_pairs) / documents
+def _describe_inputs(inputs: AuditInputs, fitted: Mapping[str, CrossFitted], queries: int, zeros: int) -> list[str]:
+    notes = []
+    if queries < FEW_QUERIES:
+        notes.append(f"With {plural(queries, 'query', 'queries')} the intervals are wide; give some hundreds.")
+    if queries < len(inputs.old_queries):
+        notes.append(f"{queries:,} of {len(inputs.old_queries):,} queries have labels; figures are over these.")
+    share = len(inputs.old_pairs) / len(inputs.documents)
     if share > LARGE_SHARE and not inputs.places:
-        said.append(
+        notes.append(
             f"The pairs are {share:.0%} as many as the documents, and none was found among them: if they are there in "
             "another form, translated vectors look better here than they are; say which they are with pair_rows=."
         )
-    if found.zeros:
-        said.append(f"{plural(found.zeros, 'document')} of the index {'is' if found.zeros == 1 else 'are'} all zeros.")
-    lost = [name for name, one in fitted.items() if not one.carries_norms]
+    if zeros:
+        notes.append(f"{plural(zeros, 'document')} of the index {'is' if zeros == 1 else 'are'} all zeros.")
+    lost = [name for name, method in fitted.items() if not method.whole.carries_norms]
     if inputs.metric != "cosine" and lost:
-        said.append(f"Scores by {inputs.metric} depend on norms, which these methods do not carry: {', '.join(lost)}.")
-    if known is not None and known.bound:
-        said.append(
-            f"What the new model finds was measured among a pool of {plural(len(pool), 'document')} "
-            f"({len(pool) / documents:.1%} of the index) and is an upper bound: overlaps, re-embedding the top and "
-            "re-embedding everything would come out lower or equal. Of what translated searches brought into the pool, "
-            f"{found.pool_overlap():.0%} the old one brought too."
-        )
+        notes.append(f"Scores by {inputs.metric} depend on norms, which these methods do not carry: {', '.join(lost)}.")
+    return notes
+
+
+def _describe_pool(count: int, documents: int, shared: float, known: NewVectors | None) -> list[str]:
+    pool = f"{plural(count, 'document')}"
+    share = f"({count / documents:.1%} of the index)"
     if known is None:
-        said.append(
-            "Nothing is known of the new model's vectors of documents beyond the pairs: embed the "
-            f"{plural(len(pool), 'document')} of the pool ({len(pool) / documents:.1%} of the index) to have a bound "
-            "of what re-embedding would bring."
-        )
-    return said
+        return [
+            f"Nothing is known of the new model's vectors of documents beyond the pairs: embed the {pool} of the pool "
+            f"{share} to have a bound of what re-embedding would bring."
+        ]
+    if not known.bound:
+        return []
+    return [
+        f"What the new model finds was measured among a pool of {pool} {share} and is an upper bound: overlaps, "
+        "re-embedding the top and re-embedding everything would come out lower or equal. Of what translated searches "
+        f"brought into the pool, {shared:.0%} the old one brought too."
+    ]

@@ -1,8 +1,8 @@
-"""What an audit found: one table of ways, the curve, the slices, the verdict, and the folder they are left in."""
+"""The result of an audit: one table of ways, the curve, the slices, the verdict, and the folder they are left in."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,10 +51,10 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Audit(Result):
-    """What was found; ``metrics`` hold all figures by name, intervals as ``NAME_low`` and ``NAME_high``.
+    """What an audit measured; ``metrics`` hold all figures by name, intervals as ``NAME_low`` and ``NAME_high``.
 
     Attributes:
-        table: A row for each way and method.
+        table: One row per way and method.
         verdict: What to do, and why.
         method: The best method of translating documents, by the measure of the verdict.
         curve: What fewer pairs bring; None if it was not asked for, or there is nothing to measure by.
@@ -74,8 +74,8 @@ class Audit(Result):
     @property
     def measures(self) -> dict[str, str]:
         """The measures that there are, with their names in words."""
-        found = {measure for way in self.table for measure in way.figures}
-        return {name: title.format(**self.request) for name, title in MEASURES.items() if name in found}
+        present = {measure for way in self.table for measure in way.figures}
+        return {name: title.format(**self.request) for name, title in MEASURES.items() if name in present}
 
     @property
     def primary(self) -> str | None:
@@ -88,23 +88,22 @@ class Audit(Result):
         measure = self.primary
         if measure is None:
             return ()
-        found: dict[str, Way] = {}
-        for one in self.table:
-            if one.way not in found or one.figures[measure].value > found[one.way].figures[measure].value:
-                found[one.way] = one
-        return tuple(found.values())
+        best: dict[str, Way] = {}
+        for row in self.table:
+            if row.way not in best or row.figures[measure].value > best[row.way].figures[measure].value:
+                best[row.way] = row
+        return tuple(best.values())
 
     def rows(self) -> list[list[str]]:
-        """The table in words: way, method, and a figure a measure."""
+        """The table in words: way, method, and one figure per measure."""
         return [
             [way.title, way.method or "-", *(format(way.figures[name], ".3f") for name in self.measures)]
             for way in self.table
         ]
 
     def __str__(self) -> str:
-        columns = ["way", "method", *self.measures.values()]
-        lines = [columns, *self.rows()]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+        lines = [["way", "method", *self.measures.values()], *self.rows()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         shown = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
         ]
@@ -114,37 +113,35 @@ class Audit(Result):
         """Add the table, the curve and the slices as ``.csv``, plots as ``.svg``, and the verdict as text."""
         draft.text("verdict.txt", f"{self.verdict.advice}\n\n{self.verdict.text}\n")
         draft.text("pool.txt", "".join(f"{row}\n" for row in self.pool.tolist()))
-        self._ways(draft)
-        self._slices(draft)
-        self._curve(draft)
-
-    def _ways(self, out: Draft) -> None:
-        columns: dict[str, list[Any]] = {
+        ways: dict[str, list[Any]] = {
             "way": [way.title for way in self.table],
             "method": [way.method for way in self.table],
         }
         for name in self.measures:
-            for part, end in (("value", ""), ("low", "_low"), ("high", "_high")):
-                columns[name + end] = [getattr(way.figures[name], part) for way in self.table]
-        out.table("ways", columns)
+            ways |= _columns([way.figures[name] for way in self.table], name, f"{name}_low", f"{name}_high")
+        draft.table("ways", ways)
         if self.verdict.differences:
             gaps = self.verdict.differences
-            out.table(
-                "differences",
-                {
-                    "difference": list(gaps),
-                    "value": [one.value for one in gaps.values()],
-                    "low": [one.low for one in gaps.values()],
-                    "high": [one.high for one in gaps.values()],
-                },
-            )
+            draft.table("differences", {"difference": list(gaps), **_columns(gaps.values(), "value", "low", "high")})
         for name, title in self.measures.items():
-            out.plot(name.replace("_", "-"), self._bars(name, title))
+            draft.plot(name.replace("_", "-"), self._draw_bars(name, title))
+        if self.slices:
+            parts = self.slices
+            figures = {way: [part.figures[way].value for part in parts] for way in parts[0].figures}
+            loss = parts[0].less_than
+            losses = _columns([part.loss for part in parts], loss, f"{loss}, low", f"{loss}, high")
+            names, counts = [part.name for part in parts], [part.queries for part in parts]
+            draft.table("slices", {"slice": names, "queries": counts, **figures, **losses})
+        if self.curve is not None:
+            values = _columns(self.curve.values, "value", "low", "high")
+            losses = _columns(self.curve.losses, "loss", "loss_low", "loss_high")
+            draft.table("curve", {"pairs": list(self.curve.pairs), **values, **losses})
+            draft.plot("pairs", self._draw_curve(self.curve))
 
-    def _bars(self, measure: str, title: str) -> str:
+    def _draw_bars(self, measure: str, title: str) -> str:
         """A measure of every way, with its intervals, the old model marked."""
         many = len(self.table) > BARS
-        shown = {
+        ways = {
             f"{way.title}{f', {way.method}' if way.method else ''}": way for way in (self.best if many else self.table)
         }
         notes = [f"mean and {self.request['confidence']:.0%} interval over queries"]
@@ -153,50 +150,37 @@ class Audit(Result):
         if self.request["new_vectors"] == "pool":
             notes.append("upper bound" if measure == "overlap" else "re-embedding: upper bound")
         return bar_chart(
-            {name: way.figures[measure].value for name, way in shown.items()},
+            {name: way.figures[measure].value for name, way in ways.items()},
             title=f"{title[0].upper()}{title[1:]}",
             x_label=title,
             note="; ".join(notes),
-            whiskers={name: (way.figures[measure].low, way.figures[measure].high) for name, way in shown.items()},
-            baseline=next(name for name, way in shown.items() if way.way == "keep"),
+            whiskers={name: (way.figures[measure].low, way.figures[measure].high) for name, way in ways.items()},
+            baseline=next(name for name, way in ways.items() if way.way == "keep"),
         )
 
-    def _slices(self, out: Draft) -> None:
-        if not self.slices:
-            return
-        columns: dict[str, list[Any]] = {
-            "slice": [one.name for one in self.slices],
-            "queries": [one.queries for one in self.slices],
-        }
-        for way in self.slices[0].figures:
-            columns[way] = [one.figures[way].value for one in self.slices]
-        loss = self.slices[0].less_than
-        for end, part in (("", "value"), (", low", "low"), (", high", "high")):
-            columns[loss + end] = [getattr(one.loss, part) for one in self.slices]
-        out.table("slices", columns)
-
-    def _curve(self, out: Draft) -> None:
-        if self.curve is None:
-            return
-        out.table("curve", self.curve.columns())
-        pairs = [float(one) for one in self.curve.pairs]
-        values = self.curve.values
-        lines = {f"translate, {self.curve.method}": (pairs, [one.value for one in values])}
-        bands = {name: ([one.low for one in values], [one.high for one in values]) for name in lines}
+    def _draw_curve(self, curve: Curve) -> str:
+        """What fewer pairs bring, beside keeping the old model and re-embedding."""
+        pairs, name = [float(count) for count in curve.pairs], f"translate, {curve.method}"
+        lines = {name: (pairs, [interval.value for interval in curve.values])}
         for way in self.table:
             if way.way in ("keep", "reembed"):
-                lines[way.title] = ([pairs[0], pairs[-1]], [way.figures[self.curve.measure].value] * 2)
+                lines[way.title] = ([pairs[0], pairs[-1]], [way.figures[curve.measure].value] * 2)
         bound = "; re-embedding: upper bound" if self.request["new_vectors"] == "pool" else ""
-        out.plot(
-            "pairs",
-            line_chart(
-                lines,
-                title="How many pairs are enough",
-                x_label="pairs that the translation was fitted on",
-                y_label=self.measures[self.curve.measure],
-                note=f"band: {self.request['confidence']:.0%} interval over queries{bound}",
-                log_x=True,
-                x_ticks=pairs,
-                bands=bands,
-            ),
+        return line_chart(
+            lines,
+            title="How many pairs are enough",
+            x_label="pairs that the translation was fitted on",
+            y_label=self.measures[curve.measure],
+            note=f"band: {self.request['confidence']:.0%} interval over queries{bound}",
+            log_x=True,
+            x_ticks=pairs,
+            bands={name: ([interval.low for interval in curve.values], [interval.high for interval in curve.values])},
         )
+
+
+def _columns(intervals: Iterable[Interval], value: str, low: str, high: str) -> dict[str, list[Any]]:
+    """Intervals as three columns of a table, under these names."""
+    rows = list(intervals)
+    return {
+        name: [getattr(row, part) for row in rows] for name, part in ((value, "value"), (low, "low"), (high, "high"))
+    }

@@ -1,4 +1,4 @@
-"""What to do, in words, as far as intervals allow to say it. It can be "don't"."""
+"""What to do, in words, as far as the intervals allow. It can be "don't"."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.jobs.translate.audit.measures import Choice
+from interbasin.jobs.translate.evaluate import intervals_of
 
 ADVICE = {
     "translate": "translated vectors are as good as re-embedding everything, or better than what there is",
@@ -20,6 +19,16 @@ ADVICE = {
     "not alike": "without labels: translated vectors find other documents than the new model does",
     "undecided": "these queries do not tell",
 }
+COMPARED = (
+    ("translate", "keep"),
+    ("reembed", "translate"),
+    ("reembed", "keep"),
+    ("adapt", "translate"),
+    ("rerank", "keep"),
+    ("reembed", "rerank"),
+    ("keep_rerank", "rerank"),
+    ("reembed", "keep_rerank"),
+)
 FEWEST = 30  # queries; of fewer, draws are all alike and intervals too narrow
 ALIKE, APART = 0.9, 0.5  # shares of the new model's own first k that make translated vectors alike to it, or not
 NEGLIGIBLE = 1e-3  # a difference that no number of queries is worth
@@ -43,7 +52,7 @@ class Verdict:
         return f"{self.advice}: {self.text}"
 
 
-def judged(
+def judge(
     choices: Mapping[str, Choice],
     bootstrap: Bootstrap | None,
     *,
@@ -59,9 +68,9 @@ def judged(
         choices: Per way (keep, translate, adapt, rerank, keep_rerank, reembed), best method and number per query.
         bootstrap: Over these queries; None if there is nothing to measure by.
         labelled: Whether the numbers are recall by labels; else they are overlap with what the new model finds.
-        bound: Whether re-embedding was measured on a pool: what it finds is then at most so much.
+        bound: Whether re-embedding was measured on a pool, which gives an upper bound.
         k, depth: How many are looked at, and how many embedded anew.
-        margin: What counts as nothing.
+        margin: A difference that does not matter.
     """
     if bootstrap is None:
         return Verdict(
@@ -70,32 +79,18 @@ def judged(
             "pool with the new model, or say which documents are right for which query.",
             {},
         )
-    values = {name: one.numbers for name, one in choices.items()}
-    names = list(values)
-    means = dict(zip(names, bootstrap.intervals(np.stack([values[name] for name in names], 1)), strict=True))
-    wanted = [(a, b) for a, b in _COMPARED if a in values and b in values]
-    columns = [values[a] - values[b] for a, b in wanted]
-    gaps = dict(zip(wanted, bootstrap.intervals(np.stack(columns, 1)), strict=True)) if wanted else {}
-    differences = {f"{a} - {b}": one for (a, b), one in gaps.items()}
+    values = {way: choice.numbers for way, choice in choices.items()}
+    means = intervals_of(bootstrap, values)
+    pairs = {(a, b): values[a] - values[b] for a, b in COMPARED if a in values and b in values}
+    gaps = intervals_of(bootstrap, pairs) if pairs else {}
+    differences = {f"{a} - {b}": gap for (a, b), gap in gaps.items()}
     if bootstrap.count < FEWEST:
-        shown = ", ".join(f"{name} {one}" for name, one in means.items())
+        shown = ", ".join(f"{way} {mean}" for way, mean in means.items())
         few = f"{bootstrap.count} queries are too few to decide by; give {FEWEST} at least, better some hundreds"
         return Verdict("undecided", f"{few}: {shown}.", differences)
-    judge = _by_labels if labelled else _by_overlap
-    advice, text = judge(_Evidence(means, gaps, choices, labelled, bound, bootstrap.count, k, depth, margin))
-    return Verdict(advice, text, differences)
-
-
-_COMPARED = (
-    ("translate", "keep"),
-    ("reembed", "translate"),
-    ("reembed", "keep"),
-    ("adapt", "translate"),
-    ("rerank", "keep"),
-    ("reembed", "rerank"),
-    ("keep_rerank", "rerank"),
-    ("reembed", "keep_rerank"),
-)
+    evidence = _Evidence(means, gaps, choices, labelled, bound, bootstrap.count, k, depth, margin)
+    advice, reason = _judge_by_labels(evidence) if labelled else _judge_by_overlap(evidence)
+    return Verdict(advice, " ".join([reason, *evidence.asides()]), differences)
 
 
 @dataclass(frozen=True)
@@ -110,147 +105,131 @@ class _Evidence:
     depth: int
     margin: float
 
-    def gap(self, a: str, b: str) -> Interval | None:
-        return self.gaps.get((a, b))
+    @property
+    def at_most(self) -> str:
+        """What stands before a figure that a pool bounds."""
+        return "at most " if self.bound else ""
 
-    def told(self, way: str) -> str:
+    def describe(self, way: str) -> str:
         """What a way finds, with the reason where its table says otherwise."""
         note = self.choices[way].note
         return f"{self.means[way]} ({note})" if note else f"{self.means[way]}"
 
-    def translated(self, verb: str, measure: str) -> str:
+    def describe_translated(self, verb: str, measure: str) -> str:
         """What translated vectors find."""
-        note, method = self.choices["translate"].note, self.choices["translate"].method
-        found = f"{verb} {self.means['translate']}{measure}"
-        return f"translated vectors {found} ({note})" if note else f"translated vectors ({method}) {found}"
+        choice, figures = self.choices["translate"], f"{verb} {self.means['translate']}{measure}"
+        if choice.note:
+            return f"translated vectors {figures} ({choice.note})"
+        return f"translated vectors ({choice.method}) {figures}"
 
-    def asides(self) -> str:
-        """What else is worth knowing."""
-        said = []
-        adapt = self.gap("adapt", "translate")
+    def asides(self) -> list[str]:
+        """What else is worth knowing: of mapping queries, and of embedding only the top of a search anew."""
+        sentences = []
+        adapt = self.gaps.get(("adapt", "translate"))
         if adapt is not None and adapt.low > 0:
-            most = "at most " if self.bound and not self.labelled else ""
-            said.append(
-                f"Mapping new queries into the old index finds more than translating it: {most}{self.told('adapt')}."
+            most = "" if self.labelled else self.at_most
+            sentences.append(
+                f"Mapping new queries into the old index finds more than translating it: {most}"
+                f"{self.describe('adapt')}."
             )
-        said += self._embedding_the_top()
-        return "".join(f" {one}" for one in said)
-
-    def _embedding_the_top(self) -> list[str]:
-        keep, behind, ahead = (self.means.get(name) for name in ("keep", "keep_rerank", "rerank"))
+        keep, old_top, new_top = (self.means.get(way) for way in ("keep", "keep_rerank", "rerank"))
         # Behind the old search nothing needs to be translated: that is named where it is no worse.
-        behind_is_best = behind is not None and (ahead is None or behind.value >= ahead.value)
-        first = "keep_rerank" if behind_is_best else "rerank"
-        lacking, gain = self.gap("reembed", first), self.gap("reembed", "keep")
+        old_is_best = old_top is not None and (new_top is None or old_top.value >= new_top.value)
+        way = "keep_rerank" if old_is_best else "rerank"
+        lacking, gain = self.gaps.get(("reembed", way)), self.gaps.get(("reembed", "keep"))
         if lacking is None:
-            return []
-        less = self.labelled and keep is not None and self.means[first].value < keep.value
-        if less:
+            return sentences
+        worth = ""
+        if self.labelled and keep is not None and self.means[way].value < keep.value:
             worth = ", which is no more than keeping the old model"
-        elif lacking.high <= self.margin and not self.bound and (gain is None or gain.value >= 0):
-            worth = ", as good as re-embedding everything"
         else:
-            worth = ""
-        if behind_is_best and not less:
-            worth += ", without translating anything"
-        most = "at most " if self.bound else ""
-        search = "old" if behind_is_best else "translated"
-        return [
-            f"Embedding only the first {self.depth} of each query's {search} search anew brings {most}"
-            f"{self.told(first)}{worth}."
-        ]
+            if lacking.high <= self.margin and not self.bound and (gain is None or gain.value >= 0):
+                worth = ", as good as re-embedding everything"
+            if old_is_best:
+                worth += ", without translating anything"
+        sentences.append(
+            f"Embedding only the first {self.depth} of each query's {'old' if old_is_best else 'translated'} search "
+            f"anew brings {self.at_most}{self.describe(way)}{worth}."
+        )
+        return sentences
 
-    def more(self, gap: Interval) -> str:
+    def ask_for_more(self, gap: Interval) -> str:
         """How many queries it would take to tell a difference from nothing, if it is as large as it looks."""
         needed = max(abs(gap.value), self.margin)
         half = max(gap.high - gap.value, gap.value - gap.low)
         if needed < NEGLIGIBLE or half <= needed:
             return "Give more of them."
-        count = _two_digits(self.queries * (half / needed) ** 2)
+        count = _round_up(self.queries * (half / needed) ** 2)
         return f"Give more of them: about {count:,} would tell a difference of {needed:.3f} from nothing."
 
 
-def _two_digits(count: float) -> int:
+def _round_up(count: float) -> int:
     """A count, rounded up to two digits.
 
     Example:
-        >>> _two_digits(1234.5), _two_digits(87.2), _two_digits(2000)
+        >>> _round_up(1234.5), _round_up(87.2), _round_up(2000)
         (1300, 88, 2000)
     """
     step = int(10 ** max(0, math.floor(math.log10(count)) - 1))
     return math.ceil(count / step - 1e-9) * step
 
 
-def _by_labels(found: _Evidence) -> tuple[str, str]:
-    keep, translate, reembed = (found.means.get(name) for name in ("keep", "translate", "reembed"))
-    ours, lacking, gain = (
-        found.gap("translate", "keep"),
-        found.gap("reembed", "translate"),
-        found.gap("reembed", "keep"),
-    )
-    assert keep is not None and translate is not None and ours is not None
-    what = f"recall at {found.k}"
-    seen = f"{found.translated('find', f' by {what}')}, the old model {keep}"
-    most = "at most " if found.bound else ""
-    if lacking is None or gain is None or reembed is None:
+def _judge_by_labels(evidence: _Evidence) -> tuple[str, str]:
+    """The advice, and the reason for it, by recall."""
+    ours, margin, bound = evidence.gaps["translate", "keep"], evidence.margin, evidence.bound
+    found = evidence.describe_translated("find", f" by recall at {evidence.k}")
+    seen = f"{found}, the old model {evidence.means['keep']}"
+    if "reembed" not in evidence.means:
         if ours.low > 0:
-            text = f"Translating beats the old model: {seen}. What re-embedding would add is not known."
-            return "translate", text + found.asides()
+            return "translate", f"Translating beats the old model: {seen}. What re-embedding would add is not known."
+        unknown = "What re-embedding would bring is not known."
         if ours.high < 0:
-            text = f"Do not translate: {seen}. What re-embedding would bring is not known."
-            return "keep", text + found.asides()
-        if max(abs(ours.low), abs(ours.high)) <= found.margin:
-            text = f"Translating changes nothing that matters: {seen}. What re-embedding would bring is not known."
-            return "undecided", text + found.asides()
-        return "undecided", f"These queries do not tell: {seen}. {found.more(ours)}" + found.asides()
-    brings = f"re-embedding everything {most}{reembed}"
-    pays = gain.low > 0 and gain.high > found.margin and not found.bound
+            return "keep", f"Do not translate: {seen}. {unknown}"
+        if max(abs(ours.low), abs(ours.high)) <= margin:
+            return "undecided", f"Translating changes nothing that matters: {seen}. {unknown}"
+        return "undecided", f"These queries do not tell: {seen}. {evidence.ask_for_more(ours)}"
+    lacking, gain = evidence.gaps["reembed", "translate"], evidence.gaps["reembed", "keep"]
+    brings = f"re-embedding everything {evidence.at_most}{evidence.means['reembed']}"
+    pays = gain.low > 0 and gain.high > margin and not bound
     if ours.high < 0:
         head = f"Do not translate: {seen}, {brings}."
         if pays:
-            return "re-embed", f"{head} Keep the old model until everything is re-embedded." + found.asides()
-        why = (
-            "The new model is no better on these queries even re-embedded."
-            if gain.high <= found.margin
-            else "Re-embedding can pay, which a pool cannot prove."
-            if found.bound and gain.low > 0
-            else "That re-embedding pays is not shown."
-        )
-        return "keep", f"{head} {why}" + found.asides()
-    if lacking.high <= found.margin:
+            return "re-embed", f"{head} Keep the old model until everything is re-embedded."
+        if gain.high <= margin:
+            return "keep", f"{head} The new model is no better on these queries even re-embedded."
+        if bound and gain.low > 0:
+            return "keep", f"{head} Re-embedding can pay, which a pool cannot prove."
+        return "keep", f"{head} That re-embedding pays is not shown."
+    if lacking.high <= margin:
         head = f"Translating is as good as re-embedding everything (at most {max(lacking.high, 0):.3f} less)"
         if ours.low > 0:
-            return "translate", f"{head}: {seen}, {brings}." + found.asides()
+            return "translate", f"{head}: {seen}, {brings}."
         return "optional", (
             f"{head}, but neither is shown to beat the old model: {seen}, {brings}. Move only if you have another "
-            "reason to; then translate." + found.asides()
+            "reason to; then translate."
         )
     if ours.low > 0:
-        if lacking.low > 0 and not found.bound:
-            return "translate first", (f"Translate now, and re-embed when you can: {seen}, {brings}." + found.asides())
-        return "translate", f"Translating beats the old model: {seen}; {brings}." + found.asides()
-    if gain.high <= found.margin:
-        return "keep", (
-            f"Keep the old model: {seen}, {brings}, which is better by {max(gain.high, 0):.3f} at most."
-            + found.asides()
-        )
+        if lacking.low > 0 and not bound:
+            return "translate first", f"Translate now, and re-embed when you can: {seen}, {brings}."
+        return "translate", f"Translating beats the old model: {seen}; {brings}."
+    if gain.high <= margin:
+        return "keep", f"Keep the old model: {seen}, {brings}, which is better by {max(gain.high, 0):.3f} at most."
     if pays and lacking.low > 0:
-        return "re-embed", (
-            f"Do not count on translating: {seen}, which is no gain that these queries show; {brings}." + found.asides()
-        )
-    return "undecided", f"These queries do not tell: {seen}, {brings}. {found.more(ours)}" + found.asides()
+        return "re-embed", (f"Do not count on translating: {seen}, which is no gain that these queries show; {brings}.")
+    return "undecided", f"These queries do not tell: {seen}, {brings}. {evidence.ask_for_more(ours)}"
 
 
-def _by_overlap(found: _Evidence) -> tuple[str, str]:
-    translate = found.means["translate"]
-    most = "at most " if found.bound else ""
-    head = f"of the new model's own first {found.k}, {found.translated(f'bring {most}'.rstrip(), '')}"
+def _judge_by_overlap(evidence: _Evidence) -> tuple[str, str]:
+    """The advice, and the reason for it, by the overlap with what the new model finds."""
+    translate = evidence.means["translate"]
+    found = evidence.describe_translated(f"bring {evidence.at_most}".rstrip(), "")
+    head = f"of the new model's own first {evidence.k}, {found}"
     unknown = "Without labels nothing tells whether the old model finds what is right more often."
     if translate.high < APART:
         return "not alike", (
             f"Do not take translated vectors for the new model's: {head}. {unknown} To have what the new model finds, "
-            "everything must be embedded anew; whether that pays, labels would tell." + found.asides()
+            "everything must be embedded anew; whether that pays, labels would tell."
         )
-    if translate.low >= ALIKE and not found.bound:
-        return "translate", f"Translating is nearly as good as re-embedding: {head}. {unknown}" + found.asides()
-    return "undecided", f"{head[0].upper()}{head[1:]}, which alone decides nothing. {unknown}" + found.asides()
+    if translate.low >= ALIKE and not evidence.bound:
+        return "translate", f"Translating is nearly as good as re-embedding: {head}. {unknown}"
+    return "undecided", f"{head[0].upper()}{head[1:]}, which alone decides nothing. {unknown}"

@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 
 from interbasin.errors import ShapeError, UnknownNameError
-from interbasin.jobs.translate import Translator, match_threshold, recalibrate
-from interbasin.jobs.translate.bridge import (
-    LOADER,
-    bridge,
-    drawn_rows,
-    matched_threshold,
-    recalibrated,
-    thresholds,
-)
+from interbasin.jobs.translate import Translator, match_threshold, recalibrate, thresholds
+from interbasin.jobs.translate.bridge import LOADER, bridge
+from interbasin.jobs.translate.thresholds import VectorScores, draw_rows
 from interbasin.outcome import Outcome
 
 METHODS = [
@@ -154,39 +148,41 @@ def test_decisions_are_counted_by_hand():
 def test_a_threshold_follows_from_vectors_of_all_pairs(metric):
     draws = np.random.default_rng(0)
     documents, queries = draws.normal(size=(300, 12)), draws.normal(size=(40, 12))
-    _, near, _ = recalibrated(queries, documents, queries, documents, metric=metric)
+    near, _ = VectorScores(queries, documents, queries, documents, metric).draw()
     threshold = float(np.quantile(near, 0.7))
-    found = matched_threshold(queries, documents, 2 * queries, 2 * documents, threshold, metric=metric)
+    found = VectorScores(queries, documents, 2 * queries, 2 * documents, metric).match_threshold(threshold)
     assert found.pairs == 40 * 300 and found.matched.agreement == 1 and found.passing == found.matched.passing
     scale = {"cosine": 1, "dot": 4, "l2": 2}[metric]
     assert found.new == pytest.approx(scale * threshold, rel=0.02)
     with pytest.raises(ShapeError, match="39 new"):
-        matched_threshold(queries, documents, queries[:-1], documents, threshold, metric=metric)
+        VectorScores(queries, documents, queries[:-1], documents, metric)
     with pytest.raises(ShapeError, match="11"):
-        matched_threshold(queries, documents, queries, documents[:, 1:], threshold, metric=metric)
+        VectorScores(queries, documents, queries, documents[:, 1:], metric).match_threshold(threshold)
     with pytest.raises(UnknownNameError, match=metric):
-        matched_threshold(queries, documents, queries, documents, threshold, metric="taxi")
+        VectorScores(queries, documents, queries, documents, metric="taxi")
 
 
 def test_too_many_pairs_are_drawn_at_random(monkeypatch):
     monkeypatch.setattr(thresholds, "MOST_PAIRS", 2000)
     monkeypatch.setattr(thresholds, "MOST_DOCUMENTS", 100)
-    assert [len(one) for one in drawn_rows(10, 90)] == [10, 90]
-    queries, documents = drawn_rows(15, 5000, seed=1)
+    assert [len(one) for one in draw_rows(10, 90)] == [10, 90]
+    queries, documents = draw_rows(15, 5000, seed=1)
     assert len(queries) == 15 and len(documents) == 100 and documents.max() > 1000
-    assert not np.array_equal(documents, drawn_rows(15, 5000, seed=2)[1])
-    queries, documents = drawn_rows(1000, 5000)
+    assert not np.array_equal(documents, draw_rows(15, 5000, seed=2)[1])
+    queries, documents = draw_rows(1000, 5000)
     assert len(queries) * len(documents) <= 2000 and queries.max() > 200 and np.all(np.diff(queries) > 0)
-    assert [len(one) for one in drawn_rows(1000, 4)] == [500, 4]
+    assert [len(one) for one in draw_rows(1000, 4)] == [500, 4]
 
 
 def test_scores_follow_from_vectors():
     draws = np.random.default_rng(0)
     turn = np.linalg.qr(draws.normal(size=(12, 12)))[0]
     documents, queries = draws.normal(size=(300, 12)), draws.normal(size=(40, 12))
-    found, old, new = recalibrated(queries, documents, queries @ turn, documents @ turn)
+    old, new = VectorScores(queries, documents, queries @ turn, documents @ turn).draw()
+    found = recalibrate(old, new)
     assert np.allclose(old, new) and found(0.3) == pytest.approx(0.3, abs=0.01) and len(old) == 40 * 40
-    by_distance, old, _ = recalibrated(queries, documents, 2 * queries, 2 * documents, metric="l2")
+    old, new = VectorScores(queries, documents, 2 * queries, 2 * documents, "l2").draw()
+    by_distance = recalibrate(old, new)
     assert by_distance(float(np.median(old))) == pytest.approx(2 * np.median(old), rel=0.01)
     with pytest.raises(ShapeError, match="There are 40 old and 39 new queries, 300 old and 300 new documents"):
-        recalibrated(queries, documents, queries[:-1], documents)
+        VectorScores(queries, documents, queries[:-1], documents)
