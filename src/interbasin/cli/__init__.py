@@ -12,7 +12,8 @@ from interbasin.cli.evaluate import evaluate
 from interbasin.cli.fit import fit
 from interbasin.cli.inspect import inspect
 from interbasin.cli.merge import merge
-from interbasin.cli.output import Commands, Debug, Json, Output, Quiet
+from interbasin.cli.options import command
+from interbasin.cli.output import Commands, Terminal
 from interbasin.cli.rebasin import rebasin
 from interbasin.cli.translate import translate
 
@@ -38,14 +39,13 @@ def _show_version(asked: bool) -> None:
 
 
 @app.callback()
+@command
 def interbasin(
-    ctx: typer.Context,
+    terminal: Terminal,
+    *,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Carry what one trained neural network knows into another.
 
@@ -69,16 +69,10 @@ def interbasin(
 
       interbasin translate apply map old.parquet -o new.parquet
     """
-    Output.of(ctx, json=json, quiet=quiet, debug=debug)
 
 
-app.command()(demo)
-app.command()(fit)
-app.command()(compare)
-app.command()(inspect)
-app.command()(rebasin)
-app.command()(merge)
-app.command()(evaluate)
+for function in (demo, fit, compare, inspect, rebasin, merge, evaluate):
+    app.command()(function)
 app.add_typer(translate)
 
 

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, number, print_table, table
+from interbasin.cli.options import command
+from interbasin.cli.output import Terminal, number, print_table, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
+@command
 def demo(
-    ctx: typer.Context,
+    terminal: Terminal,
+    *,
     seed: Annotated[int, typer.Option(help="Of the first network; the second has the next one.")] = 0,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Train two small networks on digits; carry the hidden layer of one into the other, align, merge, stitch them.
 
@@ -31,7 +31,6 @@ def demo(
 
       interbasin demo --seed 5 --json
     """
-    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     import torch
 
     from interbasin.demo import run_demo, steps
@@ -39,9 +38,9 @@ def demo(
     # Matrices this small are slower on several threads, on a busy machine ten times.
     torch.set_num_threads(1)
 
-    with words.progress("Training, aligning, merging", steps()) as done:
+    with terminal.progress("Training, aligning, merging", steps()) as done:
         found = run_demo(seed=seed, progress=done)
-    words.result(found.summary(), lambda console: _show(console, found))
+    terminal.result(found.summary(), lambda console: _show(console, found))
 
 
 def _show(console: Console, found: Any) -> None:

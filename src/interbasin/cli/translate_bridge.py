@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
-from interbasin.cli.translating import Column, Force, Metric, Seed, matrix, request_of
+from interbasin.cli.options import Force, Metric, SeedFromZero, VectorColumn, command, output_option, read_matrix
+from interbasin.cli.output import Terminal, number, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 TRANSLATED = ("queries", "documents")
 
 
+@command
 def bridge(
-    ctx: typer.Context,
+    terminal: Terminal,
+    *,
     translator: Annotated[Path, typer.Argument(metavar="TRANSLATOR", help="Folder of a fitted translation.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the bridge.")],
+    output: Annotated[Path, output_option("Folder for the bridge.")],
     onnx: Annotated[
         bool, typer.Option("--onnx/--no-onnx", help="Also write an ONNX graph (the vectors extra).")
     ] = True,
@@ -36,12 +38,9 @@ def bridge(
         str, typer.Option(help="What TRANSLATOR is used on: new queries (into the old index), or old documents.")
     ] = "queries",
     metric: Metric = None,
-    column: Column = None,
-    seed: Seed = 0,
+    column: VectorColumn = None,
+    seed: SeedFromZero = 0,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Export a translation as a function that needs nothing but numpy, or an ONNX runtime.
 
@@ -56,7 +55,6 @@ def bridge(
 
           --old-queries q-old.npy --new-queries q-new.npy -o bridge
     """
-    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     files = {"--old-queries": old_queries, "--new-queries": new_queries, "--documents": documents}
     missing = [name for name, path in files.items() if path is None]
     if threshold is not None and missing:
@@ -68,7 +66,7 @@ def bridge(
             f"is one of {', '.join(TRANSLATED)}, and got {translates!r}.", param_hint="--translates"
         )
     from interbasin.jobs.translate import Translator
-    from interbasin.jobs.translate.bridge import bridge as bridged
+    from interbasin.jobs.translate.bridge import bridge as make_bridge
     from interbasin.outcome import refuse_outcome_in_the_way
 
     refuse_outcome_in_the_way(output, force=force)
@@ -80,7 +78,11 @@ def bridge(
 
         inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
         compared = metric or fitted.card_.metric or "cosine"
-        old, new, index = matrix(old_queries, column), matrix(new_queries, column), matrix(documents, column)
+        old, new, index = (
+            read_matrix(old_queries, column),
+            read_matrix(new_queries, column),
+            read_matrix(documents, column),
+        )
         some, kept = drawn_rows(len(old), len(index), seed)
         if len(some) < len(old) or len(kept) < len(index):
             notes.append(
@@ -91,23 +93,21 @@ def bridge(
         if len(old) == len(new):  # else it is refused below
             old, new = old[some], new[some]
         asked, stored = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
-        with words.status("Comparing scores"):
+        with terminal.status("Comparing scores"):
             scores, _, _ = recalibrated(old, index, asked, stored, metric=compared, seed=seed)
             if threshold is not None:
                 matched = matched_threshold(old, index, asked, stored, threshold, metric=compared)
-    found = bridged(fitted, scores=scores, threshold=matched)
-    outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, notes=notes, force=force)
+    result = make_bridge(fitted, scores=scores, threshold=matched)
+    outcome = result.save(output, onnx=onnx, request=terminal.request, inputs=inputs, notes=notes, force=force)
     summary = {**outcome.summary(), "output": str(output)}
     if matched is not None:
         summary["threshold"] = matched.to_json()
-    words.result(summary, lambda console: _show(console, outcome, matched, output))
-    for remark in outcome.notes:
-        words.remark(remark)
+    terminal.result(summary, lambda console: _show(console, outcome, matched, output), outcome.notes)
 
 
 def _show(console: Console, outcome: Outcome, matched: MatchedThreshold | None, output: Path) -> None:
     metrics = outcome.metrics
-    facts = [("numbers a row", f"{metrics['target_width']:.0f} <- {metrics['source_width']:.0f}")]
+    facts = [("numbers per row", f"{metrics['target_width']:.0f} <- {metrics['source_width']:.0f}")]
     if "onnx_difference" in metrics:
         facts.append(("ONNX", f"within {metrics['onnx_difference']:.1e} of the translation, as it was run"))
     if "score_rank_correlation" in metrics:
@@ -115,14 +115,14 @@ def _show(console: Console, outcome: Outcome, matched: MatchedThreshold | None, 
     if matched is not None:
         facts.append(("threshold", f"{number(matched.new)} in place of {number(matched.old)}"))
         facts.append(("passed before", f"{matched.passing:,} of {matched.pairs:,} pairs"))
-        facts.append(("pass now", _decided(matched.matched)))
-        facts.append((f"at {number(matched.old)} still", _decided(matched.unchanged)))
+        facts.append(("pass now", _describe(matched.matched)))
+        facts.append((f"at {number(matched.old)} still", _describe(matched.unchanged)))
     facts.append(("written to", f"{output}: {', '.join(outcome.written())}"))
     console.print(table(("", ""), facts, words=(0, 1)), soft_wrap=True)
 
 
-def _decided(found: Decisions) -> str:
+def _describe(decisions: Decisions) -> str:
     return (
-        f"{found.passing:,}; {number(found.agreement)} of all pairs decided as before, precision "
-        f"{number(found.precision)}, recall {number(found.recall)}"
+        f"{decisions.passing:,}; {number(decisions.agreement)} of all pairs decided as before, precision "
+        f"{number(decisions.precision)}, recall {number(decisions.recall)}"
     )
