@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from interbasin.cli.compare import compare
 from interbasin.cli.demo import demo
@@ -44,7 +45,7 @@ def interbasin(
     terminal: Terminal,
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
     """Carry what one trained neural network knows into another.
@@ -52,21 +53,13 @@ def interbasin(
     Results go to stdout, progress and remarks to stderr. Errors are one sentence and exit code 1.
 
     Examples:
-
       interbasin demo
-
       interbasin compare old.npy new.npy
-
       interbasin fit old.npy new.npy --method procrustes -o map
-
       interbasin inspect timm:resnet18
-
       interbasin rebasin a b -o aligned
-
       interbasin merge one two three -o soup
-
       interbasin evaluate a b --data digits -o out
-
       interbasin translate apply map old.parquet -o new.parquet
     """
 

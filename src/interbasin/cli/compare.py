@@ -30,9 +30,7 @@ def compare(
     Row i of both files must be the same item. Files may be larger than memory: they are read once, in batches.
 
     Examples:
-
       interbasin compare old.npy new.npy
-
       interbasin compare a.npz b.npz --column hidden --json
     """
     from interbasin.statistics import similarities

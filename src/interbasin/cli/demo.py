@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from interbasin.cli.options import command
 from interbasin.cli.output import Terminal, number, print_table, table
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def demo(
     terminal: Terminal,
     *,
-    seed: Annotated[int, typer.Option(help="Of the first network; the second has the next one.")] = 0,
+    seed: Annotated[int, Option(help="Of the first network; the second has the next one.")] = 0,
 ) -> None:
     """Train two small networks on digits; carry the hidden layer of one into the other, align, merge, stitch them.
 
@@ -26,9 +26,7 @@ def demo(
     Takes less than a minute, needs no files and writes none.
 
     Examples:
-
       interbasin demo
-
       interbasin demo --seed 5 --json
     """
     import torch

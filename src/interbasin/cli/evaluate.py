@@ -6,17 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from interbasin.cli.options import (
-    DATA,
-    MODEL,
-    DataOptions,
-    Force,
-    NetworkOptions,
-    Seed,
-    command,
-    output_option,
-)
+from interbasin.cli.options import DATA, MODEL, DataOptions, Force, NetworkOptions, Seed, command, output_option
 from interbasin.cli.output import Terminal, print_metrics
 from interbasin.text import plural
 
@@ -50,33 +42,33 @@ MEANINGS = {
 def evaluate(
     terminal: Terminal,
     *,
-    a: Annotated[str, typer.Argument(metavar="A", help=f"A network, usually aligned already: {MODEL}.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="A network of the same architecture.")],
-    data: Annotated[str, typer.Option(help=f"What to measure on: {DATA}.")],
+    a: Annotated[str, Argument(metavar="A", help=f"A network, usually aligned already: {MODEL}.")],
+    b: Annotated[str, Argument(metavar="B", help="A network of the same architecture.")],
+    data: Annotated[str, Option(help=f"What to measure on: {DATA}.")],
     output: Annotated[Path, output_option("Folder for the figures, tables and plots.")],
-    points: Annotated[int, typer.Option(min=2, help="Points of the path, both ends among them.")] = 25,
-    path: Annotated[str, typer.Option(help="The way from A to B, tensor by tensor: lerp or slerp.")] = "lerp",
+    points: Annotated[int, Option(min=2, help="Points of the path, both ends among them.")] = 25,
+    path: Annotated[str, Option(help="The way from A to B, tensor by tensor: lerp or slerp.")] = "lerp",
     original: Annotated[
-        str | None, typer.Option(help="MODEL that A was before it was aligned: its loss is the chord's end then.")
+        str | None, Option(help="MODEL that A was before it was aligned: its loss is the chord's end then.")
     ] = None,
     alignment: Annotated[
-        Path | None, typer.Option(help="Folder of the alignment that carried --original to A, or of its outcome.")
+        Path | None, Option(help="Folder of the alignment that carried --original to A, or of its outcome.")
     ] = None,
     cycle: Annotated[
-        str | None, typer.Option(help="A method of rebasin, to measure how well it finds there and back.")
+        str | None, Option(help="A method of rebasin, to measure how well it finds there and back.")
     ] = None,
     reset: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="Batches (of the train part, where there are parts) to estimate the statistics of batch norms on, at "
             "every point between the ends, which keep their own.",
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="Part of the data, where there are parts: test (the default) or train.")
+        str | None, Option(help="Part of the data, where there are parts: test (the default) or train.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many samples, drawn with --seed.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="At most so many samples, drawn with --seed.")] = None,
     data_options: DataOptions,
     network_options: NetworkOptions,
     seed: Seed = 0,
@@ -88,11 +80,8 @@ def evaluate(
     figures, what was asked, versions, hashes), the curves and matrices as tables (.csv), and plots (.svg).
 
     Examples:
-
       interbasin evaluate a b --data digits -o out
-
       interbasin evaluate my.networks:small@aligned my.networks:small@b.safetensors --data images --reset 20 -o out
-
       interbasin evaluate aligned b --original a --alignment aligned --data test.npz --path slerp --json -o out
     """
     if alignment is not None and original is None:
@@ -129,13 +118,9 @@ def evaluate(
             inputs=inputs,
             progress=lambda share: done(round(100 * share)),
         )
-    sources = {"a": a, "b": b, "data": data, **({"original": original} if original else {})}
+    sources = terminal.inputs("a", "b", "data", "original")
     outcome = comparison.save(output, request=terminal.request, inputs=sources, force=force)
-    terminal.result(
-        {**outcome.summary(), "output": str(output)},
-        lambda console: _show(console, outcome, batches, output),
-        outcome.notes,
-    )
+    terminal.outcome(outcome, output, lambda console: _show(console, outcome, batches, output))
 
 
 def _load_alignment(folder: Path) -> Alignment:

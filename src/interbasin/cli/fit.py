@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from interbasin.cli.methods import method_option, names
 from interbasin.cli.options import SourceVectors, StatisticsOptions, TargetVectors, command, output_option
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _option(name: str, text: str, *spelling: str) -> Any:
-    return typer.Option(*spelling, help=method_option("fit", name, text))
+    return Option(*spelling, help=method_option("fit", name, text))
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SolverOptions:
     """What the methods can be told; None is not given."""
 
     centered: Annotated[
-        bool | None, typer.Option("--centered/--uncentered", help="Fit to the rows about their means (the default).")
+        bool | None, Option("--centered/--uncentered", help="Fit to the rows about their means (the default).")
     ] = None
     scale: Annotated[bool | None, _option("scale", "also fit one factor.", "--scale")] = None
     unobserved: Annotated[str | None, _option("unobserved", "complete or drop directions without data.")] = None
@@ -51,11 +51,11 @@ def fit(
     source: SourceVectors,
     target: TargetVectors,
     output: Annotated[Path, output_option("Folder for the map and what is known about it.")],
-    method: Annotated[str, typer.Option(help=f"How to fit: {', '.join(names('fit'))}.")] = "procrustes",
-    affine: Annotated[bool, typer.Option("--affine", help="Also carry the source's mean to the target's.")] = False,
+    method: Annotated[str, Option(help=f"How to fit: {', '.join(names('fit'))}.")] = "procrustes",
+    affine: Annotated[bool, Option("--affine", help="Also carry the source's mean to the target's.")] = False,
     solver_options: SolverOptions,
     statistics_options: StatisticsOptions,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier result in OUTPUT.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace an earlier result in OUTPUT.")] = False,
 ) -> None:
     """Fit a map that carries the vectors of SOURCE onto those of TARGET.
 
@@ -67,11 +67,8 @@ def fit(
     {methods of fit}
 
     Examples:
-
       interbasin fit old.npy new.npy -o map
-
       interbasin fit old.parquet new.parquet --column embedding --method least-squares --ridge 1e-3 --affine -o map
-
       interbasin fit a.npy b.npy --method cca --power 0.25 --statistics seen -o map --json
     """
     from interbasin.fit.registry import describe, needs_grams, rehearse

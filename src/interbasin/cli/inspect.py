@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from interbasin.cli.inspected import Seen, dtype_name
 from interbasin.cli.options import NetworkOptions, command, output_option
@@ -26,7 +27,7 @@ def inspect(
     *,
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="MODEL",
             help="A folder or hub id of transformers, a PEFT adapter folder, timm:NAME[@weights], or "
             "package.module:factory[@weights].",
@@ -34,23 +35,21 @@ def inspect(
     ],
     inputs: Annotated[
         Path | None,
-        typer.Option(help="Example inputs: .npy, .npz, .pt or .safetensors; named arrays are keyword arguments."),
+        Option(help="Example inputs: .npy, .npz, .pt or .safetensors; named arrays are keyword arguments."),
     ] = None,
-    base: Annotated[str | None, typer.Option(help="MODEL that an adapter belongs to, if not the one it names.")] = None,
+    base: Annotated[str | None, Option(help="MODEL that an adapter belongs to, if not the one it names.")] = None,
     network_options: NetworkOptions,
-    seed: Annotated[
-        int, typer.Option(help="Of the check's maps, and of inputs and weights where none were given.")
-    ] = 0,
+    seed: Annotated[int, Option(help="Of the check's maps, and of inputs and weights where none were given.")] = 0,
     check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Carry the network through random maps and compare its outputs.")
+        bool, Option("--check/--no-check", help="Carry the network through random maps and compare its outputs.")
     ] = True,
-    each: Annotated[bool, typer.Option("--each", help="Also check each space by itself.")] = False,
-    tensors: Annotated[bool, typer.Option("--tensors", help="Also show what every tensor writes and reads.")] = False,
+    each: Annotated[bool, Option("--each", help="Also check each space by itself.")] = False,
+    tensors: Annotated[bool, Option("--tensors", help="Also show what every tensor writes and reads.")] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="List every space, fixed ones too, with the reason for its group.")
+        bool, Option("--all", help="List every space, fixed ones too, with the reason for its group.")
     ] = False,
     output: Annotated[Path | None, output_option("Folder to save the wiring to, for Wiring.load.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier wiring in OUTPUT.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace an earlier wiring in OUTPUT.")] = False,
 ) -> None:
     """Show the spaces of MODEL: their widths, the maps that change nothing, and what is fixed and why.
 
@@ -59,11 +58,8 @@ def inspect(
     layers that repeat share a line, as blocks.{0..11}.mlp.fc1.
 
     Examples:
-
       interbasin inspect timm:resnet18
-
       interbasin inspect folder-of-transformers --each --json
-
       interbasin inspect my.networks:small@weights.safetensors --input-shape 1,3,32,32 --tensors -o wiring
     """
     if each and not check:

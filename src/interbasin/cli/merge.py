@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from interbasin.cli.methods import method_option, names
 from interbasin.cli.options import DATA, ImageOptions, command, model_in, numbers, output_option
@@ -23,7 +24,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def _option(name: str, text: str, *spelling: str) -> Any:
-    return typer.Option(*spelling, help=method_option("merge", name, text))
+    return Option(*spelling, help=method_option("merge", name, text))
 
 
 @command
@@ -32,10 +33,10 @@ def merge(
     *,
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="Folders or files with weights, or NAME@weights.", show_default=False),
+        Argument(metavar="MODEL...", help="Folders or files with weights, or NAME@weights.", show_default=False),
     ],
     output: Annotated[Path, output_option("Folder for the merged network; or a file, NAME.safetensors.")],
-    method: Annotated[str, typer.Option(help=f"How to merge: {', '.join(names('merge'))}.")] = "average",
+    method: Annotated[str, Option(help=f"How to merge: {', '.join(names('merge'))}.")] = "average",
     weights: Annotated[
         str | None,
         _option("weights", "comma-separated weights, one per model (normalised for average). Equal by default."),
@@ -47,21 +48,19 @@ def merge(
     ] = None,
     scale: Annotated[float | None, _option("scale", "factor of the merged update, 1 by default.")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help=f"Of the result: {', '.join(DTYPES)}; by default that of the first MODEL.")
+        str | None, Option(help=f"Of the result: {', '.join(DTYPES)}; by default that of the first MODEL.")
     ] = None,
     align: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="For networks that were trained apart: a method of rebasin that needs no data, as "
             "permutation-weights, by which all are brought into the coordinates of the first MODEL."
         ),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help=f"For --reset: {DATA}; its train part, where there are parts.")
-    ] = None,
+    data: Annotated[str | None, Option(help=f"For --reset: {DATA}; its train part, where there are parts.")] = None,
     reset: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="Batches of --data to estimate the running statistics of batch norms on, for the merged network; "
             "without, they are merged like weights, which fits no network in between. The first MODEL must be one "
@@ -69,9 +68,9 @@ def merge(
         ),
     ] = None,
     image_options: ImageOptions,
-    seed: Annotated[int, typer.Option(help="Of what --align and --reset draw at random.")] = 0,
-    shard: Annotated[float, typer.Option("--shard", help="Size in GB beyond which no file grows.")] = 5.0,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier merge in OUTPUT.")] = False,
+    seed: Annotated[int, Option(help="Of what --align and --reset draw at random.")] = 0,
+    shard: Annotated[float, Option("--shard", help="Size in GB beyond which no file grows.")] = 5.0,
+    force: Annotated[bool, Option("--force", help="Replace an earlier merge in OUTPUT.")] = False,
 ) -> None:
     """Merge MODELs that share their coordinates, as fine-tunes of one base do, into one.
 
@@ -84,17 +83,11 @@ def merge(
     {methods of merge}
 
     Examples:
-
       interbasin merge one two three -o soup
-
       interbasin merge one two -o between --method slerp --t 0.3
-
       interbasin merge math code -o both --method ties --base original --density 0.2 --weights 1,0.7
-
       interbasin merge one two -o middle --align permutation-weights
-
       interbasin merge my.networks:cnn@a my.networks:cnn@b -o middle --data images --reset 20
-
       interbasin merge a.safetensors b.safetensors -o merged.safetensors --dtype bfloat16 --json
     """
     shares = numbers(weights, "--weights")

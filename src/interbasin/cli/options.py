@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer import Argument, Option
 
 from interbasin.cli.methods import describe_methods
 from interbasin.cli.output import Terminal, shortened
@@ -28,14 +29,14 @@ MODEL = "a folder or hub id of transformers, timm:NAME[@weights] or package.modu
 DATA = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
 VECTORS = ".npy, .npz or .parquet"
 
-Seed = Annotated[int, typer.Option(help="Of what is drawn at random.")]
-SeedFromZero = Annotated[int, typer.Option(min=0, help="Of what is drawn at random.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an earlier outcome in OUTPUT.")]
+Seed = Annotated[int, Option(help="Of what is drawn at random.")]
+SeedFromZero = Annotated[int, Option(min=0, help="Of what is drawn at random.")]
+Force = Annotated[bool, Option("--force", help="Replace an earlier outcome in OUTPUT.")]
 
 
 def output_option(text: str) -> Any:
     """The option ``-o``, with its help."""
-    return typer.Option("-o", "--output", help=text)
+    return Option("-o", "--output", help=text)
 
 
 # ---------------------------------------------------------------------- how a command is made of groups
@@ -45,9 +46,9 @@ def output_option(text: str) -> Any:
 class Flags:
     """What every command takes, and the program itself before the command's name."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars and no remarks.")] = False
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False
+    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars and no remarks.")] = False
+    debug: Annotated[bool, Option("--debug", help="Show a traceback when something fails.")] = False
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -73,10 +74,16 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         function(terminal, **values, **members)
 
     run.__name__, run.__module__ = function.__name__, function.__module__
-    run.__doc__ = re.sub(r"\{methods of (\w+)\}", lambda job: describe_methods(job[1]), function.__doc__ or "")
+    text = re.sub(r"\{methods of (\w+)\}", lambda job: describe_methods(job[1]), function.__doc__ or "")
+    run.__doc__ = keep_lines(text)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def keep_lines(text: str) -> str:
+    """Help in which the examples keep their lines; typer fills other paragraphs."""
+    return text.replace("    Examples:\n", "    \b\n    Examples:\n")
 
 
 def _parameters_of(group: Any) -> list[inspect.Parameter]:
@@ -125,14 +132,12 @@ class NetworkOptions:
     """How networks are loaded."""
 
     input_shape: Annotated[
-        str | None, typer.Option(help="Shape of the inputs, batch first, where the network does not tell: 1,3,224,224.")
+        str | None, Option(help="Shape of the inputs, batch first, where the network does not tell: 1,3,224,224.")
     ] = None
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the code that comes with a folder of transformers.")
+        bool, Option("--trust-remote-code", help="Run the code that comes with a folder of transformers.")
     ] = False
-    strict: Annotated[
-        bool, typer.Option("--strict/--no-strict", help="Refuse weights that a network has no use for.")
-    ] = True
+    strict: Annotated[bool, Option("--strict/--no-strict", help="Refuse weights that a network has no use for.")] = True
 
     def __post_init__(self) -> None:
         self.sizes()
@@ -176,12 +181,12 @@ def model_in(given: str, folder: str) -> str | None:
 class ImageOptions:
     """How a DATA string is read for a network of images."""
 
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 64
-    column: Annotated[str | None, typer.Option(help="Column of a .parquet, or key of a .jsonl file.")] = None
-    mean: Annotated[
-        str | None, typer.Option(help="Subtracted from images, in [0, 1]: one number, or one per channel.")
-    ] = None
-    std: Annotated[str | None, typer.Option(help="And divided by: one number, or one per channel.")] = None
+    batch_size: Annotated[int, Option(min=1, help="Samples per batch.")] = 64
+    column: Annotated[str | None, Option(help="Column of a .parquet, or key of a .jsonl file.")] = None
+    mean: Annotated[str | None, Option(help="Subtracted from images, in [0, 1]: one number, or one per channel.")] = (
+        None
+    )
+    std: Annotated[str | None, Option(help="And divided by: one number, or one per channel.")] = None
 
     def __post_init__(self) -> None:
         numbers(self.mean, "--mean")
@@ -215,12 +220,10 @@ class DataOptions(ImageOptions):
 
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="Folder whose tokenizer makes tokens of text; by default that of the first network."),
+        Option(help="Folder whose tokenizer makes tokens of text; by default that of the first network."),
     ] = None
-    max_length: Annotated[int | None, typer.Option(min=1, help="At most so many tokens per text.")] = None
-    scale: Annotated[
-        bool, typer.Option("--scale/--no-scale", help="Bring eight-bit numbers from 0...255 to 0...1.")
-    ] = True
+    max_length: Annotated[int | None, Option(min=1, help="At most so many tokens per text.")] = None
+    scale: Annotated[bool, Option("--scale/--no-scale", help="Bring eight-bit numbers from 0...255 to 0...1.")] = True
 
     def open(self, data: str, *, model: str, like: Any, seed: int) -> DataReader:
         options = dict(super().open(data, model=model, like=like, seed=seed).options)
@@ -264,15 +267,15 @@ def _tokenizer_of(model: str) -> str | None:
 
 # ---------------------------------------------------------------------- vectors
 
-SourceVectors = Annotated[Path, typer.Argument(metavar="SOURCE", help=f"Vectors of the source space: {VECTORS}.")]
+SourceVectors = Annotated[Path, Argument(metavar="SOURCE", help=f"Vectors of the source space: {VECTORS}.")]
 TargetVectors = Annotated[
-    Path, typer.Argument(metavar="TARGET", help="Vectors of the target space, row by row the same items.")
+    Path, Argument(metavar="TARGET", help="Vectors of the target space, row by row the same items.")
 ]
 TargetColumn = Annotated[
-    str | None, typer.Option("--target-column", help="Column of TARGET, where it differs from that of SOURCE.")
+    str | None, Option("--target-column", help="Column of TARGET, where it differs from that of SOURCE.")
 ]
-VectorColumn = Annotated[str | None, typer.Option(help="Column of .parquet files, or array of .npz files.")]
-Metric = Annotated[str | None, typer.Option(help="How vectors are compared: cosine, dot or l2.")]
+VectorColumn = Annotated[str | None, Option(help="Column of .parquet files, or array of .npz files.")]
+Metric = Annotated[str | None, Option(help="How vectors are compared: cosine, dot or l2.")]
 
 
 def read_matrix(path: Path, column: str | None = None) -> NDArray[Any]:
@@ -293,16 +296,16 @@ class StatisticsOptions:
     """How the statistics of two files of vectors are collected."""
 
     column: Annotated[
-        str | None, typer.Option("--column", help="Column of a .parquet file or array of a .npz file, for both files.")
+        str | None, Option("--column", help="Column of a .parquet file or array of a .npz file, for both files.")
     ] = None
     target_column: TargetColumn = None
     rows_per_batch: Annotated[
         int | None,
-        typer.Option("--rows-per-batch", min=1, help="Rows that are in memory at once; by default about 64 MiB."),
+        Option("--rows-per-batch", min=1, help="Rows that are in memory at once; by default about 64 MiB."),
     ] = None
     statistics: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--statistics",
             help="Folder to keep the statistics in: an interrupted run goes on there, another fit reads nothing again.",
         ),

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,6 +19,8 @@ from interbasin.text import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from interbasin.outcome import Outcome
 
 ERROR, BUG, INTERRUPTED = 1, 70, 130
 FLAGS = ("json", "quiet", "debug")
@@ -128,11 +131,9 @@ def shortened(text: str) -> str:
     return re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:80]}...{word[0][-40:]}", printable)
 
 
-@contextlib.contextmanager
-def foreign_code() -> Iterator[None]:
+def foreign_code() -> contextlib.AbstractContextManager[Any]:
     """Around code that is not ours, such as a network's: what it prints goes to stderr, for stdout holds the result."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,14 @@ class Terminal:
             print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
         for text in remarks:
             self.remark(text)
+
+    def outcome(self, outcome: Outcome, output: Path, show: Callable[[Console], None], **more: Any) -> None:
+        """Print what a job left in a folder, and more; its notes are the remarks."""
+        self.result({**outcome.summary(), "output": str(output), **more}, show, outcome.notes)
+
+    def inputs(self, *names: str) -> dict[str, Any]:
+        """Those of the parameters that were given: the files and networks that an outcome names by their hashes."""
+        return {name: value for name in names if (value := self.request[name]) is not None}
 
     def remark(self, text: str) -> None:
         """A line for people, beside the result."""

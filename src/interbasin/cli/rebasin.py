@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from interbasin.cli.options import (
     DATA,
@@ -46,20 +46,20 @@ NAMES = {"model": "the aligned network", "target": "the target, folded too,"}
 def rebasin(
     terminal: Terminal,
     *,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help=f"The network to move: {MODEL}.")],
+    source: Annotated[str, Argument(metavar="SOURCE", help=f"The network to move: {MODEL}.")],
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="The network whose coordinates it gets; of the same architecture.")
+        str, Argument(metavar="TARGET", help="The network whose coordinates it gets; of the same architecture.")
     ],
     output: Annotated[Path, output_option("Folder for the aligned network and all about it.")],
-    method: Annotated[str, typer.Option(help="How maps are found: one of those above.")] = "procrustes-weights",
-    variant: Annotated[str | None, typer.Option(help="Of the method, as listed above; by default its first.")] = None,
-    data: Annotated[str | None, typer.Option(help=f"For activations, fine-tuning and measures: {DATA}.")] = None,
+    method: Annotated[str, Option(help="How maps are found: one of those above.")] = "procrustes-weights",
+    variant: Annotated[str | None, Option(help="Of the method, as listed above; by default its first.")] = None,
+    data: Annotated[str | None, Option(help=f"For activations, fine-tuning and measures: {DATA}.")] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="At most so many samples to find maps and fine-tune with, drawn with --seed.")
+        int, Option(min=1, help="At most so many samples to find maps and fine-tune with, drawn with --seed.")
     ] = 5000,
     reach: Annotated[
         str,
-        typer.Option(
+        Option(
             help="How far maps may go. exact: only such as leave the function as it is. orthogonal: all spaces turn, "
             "which changes it. auto: permutation methods and straight-through are exact; the others turn spaces "
             "without gains of networks without attention, and stay exact elsewhere, with a remark."
@@ -67,25 +67,23 @@ def rebasin(
     ] = "auto",
     fold: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--fold",
             help="Fold norms first, so that residual streams turn (stay_in_class=False in Python); writes two folded "
             "networks, OUTPUT/model and OUTPUT/target.",
         ),
     ] = False,
-    restarts: Annotated[int, typer.Option(min=1, help="Runs of weight matching; the best is kept.")] = 1,
-    sweeps: Annotated[
-        int, typer.Option(min=1, help="Sweeps over all spaces at most; of stiefel, tens of steps.")
-    ] = 100,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes of straight-through over the data.")] = 5,
-    finetune: Annotated[int, typer.Option(min=0, help="Epochs of fine-tuning afterwards; the paper takes 2.")] = 0,
-    rate: Annotated[float, typer.Option(min=0, help="Learning rate of fine-tuning.")] = 1e-4,
+    restarts: Annotated[int, Option(min=1, help="Runs of weight matching; the best is kept.")] = 1,
+    sweeps: Annotated[int, Option(min=1, help="Sweeps over all spaces at most; of stiefel, tens of steps.")] = 100,
+    epochs: Annotated[int, Option(min=1, help="Passes of straight-through over the data.")] = 5,
+    finetune: Annotated[int, Option(min=0, help="Epochs of fine-tuning afterwards; the paper takes 2.")] = 0,
+    rate: Annotated[float, Option(min=0, help="Learning rate of fine-tuning.")] = 1e-4,
     points: Annotated[
-        int, typer.Option(min=0, help="Points of the way to the target to measure, where data have labels.")
+        int, Option(min=0, help="Points of the way to the target to measure, where data have labels.")
     ] = 11,
     reset: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=0,
             help="Where there are batch norms: batches to estimate their statistics on, at every point between the "
             "ends of the way, and in the aligned network if its maps are approximate. By default all that maps are "
@@ -110,13 +108,9 @@ def rebasin(
     transformers, timm:NAME@OUTPUT or package.module:factory@OUTPUT for others.
 
     Examples:
-
       interbasin rebasin a b -o aligned
-
       interbasin rebasin my.networks:small@a.safetensors my.networks:small@b.safetensors --data digits -o aligned
-
       interbasin rebasin a b --method permutation-weights --restarts 5 --json -o aligned
-
       interbasin merge aligned b --method lerp -o merged
     """
     from interbasin.batches import split_batch
@@ -165,15 +159,11 @@ def rebasin(
         )
     # The result knows what became of what was asked: no points without labels, folding by the name it has in Python.
     request = {name: asked for name, asked in terminal.request.items() if name not in {*result.request, "fold"}}
-    inputs = {"source": source, "target": target, **({"data": data} if data else {})}
+    inputs = terminal.inputs("source", "target", "data")
     outcome = result.save(output, like=moving.checkpoint, inputs=inputs, request=request, force=force)
     folders = {"model": output / "model", "target": output / "target"} if fold else {"model": output}
     usable = {name: model for name, folder in folders.items() if (model := model_in(source, str(folder)))}
-    terminal.result(
-        {**outcome.summary(), "output": str(output), "use": usable},
-        lambda console: _show(console, outcome, output, usable),
-        outcome.notes,
-    )
+    terminal.outcome(outcome, output, lambda console: _show(console, outcome, output, usable), use=usable)
 
 
 def _show(console: Console, outcome: Outcome, output: Path, usable: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from interbasin.cli.methods import names
 from interbasin.cli.options import (
@@ -20,6 +21,7 @@ from interbasin.cli.options import (
     TargetVectors,
     VectorColumn,
     command,
+    keep_lines,
     output_option,
     read_matrix,
 )
@@ -51,7 +53,7 @@ OPTIONS_OF_METHODS = {
 
 
 def _option(name: str, text: str, *spelling: str) -> Any:
-    return typer.Option(*spelling, help=f"{', '.join(OPTIONS_OF_METHODS[name])}: {text}")
+    return Option(*spelling, help=f"{', '.join(OPTIONS_OF_METHODS[name])}: {text}")
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,8 @@ class CardOptions:
     """What is known of the vectors: compared with the card of a translator."""
 
     metric: Metric = None
-    source_model: Annotated[str | None, typer.Option(help="What made SOURCE: kept in a card, or compared with it.")] = (
-        None
-    )
-    target_model: Annotated[str | None, typer.Option(help="What made TARGET: kept in a card, or compared with it.")] = (
-        None
-    )
+    source_model: Annotated[str | None, Option(help="What made SOURCE: kept in a card, or compared with it.")] = None
+    target_model: Annotated[str | None, Option(help="What made TARGET: kept in a card, or compared with it.")] = None
 
     def entries(self) -> dict[str, str]:
         """The entries of a card that were given."""
@@ -75,14 +73,10 @@ class CardOptions:
 class NewCardOptions(CardOptions):
     """All that a card can hold."""
 
-    source_prefix: Annotated[str | None, typer.Option(help="For the card: what SOURCE's model puts before a text.")] = (
-        None
-    )
-    target_prefix: Annotated[str | None, typer.Option(help="For the card: what TARGET's model puts before a text.")] = (
-        None
-    )
-    chunking: Annotated[str | None, typer.Option(help="For the card: how long texts were cut.")] = None
-    note: Annotated[str | None, typer.Option(help="For the card: anything else.")] = None
+    source_prefix: Annotated[str | None, Option(help="For the card: what SOURCE's model puts before a text.")] = None
+    target_prefix: Annotated[str | None, Option(help="For the card: what TARGET's model puts before a text.")] = None
+    chunking: Annotated[str | None, Option(help="For the card: how long texts were cut.")] = None
+    note: Annotated[str | None, Option(help="For the card: anything else.")] = None
 
 
 @dataclass(frozen=True)
@@ -90,8 +84,8 @@ class TranslatorOptions:
     """The options of `Translator`; each method looks at its own."""
 
     variant: Annotated[str, _option("variant", "regularised, or pruned.")] = "regularised"
-    delta: Annotated[float, typer.Option(help="pruned: how far apart anchors are kept.")] = 0.7
-    omega: Annotated[int, typer.Option(help="pruned: over how many subsets is averaged.")] = 8
+    delta: Annotated[float, Option(help="pruned: how far apart anchors are kept.")] = 0.7
+    omega: Annotated[int, Option(help="pruned: over how many subsets is averaged.")] = 8
     completion: Annotated[str, _option("completion", "polar, or map.")] = "polar"
     strength: Annotated[float | None, _option("strength", "of the regularisation; else chosen.")] = None
     standardise: Annotated[bool, _option("standardise", "bring dimensions to variance 1 first.", "--standardise")] = (
@@ -108,10 +102,10 @@ def fit(
     source: SourceVectors,
     target: TargetVectors,
     output: Annotated[Path, output_option("Folder for the translation and its outcome.")],
-    method: Annotated[str, typer.Option(help=f"How to fit: {', '.join(METHODS)}.")] = "auto",
+    method: Annotated[str, Option(help=f"How to fit: {', '.join(METHODS)}.")] = "auto",
     queries: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(help="Two files of queries, as SOURCE and TARGET, for a map of their own."),
+        Option(help="Two files of queries, as SOURCE and TARGET, for a map of their own."),
     ] = None,
     translator_options: TranslatorOptions,
     card_options: NewCardOptions,
@@ -135,13 +129,9 @@ def fit(
     - auto: the best of several methods, judged on pairs that they were not fitted on.
 
     Examples:
-
       interbasin translate fit old.npy new.npy -o map
-
       interbasin translate fit old.parquet new.parquet --column embedding --method ridge -o map
-
       interbasin translate fit old.npy new.npy --queries old-queries.npy new-queries.npy --metric dot -o map
-
       interbasin translate fit new.npy old.npy --source-model new --target-model old -o back
     """
     from interbasin.jobs.translate import Card, Translator, fit_translation
@@ -155,12 +145,11 @@ def fit(
     pairs = None if queries is None else (read_matrix(queries[0], column), read_matrix(queries[1], column))
     with terminal.status("Fitting"):
         fitted = fit_translation(translator, x, y, queries=pairs, card=card)
-    inputs: dict[str, Any] = {"source": source, "target": target}
+    inputs = terminal.inputs("source", "target")
     if queries is not None:
         inputs |= {"source_queries": queries[0], "target_queries": queries[1]}
     outcome = fitted.save(output, request=terminal.request, inputs=inputs, force=force)
-    summary = {**outcome.summary(), "output": str(output)}
-    terminal.result(summary, lambda console: _show_fit(console, fitted, output), outcome.notes)
+    terminal.outcome(outcome, output, lambda console: _show_fit(console, fitted, output))
 
 
 def _refuse_options_of_others(terminal: Terminal, method: str, variant: str) -> None:
@@ -204,7 +193,7 @@ def _show_fit(console: Console, fitted: FittedMaps, output: Path) -> None:
 def evaluate(
     terminal: Terminal,
     *,
-    translator: Annotated[Path, typer.Argument(metavar="TRANSLATOR", help="Folder of a fitted translation.")],
+    translator: Annotated[Path, Argument(metavar="TRANSLATOR", help="Folder of a fitted translation.")],
     source: SourceVectors,
     target: TargetVectors,
     output: Annotated[Path | None, output_option("Folder for the outcome, if one is wanted.")] = None,
@@ -220,9 +209,7 @@ def evaluate(
     be like is the question of translate audit.
 
     Examples:
-
       interbasin translate evaluate map old-test.npy new-test.npy
-
       interbasin translate evaluate map old-test.npy new-test.npy --metric dot --json -o out
     """
     from interbasin.jobs.translate import Card, Translator, evaluate_translation
@@ -244,7 +231,7 @@ def evaluate(
         )
     summary: dict[str, object] = {"metrics": dict(held_out.metrics), "output": None}
     if output is not None:
-        inputs = {"translator": translator, "source": source, "target": target}
+        inputs = terminal.inputs("translator", "source", "target")
         outcome = held_out.save(output, request=terminal.request, inputs=inputs, force=force)
         summary = {**outcome.summary(), "output": str(output)}
     terminal.result(summary, lambda console: _show_evaluation(console, held_out, output))
@@ -269,31 +256,27 @@ def _show_evaluation(console: Console, held_out: HeldOut, output: Path | None) -
 def apply(
     terminal: Terminal,
     *,
-    translator: Annotated[Path, typer.Argument(metavar="TRANSLATOR", help="Folder of a fitted translator.")],
-    vectors: Annotated[str, typer.Argument(metavar="VECTORS", help=f"What to translate: {STORES}.")],
+    translator: Annotated[Path, Argument(metavar="TRANSLATOR", help="Folder of a fitted translator.")],
+    vectors: Annotated[str, Argument(metavar="VECTORS", help=f"What to translate: {STORES}.")],
     output: Annotated[str, output_option("Where to; for PostgreSQL postgresql:?table=TABLE&column=COLUMN.")],
-    column: Annotated[str | None, typer.Option(help="Column of a table, or array of a .npz file.")] = None,
-    table: Annotated[str | None, typer.Option(help="Table, where VECTORS does not name it.")] = None,
-    key: Annotated[str | None, typer.Option(help="PostgreSQL: column that tells rows apart, else primary key.")] = None,
+    column: Annotated[str | None, Option(help="Column of a table, or array of a .npz file.")] = None,
+    table: Annotated[str | None, Option(help="Table, where VECTORS does not name it.")] = None,
+    key: Annotated[str | None, Option(help="PostgreSQL: column that tells rows apart, else primary key.")] = None,
     batch_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows per batch, by default about 32 MiB; in Parquet, a row group.")
+        int | None, Option(min=1, help="Rows per batch, by default about 32 MiB; in Parquet, a row group.")
     ] = None,
     bad_rows: Annotated[
-        str, typer.Option(help="refuse rows of zeros, NaN or infinity, or keep them as they are.")
+        str, Option(help="refuse rows of zeros, NaN or infinity, or keep them as they are.")
     ] = "refuse",
-    scale: Annotated[
-        float | None, typer.Option(help="For int8 and the like: what every number is multiplied by.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="What made the vectors, compared with the translator's card.")
-    ] = None,
-    metric: Annotated[str | None, typer.Option(help="How they are compared: cosine, dot or l2.")] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: read and translate on a Ray cluster.")] = "local",
+    scale: Annotated[float | None, Option(help="For int8 and the like: what every number is multiplied by.")] = None,
+    model: Annotated[str | None, Option(help="What made the vectors, compared with the translator's card.")] = None,
+    metric: Annotated[str | None, Option(help="How they are compared: cosine, dot or l2.")] = None,
+    engine: Annotated[str, Option(help="local, or ray: read and translate on a Ray cluster.")] = "local",
     wrap: Annotated[
-        bool, typer.Option("--wrap", help="FAISS: touch no row, translate queries; TRANSLATOR goes from new to old.")
+        bool, Option("--wrap", help="FAISS: touch no row, translate queries; TRANSLATOR goes from new to old.")
     ] = False,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Let the output replace the source file.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is at OUTPUT.")] = False,
+    in_place: Annotated[bool, Option("--in-place", help="Let the output replace the source file.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace what is at OUTPUT.")] = False,
 ) -> None:
     """Translate all vectors of a store into another store.
 
@@ -301,15 +284,10 @@ def apply(
     memory. A run that was stopped or killed goes on where it was when the same command is given again (but for FAISS).
 
     Examples:
-
       interbasin translate apply map old.npy -o new.npy
-
       interbasin translate apply map docs.parquet --column v -o new.parquet
-
       interbasin translate apply map faiss://old.index -o faiss://new.index
-
       interbasin translate apply map 'postgresql://host/db?table=t' \\
-
           -o 'postgresql:?table=t&column=new'
     """
     from interbasin.jobs.translate import Card, Translator
@@ -374,16 +352,13 @@ translate = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="""Carry embeddings of one encoder into the space of another.
+    help=keep_lines("""Carry embeddings of one encoder into the space of another.
 
     Examples:
-
       interbasin translate doctor old.npy
-
       interbasin translate fit pairs-old.npy pairs-new.npy -o map
-
       interbasin translate apply map old.parquet -o new.parquet
-    """,
+    """),
 )
 
 for function in (doctor, audit, fit, evaluate, bridge, apply):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from interbasin.cli.options import Force, SeedFromZero, VectorColumn, command, numbers, output_option, read_matrix
 from interbasin.cli.output import ERROR, Terminal, print_table
@@ -30,11 +31,9 @@ LONGEST = 18  # digits of a row's number
 def doctor(
     terminal: Terminal,
     *,
-    vectors: Annotated[
-        str, typer.Argument(metavar="VECTORS", help="A .npy, .npz or .parquet file, or a table of a store.")
-    ],
+    vectors: Annotated[str, Argument(metavar="VECTORS", help="A .npy, .npz or .parquet file, or a table of a store.")],
     output: Annotated[Path | None, output_option("Folder for the outcome, if one is wanted.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if more than remarks is found.")] = False,
+    strict: Annotated[bool, Option("--strict", help="Exit code 1 if more than remarks is found.")] = False,
     column: VectorColumn = None,
     seed: SeedFromZero = 0,
     force: Force = False,
@@ -45,11 +44,8 @@ def doctor(
     were rounded to int8 or cut, and two models in one table. Reads once, batch by batch.
 
     Examples:
-
       interbasin translate doctor old.npy
-
       interbasin translate doctor docs.parquet --column embedding --strict --json
-
       interbasin translate doctor 'lance://store/documents' -o out
     """
     from interbasin.jobs.translate.doctor import doctor as examine
@@ -94,41 +90,39 @@ def _show_checkup(console: Console, checkup: Checkup, output: Path | None) -> No
 def audit(
     terminal: Terminal,
     *,
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="Pairs: some documents as the old model sees them.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The same documents as the new model sees them.")],
-    documents: Annotated[Path, typer.Option(help="The old model's vectors of the whole index.")],
-    old_queries: Annotated[Path, typer.Option(help="Queries as the old model sees them.")],
-    new_queries: Annotated[Path, typer.Option(help="The same queries as the new model sees them.")],
+    old: Annotated[Path, Argument(metavar="OLD", help="Pairs: some documents as the old model sees them.")],
+    new: Annotated[Path, Argument(metavar="NEW", help="The same documents as the new model sees them.")],
+    documents: Annotated[Path, Option(help="The old model's vectors of the whole index.")],
+    old_queries: Annotated[Path, Option(help="Queries as the old model sees them.")],
+    new_queries: Annotated[Path, Option(help="The same queries as the new model sees them.")],
     output: Annotated[Path, output_option("Folder for the figures, tables and plots.")],
     labels: Annotated[
-        Path | None, typer.Option(help="Right documents of queries, one per line: query document [relevance].")
+        Path | None, Option(help="Right documents of queries, one per line: query document [relevance].")
     ] = None,
-    new_documents: Annotated[Path | None, typer.Option(help="The new model's vectors of the whole index.")] = None,
+    new_documents: Annotated[Path | None, Option(help="The new model's vectors of the whole index.")] = None,
     pool: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(
+        Option(
             help="Numbers of documents (pool.txt of an earlier audit), and the new model's vectors of them. --labels, "
             "queries and methods must be the same from the start."
         ),
     ] = None,
-    query_ids: Annotated[Path | None, typer.Option(help="What --labels calls the queries, one per line.")] = None,
-    document_ids: Annotated[Path | None, typer.Option(help="What --labels calls the documents, one per line.")] = None,
-    query_texts: Annotated[Path | None, typer.Option(help="The queries, one per line: shows short ones apart.")] = None,
+    query_ids: Annotated[Path | None, Option(help="What --labels calls the queries, one per line.")] = None,
+    document_ids: Annotated[Path | None, Option(help="What --labels calls the documents, one per line.")] = None,
+    query_texts: Annotated[Path | None, Option(help="The queries, one per line: shows short ones apart.")] = None,
     query_pairs: Annotated[
-        tuple[Path, Path] | None, typer.Option(help="Two files of queries, old and new, to fit maps of queries on.")
+        tuple[Path, Path] | None, Option(help="Two files of queries, old and new, to fit maps of queries on.")
     ] = None,
-    pair_rows: Annotated[
-        Path | None, typer.Option(help="Which documents the pairs are; else they are looked for.")
-    ] = None,
-    methods: Annotated[str | None, typer.Option(help="Methods with semicolons between them; by default all.")] = None,
-    metric: Annotated[str, typer.Option(help="How vectors are compared: cosine, dot or l2.")] = "cosine",
-    k: Annotated[int, typer.Option("--k", min=1, help="How many documents are looked at.")] = 10,
-    depth: Annotated[int, typer.Option(min=1, help="How many are embedded anew where only the top is.")] = 100,
-    curve: Annotated[str | None, typer.Option(help="Numbers of pairs for the learning curve: 100,300,1000.")] = None,
-    margin: Annotated[float, typer.Option(help="A difference that does not matter.")] = 0.02,
-    confidence: Annotated[float, typer.Option(help="Of the intervals, which are over queries.")] = 0.95,
+    pair_rows: Annotated[Path | None, Option(help="Which documents the pairs are; else they are looked for.")] = None,
+    methods: Annotated[str | None, Option(help="Methods with semicolons between them; by default all.")] = None,
+    metric: Annotated[str, Option(help="How vectors are compared: cosine, dot or l2.")] = "cosine",
+    k: Annotated[int, Option("--k", min=1, help="How many documents are looked at.")] = 10,
+    depth: Annotated[int, Option(min=1, help="How many are embedded anew where only the top is.")] = 100,
+    curve: Annotated[str | None, Option(help="Numbers of pairs for the learning curve: 100,300,1000.")] = None,
+    margin: Annotated[float, Option(help="A difference that does not matter.")] = 0.02,
+    confidence: Annotated[float, Option(help="Of the intervals, which are over queries.")] = 0.95,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every method and measure, not only the best method of each way.")
+        bool, Option("--all", help="Show every method and measure, not only the best method of each way.")
     ] = False,
     column: VectorColumn = None,
     seed: SeedFromZero = 0,
@@ -143,13 +137,9 @@ def audit(
     receives outcome.json, tables (.csv), plots (.svg) and verdict.txt.
 
     Examples:
-
       interbasin translate audit pairs-old.npy pairs-new.npy --documents old.npy \\
-
           --old-queries q-old.npy --new-queries q-new.npy --labels qrels.tsv -o audit
-
       interbasin translate audit pairs-old.npy pairs-new.npy --documents old.npy \\
-
           --old-queries q-old.npy --new-queries q-new.npy --pool audit/pool.txt pool.npy -o bound
     """
     counts = numbers(curve, "--curve", int)
@@ -194,10 +184,7 @@ def audit(
             seed=seed,
             progress=lambda share: done(round(100 * share)),
         )
-    inputs: dict[str, Any] = {"old": old, "new": new, "documents": documents}
-    inputs |= {"old_queries": old_queries, "new_queries": new_queries}
-    optional = {"labels": labels, "new_documents": new_documents}
-    inputs |= {name: path for name, path in optional.items() if path is not None}
+    inputs = terminal.inputs("old", "new", "documents", "old_queries", "new_queries", "labels", "new_documents")
     request = {name: value for name, value in terminal.request.items() if name != "everything"}
     outcome = result.save(output, request=request, inputs=inputs, force=force)
     summary = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from interbasin.cli.options import Force, Metric, SeedFromZero, VectorColumn, command, output_option, read_matrix
 from interbasin.cli.output import Terminal, number, table
@@ -17,25 +18,24 @@ if TYPE_CHECKING:
     from interbasin.outcome import Outcome
 
 TRANSLATED = ("queries", "documents")
+SCORED = ("old_queries", "new_queries", "documents")
 
 
 @command
 def bridge(
     terminal: Terminal,
     *,
-    translator: Annotated[Path, typer.Argument(metavar="TRANSLATOR", help="Folder of a fitted translation.")],
+    translator: Annotated[Path, Argument(metavar="TRANSLATOR", help="Folder of a fitted translation.")],
     output: Annotated[Path, output_option("Folder for the bridge.")],
-    onnx: Annotated[
-        bool, typer.Option("--onnx/--no-onnx", help="Also write an ONNX graph (the vectors extra).")
-    ] = True,
+    onnx: Annotated[bool, Option("--onnx/--no-onnx", help="Also write an ONNX graph (the vectors extra).")] = True,
     threshold: Annotated[
-        float | None, typer.Option(help="A threshold of old scores to carry over; needs the three files below.")
+        float | None, Option(help="A threshold of old scores to carry over; needs the three files below.")
     ] = None,
-    old_queries: Annotated[Path | None, typer.Option(help="Queries as the old model sees them.")] = None,
-    new_queries: Annotated[Path | None, typer.Option(help="The same queries as the new model sees them.")] = None,
-    documents: Annotated[Path | None, typer.Option(help="Old vectors of documents, some thousands of them.")] = None,
+    old_queries: Annotated[Path | None, Option(help="Queries as the old model sees them.")] = None,
+    new_queries: Annotated[Path | None, Option(help="The same queries as the new model sees them.")] = None,
+    documents: Annotated[Path | None, Option(help="Old vectors of documents, some thousands of them.")] = None,
     translates: Annotated[
-        str, typer.Option(help="What TRANSLATOR is used on: new queries (into the old index), or old documents.")
+        str, Option(help="What TRANSLATOR is used on: new queries (into the old index), or old documents.")
     ] = "queries",
     metric: Metric = None,
     column: VectorColumn = None,
@@ -48,23 +48,17 @@ def bridge(
     receives bridge.npz with load_bridge.py, which is all that it takes, bridge.onnx (x -> y, float32), and bridge.json.
 
     Examples:
-
       interbasin translate bridge back -o bridge
-
       interbasin translate bridge back --threshold 0.7 --documents old.npy \\
-
           --old-queries q-old.npy --new-queries q-new.npy -o bridge
     """
-    files = {"--old-queries": old_queries, "--new-queries": new_queries, "--documents": documents}
-    missing = [name for name, path in files.items() if path is None]
+    missing = [f"--{name.replace('_', '-')}" for name in SCORED if terminal.request[name] is None]
     if threshold is not None and missing:
-        raise typer.BadParameter(
-            f"needs scores of both kinds: give {', '.join(missing)} too.", param_hint="--threshold"
-        )
+        message = f"needs scores of both kinds: give {', '.join(missing)} too."
+        raise typer.BadParameter(message, param_hint="--threshold")
     if translates not in TRANSLATED:
-        raise typer.BadParameter(
-            f"is one of {', '.join(TRANSLATED)}, and got {translates!r}.", param_hint="--translates"
-        )
+        message = f"is one of {', '.join(TRANSLATED)}, and got {translates!r}."
+        raise typer.BadParameter(message, param_hint="--translates")
     from interbasin.jobs.translate import Translator
     from interbasin.jobs.translate.bridge import bridge as make_bridge
     from interbasin.outcome import refuse_outcome_in_the_way
@@ -72,17 +66,12 @@ def bridge(
     refuse_outcome_in_the_way(output, force=force)
     fitted = Translator.load(translator)
     scores, matched, notes = None, None, []
-    inputs: dict[str, Any] = {"translator": translator}
+    inputs = terminal.inputs("translator", *(() if missing else SCORED))
     if old_queries is not None and new_queries is not None and documents is not None:
         from interbasin.jobs.translate.bridge import drawn_rows, matched_threshold, recalibrated
 
-        inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
         compared = metric or fitted.card_.metric or "cosine"
-        old, new, index = (
-            read_matrix(old_queries, column),
-            read_matrix(new_queries, column),
-            read_matrix(documents, column),
-        )
+        old, new, index = (read_matrix(path, column) for path in (old_queries, new_queries, documents))
         some, kept = drawn_rows(len(old), len(index), seed)
         if len(some) < len(old) or len(kept) < len(index):
             notes.append(
@@ -99,10 +88,8 @@ def bridge(
                 matched = matched_threshold(old, index, asked, stored, threshold, metric=compared)
     result = make_bridge(fitted, scores=scores, threshold=matched)
     outcome = result.save(output, onnx=onnx, request=terminal.request, inputs=inputs, notes=notes, force=force)
-    summary = {**outcome.summary(), "output": str(output)}
-    if matched is not None:
-        summary["threshold"] = matched.to_json()
-    terminal.result(summary, lambda console: _show(console, outcome, matched, output), outcome.notes)
+    more = {} if matched is None else {"threshold": matched.to_json()}
+    terminal.outcome(outcome, output, lambda console: _show(console, outcome, matched, output), **more)
 
 
 def _show(console: Console, outcome: Outcome, matched: MatchedThreshold | None, output: Path) -> None:
@@ -113,10 +100,12 @@ def _show(console: Console, outcome: Outcome, matched: MatchedThreshold | None, 
     if "score_rank_correlation" in metrics:
         facts.append(("scores", f"rank correlation {number(metrics['score_rank_correlation'])} of old and new ones"))
     if matched is not None:
-        facts.append(("threshold", f"{number(matched.new)} in place of {number(matched.old)}"))
-        facts.append(("passed before", f"{matched.passing:,} of {matched.pairs:,} pairs"))
-        facts.append(("pass now", _describe(matched.matched)))
-        facts.append((f"at {number(matched.old)} still", _describe(matched.unchanged)))
+        facts += [
+            ("threshold", f"{number(matched.new)} in place of {number(matched.old)}"),
+            ("passed before", f"{matched.passing:,} of {matched.pairs:,} pairs"),
+            ("pass now", _describe(matched.matched)),
+            (f"at {number(matched.old)} still", _describe(matched.unchanged)),
+        ]
     facts.append(("written to", f"{output}: {', '.join(outcome.written())}"))
     console.print(table(("", ""), facts, words=(0, 1)), soft_wrap=True)
 
