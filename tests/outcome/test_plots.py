@@ -13,8 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
-from interbasin.outcome.plots.drawing import COLOURS, in_two, shortened, width_of, without_common_start
-from interbasin.outcome.plots.scales import linear, logarithmic
+from interbasin.outcome.plots.drawing import (
+    COLOURS,
+    in_two,
+    linear,
+    logarithmic,
+    shortened,
+    width_of,
+    without_common_start,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 HALF = [place / 10 for place in range(11)]

@@ -277,9 +277,7 @@ class Draft:
         inside = os.path.realpath(here).startswith(os.path.realpath(self.folder) + os.sep)
         files = [here] if here.is_file() else sorted(file for file in here.rglob("*") if file.is_file())
         if not inside or not files:
-            raise FileError(
-                f"The outcome holds no file {path} for the artefact {name!r}; write it into draft.folder first."
-            )
+            raise FileError(f"For the artefact {name!r} there is nothing at {path}; write it into draft.folder first.")
         self._register(name, kind, path, [file.relative_to(self.folder).as_posix() for file in files])
 
     # ---------------------------------------------------------------------- inside

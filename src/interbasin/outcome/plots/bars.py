@@ -1,12 +1,23 @@
-"""Bars that lie: one a row, or one a row and method; names of spaces are long, and lie too."""
+"""Horizontal bars, one per row, or one per row and method; the names of rows, which are long, stand beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from interbasin.errors import DataError
-from interbasin.outcome.plots.drawing import LEGEND_LINE, Box, Drawing, colour, in_two, width_of
-from interbasin.outcome.plots.scales import Scale, drawable, linear, logarithmic
+from interbasin.outcome.plots.drawing import (
+    LEGEND_LINE,
+    Box,
+    Drawing,
+    Scale,
+    colour,
+    drawable,
+    in_two,
+    linear,
+    logarithmic,
+    width_of,
+    with_minus,
+)
 
 WIDTH = 440.0  # of the bars and their numbers; names stand on both sides
 NAMES, LEGEND = 340.0, 340.0  # the most that names of rows and of methods may take
@@ -81,11 +92,11 @@ def bar_chart(
             if row in lengths:
                 at = middle - thick * len(methods) / 2 + thick * place
                 fill = BASELINE if row == baseline else colour(place)
-                _bar(drawing, box, start, at, thick, fill, lengths[row], ends[method].get(row), scale)
+                _draw_bar(drawing, box, start, at, thick, fill, lengths[row], ends[method].get(row), scale)
     if baseline is not None:
-        _line(drawing, box, next(one[baseline] for one in methods.values() if baseline in one), scale)
+        _draw_baseline(drawing, box, next(one[baseline] for one in methods.values() if baseline in one), scale)
     if methods_width:
-        drawing.legend(box.right + 62, top - 4, methods_width, list(methods), _key)
+        drawing.legend(box.right + 62, top - 4, methods_width, list(methods), _draw_key)
     return drawing.svg()
 
 
@@ -111,7 +122,7 @@ def _ends(whiskers: Whiskers | None, methods: Mapping[str, Mapping[str, float]])
     return found
 
 
-def _bar(
+def _draw_bar(
     drawing: Drawing,
     box: Box,
     start: float,
@@ -128,36 +139,26 @@ def _bar(
         drawing.text(start + 5, middle + size * 0.36, f"{value:.3g}", class_="ib-soft", font_size=size)
         return
     end = box.x(scale, value)
-    told = f"{value!r}" if whisker is None else f"{value!r} [{whisker[0]!r}, {whisker[1]!r}]"
-    drawing.add(
-        "rect",
-        f"<title>{told}</title>",
-        x=min(start, end),
-        y=top + 0.5,
-        width=abs(end - start),
-        height=thick - 1,
-        fill=fill,
-    )
+    text = f"{value!r}" if whisker is None else f"{value!r} [{whisker[0]!r}, {whisker[1]!r}]"
+    place = {"x": min(start, end), "y": top + 0.5, "width": abs(end - start), "height": thick - 1}
+    drawing.add("rect", f"<title>{text}</title>", **place, fill=fill)
     last = max(start, end)
     if whisker is not None:
-        low, high = (box.x(scale, one) for one in whisker)
+        low, high = (box.x(scale, end) for end in whisker)
         cap = thick * 0.28
-        look: dict[str, float | str] = {"class_": "ib-whisker", "stroke": "#1f2328", "stroke_width": 1.2}
-        drawing.add("line", x1=low, x2=high, y1=middle, y2=middle, **look)
+        drawing.line(low, middle, high, middle, class_="ib-whisker", stroke_width=1.2)
         for at in (low, high):
-            drawing.add("line", x1=at, x2=at, y1=middle - cap, y2=middle + cap, **look)
+            drawing.line(at, middle - cap, at, middle + cap, class_="ib-whisker", stroke_width=1.2)
         last = max(last, high)
-    shown = f"{value:.3g}".replace("-", "−")
-    drawing.text(last + 5, middle + size * 0.36, shown, class_="ib-soft", font_size=size)
+    drawing.text(last + 5, middle + size * 0.36, with_minus(f"{value:.3g}"), class_="ib-soft", font_size=size)
 
 
-def _line(drawing: Drawing, box: Box, value: float, scale: Scale) -> None:
+def _draw_baseline(drawing: Drawing, box: Box, value: float, scale: Scale) -> None:
     """From the end of the baseline's bar through all rows."""
     if drawable(value) and (value > 0 or not scale.log):
         at = box.x(scale, value)
-        look = {"class_": "ib-baseline", "stroke": "#818b98", "stroke_dasharray": "5 4"}
-        drawing.add("line", x1=at, x2=at, y1=box.top, y2=box.bottom, **look)
+        drawing.line(at, box.top, at, box.bottom, class_="ib-baseline", stroke_dasharray="5 4")
 
 
-def _key(drawing: Drawing, place: int, left: float, middle: float) -> None:
+def _draw_key(drawing: Drawing, place: int, left: float, middle: float) -> None:
     drawing.add("rect", x=left + 6, y=middle - 6, width=18, height=12, fill=colour(place))
