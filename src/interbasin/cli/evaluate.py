@@ -89,9 +89,8 @@ def evaluate(
     from interbasin.batches import WithoutLabels
     from interbasin.jobs.comparison import compare_networks
     from interbasin.jobs.rebasin import METHODS, rebasin
-    from interbasin.outcome import refuse_outcome_in_the_way
 
-    refuse_outcome_in_the_way(output, force=force)
+    terminal.require_free(output, force=force)
     maps = None if alignment is None else _load_alignment(alignment)
     method = "" if cycle is None else METHODS[cycle].name
     first, second = network_options.load(a, seed=seed), network_options.load(b, seed=seed)

@@ -201,17 +201,9 @@ class ImageOptions:
             like: Example inputs of the network.
             seed: Of the samples that are drawn.
         """
-        options = {
-            "like": like,
-            "batch_size": self.batch_size,
-            "seed": seed,
-            "column": self.column,
-            "tokenizer": _tokenizer_of(model),
-            "tokens_as_labels": None,
-            "mean": numbers(self.mean, "--mean"),
-            "std": numbers(self.std, "--std"),
-        }
-        return DataReader(data, options)
+        given = vars(self) | {"mean": numbers(self.mean, "--mean"), "std": numbers(self.std, "--std")}
+        tokenizer = given.get("tokenizer") or _tokenizer_of(model)
+        return DataReader(data, {**given, "tokenizer": tokenizer, "like": like, "seed": seed, "tokens_as_labels": None})
 
 
 @dataclass(frozen=True)
@@ -224,12 +216,6 @@ class DataOptions(ImageOptions):
     ] = None
     max_length: Annotated[int | None, Option(min=1, help="At most so many tokens per text.")] = None
     scale: Annotated[bool, Option("--scale/--no-scale", help="Bring eight-bit numbers from 0...255 to 0...1.")] = True
-
-    def open(self, data: str, *, model: str, like: Any, seed: int) -> DataReader:
-        options = dict(super().open(data, model=model, like=like, seed=seed).options)
-        if self.tokenizer is not None:
-            options["tokenizer"] = self.tokenizer
-        return DataReader(data, {**options, "max_length": self.max_length, "scale": self.scale})
 
 
 @dataclass(frozen=True)

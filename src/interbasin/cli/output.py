@@ -185,6 +185,13 @@ class Terminal:
         """Print what a job left in a folder, and more; its notes are the remarks."""
         self.result({**outcome.summary(), "output": str(output), **more}, show, outcome.notes)
 
+    def require_free(self, output: Path | None, *, force: bool) -> None:
+        """Refuse a folder that holds anything but an outcome to be replaced, before long work begins."""
+        from interbasin.outcome import refuse_outcome_in_the_way
+
+        if output is not None:
+            refuse_outcome_in_the_way(output, force=force)
+
     def inputs(self, *names: str) -> dict[str, Any]:
         """Those of the parameters that were given: the files and networks that an outcome names by their hashes."""
         return {name: value for name in names if (value := self.request[name]) is not None}

@@ -117,10 +117,9 @@ def rebasin(
     from interbasin.errors import DataError
     from interbasin.jobs.rebasin import rebasin as align
     from interbasin.jobs.rebasin.job import choose_method
-    from interbasin.outcome import refuse_outcome_in_the_way
 
     choose_method(method, variant, has_data=data is not None, has_labels=data is not None)
-    refuse_outcome_in_the_way(output, force=force)
+    terminal.require_free(output, force=force)
     with terminal.status("Loading") as tell, foreign_code():
         moving, fixed = (network_options.load(model, seed=seed) for model in (source, target))
         train = test = None

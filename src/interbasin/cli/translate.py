@@ -135,10 +135,9 @@ def fit(
       interbasin translate fit new.npy old.npy --source-model new --target-model old -o back
     """
     from interbasin.jobs.translate import Card, Translator, fit_translation
-    from interbasin.outcome import refuse_outcome_in_the_way
 
     _refuse_options_of_others(terminal, method, translator_options.variant)
-    refuse_outcome_in_the_way(output, force=force)
+    terminal.require_free(output, force=force)
     card = Card.of(card_options.entries())
     translator = Translator(method=method, seed=seed, **vars(translator_options))
     x, y = read_matrix(source, column), read_matrix(target, target_column or column)
@@ -213,10 +212,8 @@ def evaluate(
       interbasin translate evaluate map old-test.npy new-test.npy --metric dot --json -o out
     """
     from interbasin.jobs.translate import Card, Translator, evaluate_translation
-    from interbasin.outcome import refuse_outcome_in_the_way
 
-    if output is not None:
-        refuse_outcome_in_the_way(output, force=force)
+    terminal.require_free(output, force=force)
     fitted = Translator.load(translator)
     # Measuring by another metric than it was fitted for harms nothing.
     entries = {name: value for name, value in card_options.entries().items() if name != "metric"}

@@ -49,12 +49,10 @@ def doctor(
       interbasin translate doctor 'lance://store/documents' -o out
     """
     from interbasin.jobs.translate.doctor import doctor as examine
-    from interbasin.outcome import refuse_outcome_in_the_way
     from interbasin.vectors.stores import parse_uri
     from interbasin.vectors.stores.opening import open_rows
 
-    if output is not None:
-        refuse_outcome_in_the_way(output, force=force)
+    terminal.require_free(output, force=force)
     address = parse_uri(vectors, column=column)
     rows = open_rows(address)
     with terminal.progress("Reading rows", rows.rows) as done:
@@ -147,9 +145,8 @@ def audit(
         raise typer.BadParameter("says what --labels calls things; give --labels too.", param_hint="--query-ids")
     from interbasin.datasets.labels import read_labels, read_lines
     from interbasin.jobs.translate.audit import audit as judge
-    from interbasin.outcome import refuse_outcome_in_the_way
 
-    refuse_outcome_in_the_way(output, force=force)
+    terminal.require_free(output, force=force)
     relevant = None
     if labels is not None:
         _refuse_other_count("--query-ids", query_ids, old_queries, column)

@@ -61,9 +61,8 @@ def bridge(
         raise typer.BadParameter(message, param_hint="--translates")
     from interbasin.jobs.translate import Translator
     from interbasin.jobs.translate.bridge import bridge as make_bridge
-    from interbasin.outcome import refuse_outcome_in_the_way
 
-    refuse_outcome_in_the_way(output, force=force)
+    terminal.require_free(output, force=force)
     fitted = Translator.load(translator)
     scores, matched, notes = None, None, []
     inputs = terminal.inputs("translator", *(() if missing else SCORED))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
-from interbasin.outcome.hashes import Digest, Following, InputFiles, digest_of, files_of
+from interbasin.outcome.hashes import Following, InputFiles, digest_of, files_of
 from interbasin.outcome.outcome import (
     DOCUMENT,
     FORMAT,
@@ -195,36 +195,29 @@ class Draft:
 
         from interbasin.checkpoints.write import write_into
 
-        before = self._begin(name, place if place != "." else None)
-        target = self.folder if place == "." else self.folder / place
-        target.mkdir(exist_ok=True)
-        write_into(
-            target,
-            tensors.state_dict() if isinstance(tensors, nn.Module) else tensors,
-            like=like,
-            metadata=metadata,
-            destination=self._destination / place,
-        )
-        self._register(name, "checkpoint", place, sorted(self._present() - before))
+        stored = tensors.state_dict() if isinstance(tensors, nn.Module) else tensors
+        with self.filled(name, "checkpoint", place=place) as folder:
+            folder.mkdir(exist_ok=True)
+            write_into(folder, stored, like=like, metadata=metadata, destination=self._destination / place)
 
     @contextlib.contextmanager
-    def filled(self, name: str, kind: Kind, following: Following | None = None) -> Iterator[Path]:
-        """Register all files that the block writes into the folder it is given, the outcome's own, as one artefact.
+    def filled(self, name: str, kind: Kind, following: Following | None = None, *, place: str = ".") -> Iterator[Path]:
+        """Register all files that the block writes into the folder it is given as one artefact.
 
         Args:
             name: What the artefact is called.
             kind: What it is.
             following: What was told of files that grew, so that they need not be hashed again.
+            place: A folder inside the outcome, made by the block; ``.`` is the outcome's own.
         """
-        before = self._begin(name, None)
-        yield self.folder
-        self._register(name, kind, ".", sorted(self._present() - before), following=following)
+        before = self._begin(name, None if place == "." else place)
+        yield self.folder / place
+        self._register(name, kind, place, sorted(self._present() - before), following=following)
 
     def add_alignment(self, alignment: Alignment, *, name: str = "alignment") -> None:
         """Save an alignment in a folder of its own."""
-        before = self._begin(name, name)
-        alignment.save(self.folder / name)
-        self._register(name, "alignment", name, sorted(self._present() - before))
+        with self.filled(name, "alignment", place=name) as folder:
+            alignment.save(folder)
 
     def plot(self, name: str, svg: str) -> None:
         """Save a plot as ``NAME.svg``."""
@@ -312,10 +305,10 @@ class Draft:
         following: Following | None = None,
     ) -> None:
         with self.timed("hash artefacts"):
-            digests: dict[str, Digest] = {}
-            for file in files:
-                known = None if following is None else following.digest(self.folder / file)
-                digests[file] = known or digest_of(self.folder / file)
+            digests = {
+                file: (following and following.digest(self.folder / file)) or digest_of(self.folder / file)
+                for file in files
+            }
         self._artefacts[name] = Artefact(name, kind, path, digests, columns)
 
     def _finish(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from interbasin.errors import DataError
 from interbasin.outcome.plots.drawing import (
@@ -56,25 +57,40 @@ def bar_chart(
         >>> "fc1" in bar_chart({"fc1": 0.02, "fc2": 0.1}, title="Alignment error")
         True
     """
-    methods = _methods(bars)
-    rows = list(dict.fromkeys(row for one in methods.values() for row in one))
+    nested = {isinstance(value, Mapping) for value in bars.values()}
+    if len(nested) > 1:
+        raise DataError("Some bars have methods and some have none; give method: {row: length}, or row: length.")
+    by_method: Mapping[str, Any] = bars if nested == {True} else {"": bars}
+    methods = {
+        str(method): {str(row): float(length) for row, length in lengths.items()}
+        for method, lengths in by_method.items()
+    }
+    rows = list(dict.fromkeys(row for lengths in methods.values() for row in lengths))
     if not rows:
         raise DataError("A bar chart shows rows, and none was given; give name: length.")
     if baseline is not None and baseline not in rows:
         raise DataError(f"The bar chart has no row {baseline!r} to compare with; its rows are {', '.join(rows):.200}.")
-    ends = _ends(whiskers, methods)
+    intervals: Mapping[str, Any] = (whiskers or {}) if nested == {True} else {"": whiskers or {}}
+    ends = {
+        method: {
+            str(row): (float(low), float(high))
+            for row, (low, high) in intervals.get(method, {}).items()
+            if drawable(low) and drawable(high)
+        }
+        for method in methods
+    }
     lines = {row: in_two(row, NAMES) for row in rows}
-    names = min(NAMES, max(width_of(line) for one in lines.values() for line in one) + 2)
+    names = min(NAMES, max(width_of(line) for parts in lines.values() for line in parts) + 2)
     methods_width = min(LEGEND, max(map(width_of, methods)) + 48) if len(methods) > 1 else 0.0
     left = 14 + names + 10
     drawing = Drawing(left + WIDTH + 10 + methods_width, 0, title)
     top = drawing.heading(note)
     thick = 14.0 if len(methods) == 1 else 11.0
     each = thick * len(methods) + (8 if len(methods) == 1 else 9)
-    if any(len(one) > 1 for one in lines.values()):
+    if any(len(parts) > 1 for parts in lines.values()):
         each = max(each, TWO_LINES)
-    values = [value for one in methods.values() for value in one.values() if drawable(value)]
-    values += [value for one in ends.values() for pair in one.values() for value in pair]
+    values = [value for lengths in methods.values() for value in lengths.values() if drawable(value)]
+    values += [end for whisker in ends.values() for pair in whisker.values() for end in pair]
     scale = logarithmic(values, below=3.0) if log else linear(values, zero=True, around=0.02)
     # Behind the longest bar there is room for its number.
     box = Box(left, top, WIDTH - 62, each * len(rows) + 6)
@@ -82,7 +98,6 @@ def bar_chart(
     drawing.frame(box, scale, None, x_label, "")
     if not values:
         drawing.nothing(box)
-    start = box.left if log else box.x(scale, 0.0)
     for number, row in enumerate(rows):
         middle = box.top + 3 + each * (number + 0.5)
         for place, line in enumerate(lines[row]):
@@ -92,47 +107,20 @@ def bar_chart(
             if row in lengths:
                 at = middle - thick * len(methods) / 2 + thick * place
                 fill = BASELINE if row == baseline else colour(place)
-                _draw_bar(drawing, box, start, at, thick, fill, lengths[row], ends[method].get(row), scale)
+                _draw_bar(drawing, box, scale, at, thick, fill, lengths[row], ends[method].get(row))
     if baseline is not None:
-        _draw_baseline(drawing, box, next(one[baseline] for one in methods.values() if baseline in one), scale)
+        _draw_baseline(
+            drawing, box, next(lengths[baseline] for lengths in methods.values() if baseline in lengths), scale
+        )
     if methods_width:
         drawing.legend(box.right + 62, top - 4, methods_width, list(methods), _draw_key)
     return drawing.svg()
 
 
-def _methods(bars: Mapping[str, Mapping[str, float]] | Mapping[str, float]) -> dict[str, dict[str, float]]:
-    if all(isinstance(one, Mapping) for one in bars.values()):
-        return {
-            str(method): {str(row): float(length) for row, length in one.items()}  # type: ignore[union-attr]
-            for method, one in bars.items()
-        }
-    if any(isinstance(one, Mapping) for one in bars.values()):
-        raise DataError("Some bars have methods and some have none; give method: {row: length}, or row: length.")
-    return {"": {str(row): float(length) for row, length in bars.items()}}  # type: ignore[arg-type]
-
-
-def _ends(whiskers: Whiskers | None, methods: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Whisker]]:
-    """For each method, the whiskers of the rows that can be drawn."""
-    found: dict[str, dict[str, Whisker]] = {method: {} for method in methods}
-    for name, given in (whiskers or {}).items():
-        for row, (low, high) in given.items() if isinstance(given, Mapping) else [(name, given)]:
-            method = name if isinstance(given, Mapping) else ""
-            if method in found and drawable(low) and drawable(high):
-                found[method][str(row)] = float(low), float(high)
-    return found
-
-
 def _draw_bar(
-    drawing: Drawing,
-    box: Box,
-    start: float,
-    top: float,
-    thick: float,
-    fill: str,
-    value: float,
-    whisker: Whisker | None,
-    scale: Scale,
+    drawing: Drawing, box: Box, scale: Scale, top: float, thick: float, fill: str, value: float, whisker: Whisker | None
 ) -> None:
+    start = box.left if scale.log else box.x(scale, 0.0)
     size = 11 if thick > 12 else 10
     middle = top + thick / 2
     if not drawable(value) or (scale.log and value <= 0):

@@ -30,11 +30,14 @@ MARKS = 6  # about so many per curve
 SCATTER = 760.0, 520.0  # the size of a scatter chart, with its names
 SCATTER_LEGEND = 200.0
 MOST = 1500  # points per group; more only make the file larger and the picture fuller
-ENDS = ("lower end", "upper end")
+
+Point = tuple[float, float]
+Curve = list[Point | None]  # None where it is broken
+Positions = tuple[Sequence[float], Sequence[float]]  # from left to right, and upwards
 
 
 def line_chart(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    series: Mapping[str, Positions],
     *,
     title: str = "",
     x_label: str = "",
@@ -43,7 +46,7 @@ def line_chart(
     log: bool = False,
     log_x: bool = False,
     x_ticks: Sequence[float] | None = None,
-    bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+    bands: Mapping[str, Positions] | None = None,
 ) -> str:
     """Curves, each with a name, as SVG.
 
@@ -86,7 +89,7 @@ def line_chart(
         drawing.nothing(box)
     for place, name in enumerate(curves):
         if name in edges:
-            _shade(drawing, place, *edges[name], box, x, y)
+            _shade(drawing, place, edges[name], box, x, y)
     for place, curve in enumerate(curves.values()):
         _draw(drawing, place, curve, box, x, y)
     if names:
@@ -94,13 +97,7 @@ def line_chart(
     return drawing.svg()
 
 
-Point = tuple[float, float]
-
-
-def _points(
-    name: str, across: Sequence[float], up: Sequence[float], log: bool, log_x: bool = False
-) -> list[Point | None]:
-    """The points of a curve; None where it is broken."""
+def _points(name: str, across: Sequence[float], up: Sequence[float], log: bool, log_x: bool) -> Curve:
     if len(across) != len(up):
         raise DataError(f"The curve {name!r} has {len(across)} positions and {len(up)} heights; give as many of both.")
     pairs = [(float(x), float(y)) for x, y in zip(across, up, strict=True)]
@@ -110,36 +107,21 @@ def _points(
     ]
 
 
-def _edges(
-    name: str,
-    band: tuple[Sequence[float], Sequence[float]],
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
-    log: bool,
-    log_x: bool,
-) -> tuple[list[Point | None], list[Point | None]]:
+def _edges(name: str, band: Positions, series: Mapping[str, Positions], log: bool, log_x: bool) -> tuple[Curve, Curve]:
     """The lower and the upper edge of a band; both are broken where one is."""
     if name not in series:
         raise DataError(f"There is a band for {name!r} and no curve of that name; its curves are {', '.join(series)}.")
     across = series[name][0]
-    below, above = (
-        _points(f"{name}, {end} of its band", across, edge, log, log_x) for end, edge in zip(ENDS, band, strict=True)
-    )
+    below = _points(f"{name}, lower end of its band", across, band[0], log, log_x)
+    above = _points(f"{name}, upper end of its band", across, band[1], log, log_x)
     for place, pair in enumerate(zip(below, above, strict=True)):
         if None in pair:
             below[place] = above[place] = None
     return below, above
 
 
-def _shade(
-    drawing: Drawing,
-    place: int,
-    below: Sequence[Point | None],
-    above: Sequence[Point | None],
-    box: Box,
-    x: Scale,
-    y: Scale,
-) -> None:
-    for low, high in zip(_runs(below), _runs(above), strict=True):
+def _shade(drawing: Drawing, place: int, edges: tuple[Curve, Curve], box: Box, x: Scale, y: Scale) -> None:
+    for low, high in zip(*map(_runs, edges), strict=True):
         corners = points((box.x(x, a), box.y(y, b)) for a, b in [*high, *reversed(low)])
         drawing.add("polygon", points=corners, fill=colour(place), fill_opacity=0.18, class_="ib-band")
 
@@ -156,7 +138,7 @@ def _spread_ticks(scale: Scale, box: Box) -> Scale:
     return replace(scale, ticks=tuple(tick for tick, _ in kept), labels=tuple(label for _, label in kept))
 
 
-def _runs(curve: Sequence[Point | None]) -> Iterator[list[Point]]:
+def _runs(curve: Curve) -> Iterator[list[Point]]:
     run: list[Point] = []
     for point in [*curve, None]:
         if point is not None:
@@ -166,7 +148,7 @@ def _runs(curve: Sequence[Point | None]) -> Iterator[list[Point]]:
             run = []
 
 
-def _draw(drawing: Drawing, place: int, curve: Sequence[Point | None], box: Box, x: Scale, y: Scale) -> None:
+def _draw(drawing: Drawing, place: int, curve: Curve, box: Box, x: Scale, y: Scale) -> None:
     look: dict[str, float | str] = {
         "stroke": colour(place),
         "stroke_width": 2,

@@ -19,18 +19,7 @@ from interbasin.outcome.plots.drawing import (
 )
 
 # Cividis: from dark blue to yellow, growing evenly lighter, and the same to people who see no red or no green.
-CIVIDIS = (
-    (0, 34, 78),
-    (18, 53, 112),
-    (59, 73, 108),
-    (87, 93, 109),
-    (112, 113, 115),
-    (138, 134, 120),
-    (165, 156, 116),
-    (195, 179, 105),
-    (225, 204, 85),
-    (254, 232, 56),
-)
+CIVIDIS = bytes.fromhex("00224e 123570 3b496c 575d6d 707173 8a8678 a59c74 c3b369 e1cc55 fee838")  # red, green, blue
 LARGEST, SMALLEST = 46.0, 4.0  # the side of a cell, in pixels
 PLOT = 480.0  # the side of the whole, if its cells may be so large
 LABELS = 190.0  # the most that a name takes
@@ -162,8 +151,7 @@ def _draw_scale(drawing: Drawing, box: Box, scale: Scale) -> None:
 
 
 def _colour(share: float) -> str:
-    place = min(max(share, 0.0), 1.0) * (len(CIVIDIS) - 1)
-    first = min(int(place), len(CIVIDIS) - 2)
-    rest = place - first
-    mixed = (round(a + (b - a) * rest) for a, b in zip(CIVIDIS[first], CIVIDIS[first + 1], strict=True))
-    return "#" + "".join(f"{channel:02x}" for channel in mixed)
+    place = min(max(share, 0.0), 1.0) * (len(CIVIDIS) // 3 - 1)
+    first = min(int(place), len(CIVIDIS) // 3 - 2)
+    darker, lighter = CIVIDIS[3 * first : 3 * first + 3], CIVIDIS[3 * first + 3 : 3 * first + 6]
+    return "#" + bytes(round(a + (b - a) * (place - first)) for a, b in zip(darker, lighter, strict=True)).hex()
