@@ -18,7 +18,7 @@ from interbasin.outcome.plots.drawing import (
     in_two,
     linear,
     logarithmic,
-    shortened,
+    shorten,
     width_of,
     without_common_start,
 )
@@ -277,7 +277,7 @@ def test_ticks_read_as_people_write_numbers():
 
 @given(st.text(), st.floats(0, 500))
 def test_shortened_words_fit_and_keep_both_ends(text, most):
-    short = shortened(text, most)
+    short = shorten(text, most)
     assert short == text or short == "…" or width_of(short) <= most
     if short not in (text, "…"):
         before, after = re.split("…", short, maxsplit=1) if short.count("…") == 1 else (short[0], short[-1])

@@ -31,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from interbasin._version import __version__
 
         print(f"interbasin {__version__}")

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from interbasin.cli.methods import describe_methods
-from interbasin.cli.output import Terminal, shortened
+from interbasin.cli.output import Terminal, shorten
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,15 +56,11 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     A parameter whose type is a dataclass is a group: its fields become options of the command, in its place. The
     `Flags` follow behind all others. ``{methods of JOB}`` in the docstring becomes the list of these methods.
     """
-    hints = get_type_hints(function, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
-    del groups["terminal"]
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    groups = {parameter.name: parameter.annotation for parameter in own if is_dataclass(parameter.annotation)}
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
-        if parameter.name in groups:
-            parameters += _parameters_of(groups[parameter.name])
-        else:
-            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+    for parameter in own:
+        parameters += _parameters_of(groups[parameter.name]) if parameter.name in groups else [parameter]
     parameters += _parameters_of(Flags)
 
     def run(ctx: typer.Context, **values: Any) -> None:
@@ -87,32 +82,17 @@ def keep_lines(text: str) -> str:
 
 
 def _parameters_of(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=hints[field.name],
-            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
-        )
-        for field in dataclasses.fields(group)
-    ]
+    fields = inspect.signature(group, eval_str=True).parameters.values()
+    return [field.replace(kind=inspect.Parameter.KEYWORD_ONLY) for field in fields]
 
 
 def _take(group: Any, values: dict[str, Any]) -> dict[str, Any]:
     """Take the fields of a group out of the values."""
-    return {field.name: values.pop(field.name) for field in dataclasses.fields(group)}
+    return {field.name: values.pop(field.name) for field in fields(group)}
 
 
 def numbers(text: str | None, option: str, kind: Callable[[str], Any] = float, like: str = "") -> list[Any] | None:
-    """The numbers of an option, with commas between them.
-
-    Args:
-        text: As it was written; None if it was not.
-        option: What it is called.
-        kind: What makes a number of a text: ``int`` or ``float``.
-        like: An example for the message.
-    """
+    """The numbers of an option, with commas between them; ``kind`` is int or float, ``like`` an example."""
     if text is None:
         return None
     try:
@@ -120,7 +100,7 @@ def numbers(text: str | None, option: str, kind: Callable[[str], Any] = float, l
     except ValueError as error:
         what = "whole numbers" if kind is int else "numbers"
         example = f", as {like}" if like else ""
-        message = f"takes {what} with commas between them{example}, and got {shortened(repr(text))}."
+        message = f"takes {what} with commas between them{example}, and got {shorten(repr(text))}."
         raise typer.BadParameter(message, param_hint=option) from error
 
 
@@ -161,16 +141,16 @@ class NetworkOptions:
         )
 
 
-def model_in(given: str, folder: str) -> str | None:
-    """What to write as MODEL for a network like ``given`` whose weights lie in ``folder``; None if nothing builds it.
+def model_in(like: str, folder: str) -> str | None:
+    """What to write as MODEL for a network like ``like`` whose weights lie in ``folder``; None if nothing builds it.
 
     Example:
         >>> model_in("my.networks:small@a.safetensors", "out"), model_in("timm:resnet18", "out")
         ('my.networks:small@out', 'timm:resnet18@out')
     """
     # As `parse_model` reads it, without what that imports: a merge has no torch.
-    if ":" in given and not os.path.exists(given):
-        return f"{given.partition('@')[0]}@{folder}"
+    if ":" in like and not os.path.exists(like):
+        return f"{like.partition('@')[0]}@{folder}"
     return folder if os.path.exists(os.path.join(folder, "config.json")) else None
 
 
@@ -201,9 +181,11 @@ class ImageOptions:
             like: Example inputs of the network.
             seed: Of the samples that are drawn.
         """
-        given = vars(self) | {"mean": numbers(self.mean, "--mean"), "std": numbers(self.std, "--std")}
-        tokenizer = given.get("tokenizer") or _tokenizer_of(model)
-        return DataReader(data, {**given, "tokenizer": tokenizer, "like": like, "seed": seed, "tokens_as_labels": None})
+        options = vars(self) | {"mean": numbers(self.mean, "--mean"), "std": numbers(self.std, "--std")}
+        tokenizer = options.get("tokenizer") or _tokenizer_of(model)
+        return DataReader(
+            data, {**options, "tokenizer": tokenizer, "like": like, "seed": seed, "tokens_as_labels": None}
+        )
 
 
 @dataclass(frozen=True)
@@ -224,7 +206,7 @@ class DataReader:
 
     Attributes:
         data: The DATA string.
-        options: What `interbasin.datasets.open_data` is told of it.
+        options: The arguments of `interbasin.datasets.open_data`.
     """
 
     data: str

@@ -56,30 +56,25 @@ class Commands(TyperGroup):
             flags = ctx.obj or {}
             if flags.get("debug"):
                 raise
-            message = shortened(redact(_explain(error, flags.get("options", {}))))
+            sentence, code = _explain(error, flags.get("options", {}))
+            message = shorten(redact(sentence))
             if flags.get("json"):
                 print(json.dumps({"error": type(error).__name__, "message": message}))
             print(f"Error: {message}", file=sys.stderr)
-            raise typer.Exit(ERROR if _is_expected(error) else BUG) from error
+            raise typer.Exit(code) from error
 
 
-def _is_expected(error: BaseException) -> bool:
-    return isinstance(error, InterbasinError | SystemExit | OSError | MemoryError)
-
-
-def _explain(error: BaseException, options: Mapping[str, str]) -> str:
-    """What went wrong, in one sentence."""
+def _explain(error: BaseException, options: Mapping[str, str]) -> tuple[str, int]:
+    """What went wrong, in one sentence, and the exit code."""
     if isinstance(error, InterbasinError):
-        return in_options(str(error), options)
+        return in_options(str(error), options), ERROR
     if isinstance(error, SystemExit):  # nothing of ours leaves this way
-        return f"the network's own code left the program, as sys.exit({error.code!r}) does; mend it."
-    if _is_expected(error):
+        return f"the network's own code left the program, as sys.exit({error.code!r}) does; mend it.", ERROR
+    if isinstance(error, OSError | MemoryError):
         reason = getattr(error, "strerror", None) or str(error) or "out of memory"
-        return f"the system refused ({reason}); is there room, and leave, for what was asked?"
-    return (
-        f"an unexpected {type(error).__name__} ({error}). This is a bug in interbasin; run again with --debug and "
-        "report what it shows."
-    )
+        return f"the system refused ({reason}); is there room, and leave, for what was asked?", ERROR
+    bug = "This is a bug in interbasin; run again with --debug and report what it shows."
+    return f"an unexpected {type(error).__name__} ({error}). {bug}", BUG
 
 
 def options_of(command: Any) -> dict[str, str]:
@@ -120,11 +115,11 @@ def _report_interrupt(error: KeyboardInterrupt) -> typer.Exit:
     return typer.Exit(INTERRUPTED)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Text for one line of a terminal: names without end are cut in the middle, what cannot be printed is escaped.
 
     Example:
-        >>> shortened("no file " + "a" * 500 + "!")[:20], len(shortened("a" * 500)), shortened("a\\nb")
+        >>> shorten("no file " + "a" * 500 + "!")[:20], len(shorten("a" * 500)), shorten("a\\nb")
         ('no file aaaaaaaaaaaa', 123, 'a\\\\nb')
     """
     printable = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
@@ -155,11 +150,11 @@ class Terminal:
     options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ctx: typer.Context, given: Mapping[str, bool]) -> Terminal:
+    def of(cls, ctx: typer.Context, behind: Mapping[str, bool]) -> Terminal:
         """The terminal that the flags ask for; a flag counts before the command's name as well as behind it."""
         flags = ctx.ensure_object(dict)
         for name in FLAGS:
-            flags[name] = bool(flags.get(name)) or given[name]
+            flags[name] = bool(flags.get(name)) or behind[name]
         flags["options"] = options_of(ctx.command)
         # Whether an earlier outcome may be replaced is no part of what made this one.
         request = {name: value for name, value in ctx.params.items() if name not in ("ctx", "force", *FLAGS)}

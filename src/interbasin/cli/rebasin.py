@@ -50,7 +50,7 @@ def rebasin(
     target: Annotated[
         str, Argument(metavar="TARGET", help="The network whose coordinates it gets; of the same architecture.")
     ],
-    output: Annotated[Path, output_option("Folder for the aligned network and all about it.")],
+    output: Annotated[Path, output_option("Folder for the aligned network, its alignment and the figures.")],
     method: Annotated[str, Option(help="How maps are found: one of those above.")] = "procrustes-weights",
     variant: Annotated[str | None, Option(help="Of the method, as listed above; by default its first.")] = None,
     data: Annotated[str | None, Option(help=f"For activations, fine-tuning and measures: {DATA}.")] = None,
@@ -157,7 +157,7 @@ def rebasin(
             progress=tell,
         )
     # The result knows what became of what was asked: no points without labels, folding by the name it has in Python.
-    request = {name: asked for name, asked in terminal.request.items() if name not in {*result.request, "fold"}}
+    request = {name: value for name, value in terminal.request.items() if name not in {*result.request, "fold"}}
     inputs = terminal.inputs("source", "target", "data")
     outcome = result.save(output, like=moving.checkpoint, inputs=inputs, request=request, force=force)
     folders = {"model": output / "model", "target": output / "target"} if fold else {"model": output}

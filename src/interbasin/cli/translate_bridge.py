@@ -80,11 +80,11 @@ def bridge(
         index = index[kept]
         if len(old) == len(new):  # else it is refused below
             old, new = old[some], new[some]
-        asked, stored = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
+        queries, stored = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
         with terminal.status("Comparing scores"):
-            scores, _, _ = recalibrated(old, index, asked, stored, metric=compared, seed=seed)
+            scores, _, _ = recalibrated(old, index, queries, stored, metric=compared, seed=seed)
             if threshold is not None:
-                matched = matched_threshold(old, index, asked, stored, threshold, metric=compared)
+                matched = matched_threshold(old, index, queries, stored, threshold, metric=compared)
     result = make_bridge(fitted, scores=scores, threshold=matched)
     outcome = result.save(output, onnx=onnx, request=terminal.request, inputs=inputs, notes=notes, force=force)
     more = {} if matched is None else {"threshold": matched.to_json()}

@@ -227,7 +227,7 @@ def is_our_outcome(folder: Path) -> bool:
 # JSON has no word for NaN and infinity, so they are written as text.
 
 
-def checked_number(value: object, what: str) -> float:
+def require_number(value: object, what: str) -> float:
     """``value`` as a plain number: a number, or a tensor or array that holds one. Counts stay whole numbers.
 
     Raises:
@@ -268,7 +268,7 @@ def from_json(value: object) -> float:
     raise ValueError(f"{value!r:.80} is no number")
 
 
-def plain(value: Any, what: str) -> Any:
+def to_plain(value: Any, what: str) -> Any:
     """``value`` in JSON's own types, as it will be read again; paths become text.
 
     Raises:
@@ -280,14 +280,14 @@ def plain(value: Any, what: str) -> Any:
         wrong = [key for key in value if not isinstance(key, str)]
         if wrong:
             raise DataError(f"{what} has the key {wrong[0]!r:.80}, and keys are text; name it in words.")
-        return {key: plain(item, f"{what}.{key}") for key, item in value.items()}
+        return {key: to_plain(item, f"{what}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item, f"{what}[{place}]") for place, item in enumerate(value)]
+        return [to_plain(item, f"{what}[{place}]") for place, item in enumerate(value)]
     if isinstance(value, int):
         return int(value)
     if hasattr(value, "__fspath__"):
         return str(value)
-    number = checked_number(value, f"{what} (if it is neither text, list nor mapping)")
+    number = require_number(value, f"{what} (if it is neither text, list nor mapping)")
     if not math.isfinite(number):
         raise DataError(f"{what} is {number}, which JSON cannot hold; give a finite number, or None for no limit.")
     return number

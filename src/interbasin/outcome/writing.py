@@ -28,10 +28,10 @@ from interbasin.outcome.outcome import (
     Cell,
     Kind,
     Outcome,
-    checked_number,
     is_our_outcome,
-    plain,
+    require_number,
     to_json,
+    to_plain,
 )
 from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
 from interbasin.storage.stale import claimed, sweep
@@ -110,7 +110,7 @@ def new_outcome(
         >>> Outcome.load(folder).metrics["barrier"], out.outcome.table("curve")["loss"]
         (0.017, [0.1, 0.2])
     """
-    asked = plain(request, "The request")
+    asked = to_plain(request, "The request")
     if not isinstance(asked, dict):
         raise DataError(f"The request of a job must be a mapping, got {request!r:.80}; give names to what was asked.")
     if not job or not isinstance(job, str):
@@ -250,7 +250,7 @@ class Draft:
                 raise DataError(f"The table {name!r} has text with control characters in {column!r}; take them out.")
             kinds[column] = "text" if words else "number"
             if not words:
-                values[column] = [checked_number(cell, f"{column!r} in the table {name!r}") for cell in cells]
+                values[column] = [require_number(cell, f"{column!r} in the table {name!r}") for cell in cells]
         self._begin(name, f"{name}.csv")
         with (self.folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
@@ -316,7 +316,7 @@ class Draft:
         for name, value in self.metrics.items():
             if not isinstance(name, str) or not name:
                 raise DataError(f"A metric must have a name, got {name!r}; name it in words.")
-            metrics[name] = checked_number(value, f"The metric {name!r}")
+            metrics[name] = require_number(value, f"The metric {name!r}")
         odd = [f"{name} ({to_json(value)})" for name, value in metrics.items() if not math.isfinite(value)]
         notes = [str(note) for note in self.notes]
         if odd:

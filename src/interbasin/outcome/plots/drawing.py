@@ -215,7 +215,7 @@ class Drawing:
 
     def text(self, x: float, y: float, words: str, most: float | None = None, **attributes: float | str) -> None:
         """Words at a place; those wider than ``most`` are cut in the middle, and whole where the mouse rests."""
-        shown = words if most is None else shortened(words, most)
+        shown = words if most is None else shorten(words, most)
         whole = f"<title>{escape(words)}</title>" if shown != words else ""
         self.add("text", whole + escape(shown), x=x, y=y, **attributes)
 
@@ -342,7 +342,7 @@ def _width(letter: str) -> float:
     return 0.92 if letter in _WIDE else 0.7 if letter.isupper() else 0.62
 
 
-def shortened(words: str, most: float) -> str:
+def shorten(words: str, most: float) -> str:
     """Words that fit into ``most`` pixels: long names differ at both ends, so the middle is cut out."""
     if width_of(words) <= most:
         return words
