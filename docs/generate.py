@@ -1,5 +1,6 @@
 """Write the parts of the documentation that are made, not typed.
 
+- ``src/interbasin/cli/methods.json``, the help of methods, from the tables of methods;
 - ``docs/command-line.md`` from the program's own help;
 - the tables between ``<!-- table: NAME -->`` and ``<!-- end of table -->`` in README.md and docs/*.md from
   ``benchmarks/results``; `tables` holds a function for each.
@@ -16,14 +17,42 @@ import re
 import sys
 from collections import ChainMap
 from pathlib import Path
+from typing import Any
 
 from tables import linear_algebra, merging, networks, rebasin, translate
 from tables.scoreboard import scoreboard
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+METHODS = ROOT / "src" / "interbasin" / "cli" / "methods.json"
 TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 MAKERS = ChainMap(*(room.MAKERS for room in (linear_algebra, networks, rebasin, merging, translate)))
+
+
+def methods() -> str:
+    """What help says of every method, from the tables of methods."""
+    from interbasin.fit.registry import SOLVERS
+    from interbasin.jobs.merge.methods import METHODS as merge
+    from interbasin.jobs.rebasin.methods import METHODS as rebasin
+    from interbasin.jobs.translate.methods import METHODS as translate
+
+    def row(method: Any) -> str:
+        # As the end of a sentence. The table of merge has titles yet, and says in another way that a base is needed.
+        summary = (getattr(method, "summary", "") or method.title).rstrip(".")
+        needs = set(getattr(method, "needs", ())) | ({"base"} if getattr(method, "needs_base", False) else set())
+        entry = {
+            "name": method.name,
+            "summary": summary[:1].lower() + summary[1:] if summary[1:2].islower() else summary,
+            "reference": method.reference,
+            "needs": sorted(needs - {"grams"}),  # which fit sees to by itself
+            "options": list(method.options),
+            "variants": list(getattr(method, "variants", ())),
+        }
+        return f"    {json.dumps(entry)}"
+
+    tables = {"fit": SOLVERS, "rebasin": rebasin, "merge": merge, "translate": translate}
+    parts = [f'  "{name}": [\n' + ",\n".join(map(row, table.values())) + "\n  ]" for name, table in tables.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def command_line() -> str:
@@ -69,7 +98,10 @@ def fill_tables(page: str) -> str:
 
 
 def main() -> None:
-    wanted = {ROOT / "docs" / "command-line.md": command_line()}
+    wanted = {METHODS: methods()}
+    if "--check" not in sys.argv[1:]:
+        METHODS.write_text(wanted[METHODS], "utf-8")  # before the program reads it
+    wanted[ROOT / "docs" / "command-line.md"] = command_line()
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         if path not in wanted:
             wanted[path] = fill_tables(path.read_text("utf-8"))

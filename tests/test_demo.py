@@ -24,7 +24,7 @@ def whole() -> demo.Demo:
 @pytest.fixture
 def short(monkeypatch):
     monkeypatch.setattr(demo.networks, "EPOCHS", 2)
-    monkeypatch.setattr(demo.rebasins, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
+    monkeypatch.setattr(demo.tables, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
 
 
 def test_every_fit_has_a_row_below_the_baseline(whole):
@@ -99,6 +99,6 @@ def test_a_fitted_map_carries_the_hidden_layer_far_better_than_none(whole):
 
 def test_every_way_of_translating_has_a_row_between_none_and_the_network_itself(whole):
     found = whole.stitched
-    assert [row.method for row in found] == ["(none)", *demo.translations.WAYS, "(its own encoder)"]
+    assert [row.method for row in found] == ["(none)", *demo.tables.WAYS, "(its own encoder)"]
     assert found[-2].note in CANDIDATES
     assert all(row.accuracy > found[0].accuracy and row.cosine > 0.5 for row in found[1:])

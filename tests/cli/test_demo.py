@@ -16,7 +16,7 @@ from interbasin.jobs.rebasin import METHODS
 @pytest.fixture(autouse=True)
 def short(monkeypatch, tmp_path):
     monkeypatch.setattr(demo.networks, "EPOCHS", 2)
-    monkeypatch.setattr(demo.rebasins, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
+    monkeypatch.setattr(demo.tables, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
     monkeypatch.chdir(tmp_path)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import interbasin
 from interbasin.cli import app
-from interbasin.cli.output import number, shortened
+from interbasin.cli.output import number, shorten
 from interbasin.errors import FileError
 
 COMMANDS = ("demo", "fit", "compare", "inspect", "merge", "rebasin", "evaluate")
@@ -193,7 +193,7 @@ def test_names_without_end_are_cut_and_what_cannot_be_printed_is_escaped(files):
         assert len(failed(run(*command))) < 600
     assert "a\\nb\\x1b[31m.npy" in failed(run("compare", files[0], "a\nb\x1b[31m.npy"))
     path = "/" + "/".join(["folder"] * 40)
-    assert shortened(f"no {path}.") == f"no {path}."
+    assert shorten(f"no {path}.") == f"no {path}."
 
 
 def test_a_traceback_is_shown_when_asked_for(files):

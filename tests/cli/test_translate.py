@@ -13,8 +13,8 @@ from rich.console import Console
 from tests.cli.test_frame import failed, run
 from tests.jobs.translate.audit.worlds import world
 
+from interbasin.cli.translate import METHODS
 from interbasin.cli.translate_audit import _show
-from interbasin.cli.translating import METHODS
 from interbasin.jobs.translate import Translator
 from interbasin.jobs.translate.audit import audit as find_out
 from interbasin.jobs.translate.translator import ALL

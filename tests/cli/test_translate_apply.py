@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.cli.test_frame import failed, run
 
-from interbasin.cli.translate import VECTORS
+from interbasin.cli.translate import STORES
 from interbasin.jobs.translate import Translator
 
 
@@ -110,7 +110,7 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
 
 def test_the_help_names_every_store():
     for store in ("lance://", "faiss://", "postgresql://"):
-        assert store in VECTORS
+        assert store in STORES
 
 
 def test_the_real_translator_does_not_write_infinity(fitted):

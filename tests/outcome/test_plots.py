@@ -13,8 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
-from interbasin.outcome.plots.drawing import COLOURS, in_two, shortened, width_of, without_common_start
-from interbasin.outcome.plots.scales import linear, logarithmic
+from interbasin.outcome.plots.drawing import (
+    COLOURS,
+    in_two,
+    linear,
+    logarithmic,
+    shorten,
+    width_of,
+    without_common_start,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 HALF = [place / 10 for place in range(11)]
@@ -270,7 +277,7 @@ def test_ticks_read_as_people_write_numbers():
 
 @given(st.text(), st.floats(0, 500))
 def test_shortened_words_fit_and_keep_both_ends(text, most):
-    short = shortened(text, most)
+    short = shorten(text, most)
     assert short == text or short == "…" or width_of(short) <= most
     if short not in (text, "…"):
         before, after = re.split("…", short, maxsplit=1) if short.count("…") == 1 else (short[0], short[-1])

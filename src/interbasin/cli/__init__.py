@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from interbasin.cli.compare import compare
 from interbasin.cli.demo import demo
@@ -12,7 +13,8 @@ from interbasin.cli.evaluate import evaluate
 from interbasin.cli.fit import fit
 from interbasin.cli.inspect import inspect
 from interbasin.cli.merge import merge
-from interbasin.cli.output import Commands, Debug, Json, Output, Quiet
+from interbasin.cli.options import command
+from interbasin.cli.output import Commands, Terminal
 from interbasin.cli.rebasin import rebasin
 from interbasin.cli.translate import translate
 
@@ -29,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         from interbasin._version import __version__
 
         print(f"interbasin {__version__}")
@@ -38,47 +40,32 @@ def _show_version(asked: bool) -> None:
 
 
 @app.callback()
+@command
 def interbasin(
-    ctx: typer.Context,
+    terminal: Terminal,
+    *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Carry what one trained neural network knows into another.
 
     Results go to stdout, progress and remarks to stderr. Errors are one sentence and exit code 1.
 
     Examples:
-
       interbasin demo
-
       interbasin compare old.npy new.npy
-
       interbasin fit old.npy new.npy --method procrustes -o map
-
       interbasin inspect timm:resnet18
-
       interbasin rebasin a b -o aligned
-
       interbasin merge one two three -o soup
-
       interbasin evaluate a b --data digits -o out
-
       interbasin translate apply map old.parquet -o new.parquet
     """
-    Output.of(ctx, json=json, quiet=quiet, debug=debug)
 
 
-app.command()(demo)
-app.command()(fit)
-app.command()(compare)
-app.command()(inspect)
-app.command()(rebasin)
-app.command()(merge)
-app.command()(evaluate)
+for function in (demo, fit, compare, inspect, rebasin, merge, evaluate):
+    app.command()(function)
 app.add_typer(translate)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
-from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
-from interbasin.cli.vectors import Column, Keep, RowsPerBatch, SourceVectors, TargetColumn, TargetVectors, collect
+from interbasin.cli.options import SourceVectors, StatisticsOptions, TargetVectors, command
+from interbasin.cli.output import Terminal, number, table
 from interbasin.text import plural
 
 if TYPE_CHECKING:
@@ -23,60 +21,39 @@ MEANINGS = {
 }
 
 
+@command
 def compare(
-    ctx: typer.Context,
-    source: SourceVectors,
-    target: TargetVectors,
-    column: Column = None,
-    target_column: TargetColumn = None,
-    rows_per_batch: RowsPerBatch = None,
-    statistics: Keep = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    terminal: Terminal, *, source: SourceVectors, target: TargetVectors, statistics_options: StatisticsOptions
 ) -> None:
     """Show how alike the vectors of SOURCE and TARGET are.
 
     Row i of both files must be the same item. Files may be larger than memory: they are read once, in batches.
 
     Examples:
-
       interbasin compare old.npy new.npy
-
       interbasin compare a.npz b.npz --column hidden --json
     """
-    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     from interbasin.statistics import similarities
 
-    x, y, moments = collect(
-        words,
-        source,
-        target,
-        column=column,
-        target_column=target_column,
-        grams=True,
-        rows_per_batch=rows_per_batch,
-        keep=statistics,
-    )
-    found = similarities(moments)
+    x, y, moments = statistics_options.collect(terminal, source, target, grams=True)
+    values = similarities(moments)
     summary = {
         "source": str(source),
         "target": str(target),
         "rows": moments.count,
         "source_width": x.width,
         "target_width": y.width,
-        "similarities": found,
+        "similarities": values,
     }
-    title = f"{plural(moments.count, 'row')}, width {x.width} and {y.width}"
-    rows = [(name, number(value), MEANINGS[name]) for name, value in found.items()]
 
     def show(console: Console) -> None:
-        console.print(title)
+        console.print(f"{plural(moments.count, 'row')}, width {x.width} and {y.width}")
+        rows = [(name, number(value), MEANINGS[name]) for name, value in values.items()]
         console.print(table(("similarity", "value", "meaning"), rows, words=(0, 2)))
 
-    words.result(summary, show)
+    terminal.result(summary, show)
     if moments.count <= max(x.width, y.width):
-        words.remark(
+        terminal.remark(
             f"With {plural(moments.count, 'row')} for {max(x.width, y.width)} units these figures are inflated; give "
             "more rows than units."
         )

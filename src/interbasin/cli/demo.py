@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, number, print_table, table
+from interbasin.cli.options import command
+from interbasin.cli.output import Terminal, number, print_table, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from interbasin.demo import Demo
 
+
+@command
 def demo(
-    ctx: typer.Context,
-    seed: Annotated[int, typer.Option(help="Of the first network; the second has the next one.")] = 0,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    terminal: Terminal,
+    *,
+    seed: Annotated[int, Option(help="Of the first network; the second has the next one.")] = 0,
 ) -> None:
     """Train two small networks on digits; carry the hidden layer of one into the other, align, merge, stitch them.
 
@@ -26,12 +28,9 @@ def demo(
     Takes less than a minute, needs no files and writes none.
 
     Examples:
-
       interbasin demo
-
       interbasin demo --seed 5 --json
     """
-    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     import torch
 
     from interbasin.demo import run_demo, steps
@@ -39,61 +38,49 @@ def demo(
     # Matrices this small are slower on several threads, on a busy machine ten times.
     torch.set_num_threads(1)
 
-    with words.progress("Training, aligning, merging", steps()) as done:
-        found = run_demo(seed=seed, progress=done)
-    words.result(found.summary(), lambda console: _show(console, found))
+    with terminal.progress("Training, aligning, merging", steps()) as done:
+        result = run_demo(seed=seed, progress=done)
+    terminal.result(result.summary(), lambda console: _show(console, result))
 
 
-def _show(console: Console, found: Any) -> None:
+def _show(console: Console, result: Demo) -> None:
     console.print(
-        f"Two networks 64-{found.width}-10 on digits, seeds {found.seed} and {found.seed + 1}: test accuracy "
-        f"{found.source_accuracy:.1%} and {found.target_accuracy:.1%}."
+        f"Two networks 64-{result.width}-10 on digits, seeds {result.seed} and {result.seed + 1}: test accuracy "
+        f"{result.source_accuracy:.1%} and {result.target_accuracy:.1%}."
     )
-    console.print(f"\nHow alike their hidden layers are, over {found.train_rows:,} training images:")
-    console.print(table(("similarity", "value"), [(name, number(value)) for name, value in found.similarities.items()]))
+    console.print(f"\nHow alike their hidden layers are, over {result.train_rows:,} training images:")
     console.print(
-        f"The first network's hidden layer, carried into the second's by every fit and read by the second "
-        f"network's head, on "
-        f"{found.test_rows} held-out images:"
+        table(("similarity", "value"), [(name, number(value)) for name, value in result.similarities.items()])
     )
-    rows = [
-        (
-            row.method,
-            row.map,
-            number(row.residual),
-            number(row.held_out_residual),
-            number(row.explained),
-            _share(row.accuracy),
-        )
-        for row in found.rows
+    console.print(
+        "The first network's hidden layer, carried into the second's by every fit and read by the second network's "
+        f"head, on {result.test_rows} held-out images:"
+    )
+    fits = [
+        (row.method, row.map, *map(number, (row.residual, row.held_out_residual, row.explained)), _share(row.accuracy))
+        for row in result.rows
     ]
-    columns = ("fit", "map", "residual", "held out", "explained", "accuracy")
-    console.print(table(columns, rows, words=(0, 1)))
-    for note in dict.fromkeys(row.note for row in found.rows if row.note):
-        methods = ", ".join(row.method for row in found.rows if row.note == note)
+    console.print(table(("fit", "map", "residual", "held out", "explained", "accuracy"), fits, words=(0, 1)))
+    for note in dict.fromkeys(row.note for row in result.rows if row.note):
+        methods = ", ".join(row.method for row in result.rows if row.note == note)
         console.print(f"{methods}: {note}.", style="dim")
 
     console.print("\nThe first network in the second one's coordinates, by every method, and the two merged half-way:")
     aligned = [
         (
-            row.method,
-            row.variant,
-            "yes" if row.exact else "no",
-            number(row.distance),
-            _share(row.accuracy),
-            number(row.barrier),
-            _share(row.merged),
+            *(row.method, row.variant, "yes" if row.exact else "no"),
+            *(number(row.distance), _share(row.accuracy), number(row.barrier), _share(row.merged)),
         )
-        for row in found.aligned
+        for row in result.aligned
     ]
     titles = ("method", "variant", "exact", "distance", "aligned", "barrier", "merged")
     print_table(console, titles, aligned, words=(0, 1, 2))
 
     console.print("\nThe first network's encoder stitched to the second one's head, by every way of translating:")
-    stitched = [(row.method, number(row.cosine), _share(row.accuracy), row.note) for row in found.stitched]
+    stitched = [(row.method, number(row.cosine), _share(row.accuracy), row.note) for row in result.stitched]
     print_table(console, ("translation", "cosine", "accuracy", ""), stitched, words=(0, 3))
 
-    index = found.migration
+    index = result.migration
     console.print(
         f"\nAn index of the first network's vectors of {index.documents:,} images, the second network as its new "
         f"model: {index.queries} held-out images ask for the images nearest to them, {index.pairs} pairs to fit on:"

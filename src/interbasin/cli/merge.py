@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, foreign_code, print_table
-from interbasin.cli.reading import DATA, BatchSize, Column, Mean, Reading, Std, model_in, numbers, tokenizer_of
+from interbasin.cli.methods import method_option, names
+from interbasin.cli.options import DATA, ImageOptions, command, model_in, numbers, output_option
+from interbasin.cli.output import Terminal, foreign_code, print_table
 from interbasin.text import plural
 
 if TYPE_CHECKING:
@@ -17,72 +19,58 @@ if TYPE_CHECKING:
 
     from interbasin.jobs.merge import MergeResult
 
-# Spelled out, because asking the table would import NumPy before the help is shown; a test compares the two.
-METHODS = ("lerp", "slerp", "average", "task-arithmetic", "ties")
+# Spelled out, because asking the job would import NumPy before the help is shown; a test compares the two.
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
+def _option(name: str, text: str, *spelling: str) -> Any:
+    return Option(*spelling, help=method_option("merge", name, text))
+
+
+@command
 def merge(
-    ctx: typer.Context,
+    terminal: Terminal,
+    *,
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="Folders or files with weights, or NAME@weights.", show_default=False),
+        Argument(metavar="MODEL...", help="Folders or files with weights, or NAME@weights.", show_default=False),
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Folder for the merged network; or a file, NAME.safetensors.")
-    ],
-    method: Annotated[str, typer.Option(help=f"How to merge: {', '.join(METHODS)}.")] = "average",
+    output: Annotated[Path, output_option("Folder for the merged network; or a file, NAME.safetensors.")],
+    method: Annotated[str, Option(help=f"How to merge: {', '.join(names('merge'))}.")] = "average",
     weights: Annotated[
         str | None,
-        typer.Option(
-            help="average, task-arithmetic, ties: comma-separated weights, one per model (normalised for average). "
-            "Equal by default."
-        ),
+        _option("weights", "comma-separated weights, one per model (normalised for average). Equal by default."),
     ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="task-arithmetic, ties: the MODEL that the others were fine-tuned from.")
-    ] = None,
-    t: Annotated[
-        float | None, typer.Option("--t", help="lerp, slerp: where between the two, 0.5 by default; 0 is the first.")
-    ] = None,
+    base: Annotated[str | None, _option("base", "the MODEL that the others were fine-tuned from.")] = None,
+    t: Annotated[float | None, _option("t", "where between the two, 0.5 by default; 0 is the first.", "--t")] = None,
     density: Annotated[
-        float | None, typer.Option(help="ties: the share of every update that is kept, 0.5 by default.")
+        float | None, _option("density", "the share of every update that is kept, 0.5 by default.")
     ] = None,
-    scale: Annotated[
-        float | None, typer.Option(help="task-arithmetic, ties: factor of the merged update, 1 by default.")
-    ] = None,
+    scale: Annotated[float | None, _option("scale", "factor of the merged update, 1 by default.")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help=f"Of the result: {', '.join(DTYPES)}; by default that of the first MODEL.")
+        str | None, Option(help=f"Of the result: {', '.join(DTYPES)}; by default that of the first MODEL.")
     ] = None,
     align: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="For networks that were trained apart: a method of rebasin that needs no data, as "
             "permutation-weights, by which all are brought into the coordinates of the first MODEL."
         ),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help=f"For --reset: {DATA}; its train part, where there are parts.")
-    ] = None,
+    data: Annotated[str | None, Option(help=f"For --reset: {DATA}; its train part, where there are parts.")] = None,
     reset: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1,
             help="Batches of --data to estimate the running statistics of batch norms on, for the merged network; "
             "without, they are merged like weights, which fits no network in between. The first MODEL must be one "
             "that can be built.",
         ),
     ] = None,
-    batch_size: BatchSize = 64,
-    column: Column = None,
-    mean: Mean = None,
-    std: Std = None,
-    seed: Annotated[int, typer.Option(help="Of what --align and --reset draw at random.")] = 0,
-    shard: Annotated[float, typer.Option("--shard", help="Size in GB beyond which no file grows.")] = 5.0,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier merge in OUTPUT.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
+    image_options: ImageOptions,
+    seed: Annotated[int, Option(help="Of what --align and --reset draw at random.")] = 0,
+    shard: Annotated[float, Option("--shard", help="Size in GB beyond which no file grows.")] = 5.0,
+    force: Annotated[bool, Option("--force", help="Replace an earlier merge in OUTPUT.")] = False,
 ) -> None:
     """Merge MODELs that share their coordinates, as fine-tunes of one base do, into one.
 
@@ -90,27 +78,23 @@ def merge(
     and tokenizer of the first MODEL, a model card (README.md) that says what was merged and how, and outcome.json.
     Networks that were trained apart share no coordinates: --align, or rebasin before, brings them together.
 
+    Methods, with their papers (docs/references.bib):
+
+    {methods of merge}
+
     Examples:
-
       interbasin merge one two three -o soup
-
       interbasin merge one two -o between --method slerp --t 0.3
-
       interbasin merge math code -o both --method ties --base original --density 0.2 --weights 1,0.7
-
       interbasin merge one two -o middle --align permutation-weights
-
       interbasin merge my.networks:cnn@a my.networks:cnn@b -o middle --data images --reset 20
-
       interbasin merge a.safetensors b.safetensors -o merged.safetensors --dtype bfloat16 --json
     """
-    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
     shares = numbers(weights, "--weights")
     if (data is None) is not (reset is None):
         raise typer.BadParameter("--data and --reset go together: on what, and on how many batches.")
     if not 1e-9 <= shard < math.inf:
         raise typer.BadParameter(f"takes a size in GB above zero, as 5, and got {shard:g}.", param_hint="--shard")
-    means, deviations = numbers(mean, "--mean"), numbers(std, "--std")
     from interbasin.jobs.merge import merge as merge_models
     from interbasin.jobs.merge.on_disk import open_model
 
@@ -121,10 +105,9 @@ def merge(
 
         with foreign_code():
             like = load_model(models[0]).inputs
-        tokens = tokenizer_of(models[0])
-        reading = Reading(data, like, batch_size, column, tokens, None, means, deviations, True, seed)
-        batches = reading.part("train" if "train" in reading.splits else None, reset * batch_size)
-    with words.progress("Merging", len(first.sources)) as done:
+        reader = image_options.open(data, model=models[0], like=like, seed=seed)
+        batches = reader.read(reader.part_if_any("train"), reset * image_options.batch_size)
+    with terminal.progress("Merging", len(first.sources)) as done:
         result = merge_models(
             [first, *models[1:]] if align is None and reset is None else models,
             method,
@@ -144,9 +127,7 @@ def merge(
         )
     usable = None if output.suffix == ".safetensors" else model_in(models[0], str(output))
     summary = {**result.summary(), **({"use": {"model": usable}} if usable else {})}
-    words.result(summary, lambda console: _show(console, result, usable))
-    for note in result.notes:
-        words.remark(note)
+    terminal.result(summary, lambda console: _show(console, result, usable), result.notes)
 
 
 def _show(console: Console, result: MergeResult, usable: str | None) -> None:

@@ -6,9 +6,10 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
@@ -19,11 +20,10 @@ from interbasin.text import redact
 if TYPE_CHECKING:
     from rich.console import Console
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars and no remarks.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")]
+    from interbasin.outcome import Outcome
 
 ERROR, BUG, INTERRUPTED = 1, 70, 130
+FLAGS = ("json", "quiet", "debug")
 LONGEST = 300  # characters of a word that messages repeat in full; longer paths are rare
 
 
@@ -34,69 +34,52 @@ class Commands(TyperGroup):
         try:
             return super().make_context(*arguments, **keywords)
         except KeyboardInterrupt as error:  # which typer would answer without a word
-            raise _interrupted(error) from error
+            raise _report_interrupt(error) from error
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except InterbasinError as error:
-            if wants(ctx, "debug"):
-                raise
-            _complain(ctx, error, in_options(str(error), self._options(ctx)))
-            raise typer.Exit(ERROR) from error
-        except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # which is how rich tells it
-                sys.stdout = None
-                raise typer.Exit(ERROR) from error
-            # Nothing of ours leaves this way: it is code of the network's, which would go without a word.
-            if wants(ctx, "debug"):
-                raise
-            _complain(
-                ctx, error, f"the network's own code left the program, as sys.exit({error.code!r}) does; mend it."
-            )
-            raise typer.Exit(ERROR) from error
-        except KeyboardInterrupt as error:
-            raise _interrupted(error) from error
-        except BrokenPipeError as error:
-            # The reader of our output went away, as `head` does. Python would complain once more when it flushes.
-            sys.stdout = None
-            raise typer.Exit(ERROR) from error
         except (typer.Exit, typer.Abort):
             raise
-        except (OSError, MemoryError) as error:
-            if wants(ctx, "debug"):
-                raise
-            reason = getattr(error, "strerror", None) or str(error) or "out of memory"
-            _complain(ctx, error, f"the system refused ({reason}); is there room, and leave, for what was asked?")
-            raise typer.Exit(ERROR) from error
-        except Exception as error:
+        except KeyboardInterrupt as error:
+            raise _report_interrupt(error) from error
+        except (Exception, SystemExit) as error:
+            # The reader of our output went away, as `head` does; rich leaves by SystemExit then.
+            if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
+                sys.stdout = None  # Python would complain once more when it flushes
+                raise typer.Exit(ERROR) from error
             # Typer's usage errors carry an exit code of their own and a message that names the option.
             if hasattr(error, "exit_code"):
                 if isinstance(getattr(error, "message", None), str):
-                    error.message = redact(error.message)  # type: ignore[attr-defined]
+                    error.message = redact(error.message)  # type: ignore[union-attr]
                 raise
-            if wants(ctx, "debug"):
+            flags = ctx.obj or {}
+            if flags.get("debug"):
                 raise
-            _complain(
-                ctx,
-                error,
-                f"an unexpected {type(error).__name__} ({error}). This is a bug in interbasin; run again with --debug "
-                "and report what it shows.",
-            )
-            raise typer.Exit(BUG) from error
+            sentence, code = _explain(error, flags.get("options", {}))
+            message = shorten(redact(sentence))
+            if flags.get("json"):
+                print(json.dumps({"error": type(error).__name__, "message": message}))
+            print(f"Error: {message}", file=sys.stderr)
+            raise typer.Exit(code) from error
 
-    def _options(self, ctx: Any) -> Mapping[str, str]:
-        """Of the command that runs: name -> how it is written."""
-        told = (ctx.obj or {}).get("options")  # by the command itself, which may stand below a group
-        if told:
-            return dict(told)
-        command = self.commands.get(ctx.invoked_subcommand or "")
-        return {} if command is None else options_of(command)
+
+def _explain(error: BaseException, options: Mapping[str, str]) -> tuple[str, int]:
+    """What went wrong, in one sentence, and the exit code."""
+    if isinstance(error, InterbasinError):
+        return in_options(str(error), options), ERROR
+    if isinstance(error, SystemExit):  # nothing of ours leaves this way
+        return f"the network's own code left the program, as sys.exit({error.code!r}) does; mend it.", ERROR
+    if isinstance(error, OSError | MemoryError):
+        reason = getattr(error, "strerror", None) or str(error) or "out of memory"
+        return f"the system refused ({reason}); is there room, and leave, for what was asked?", ERROR
+    bug = "This is a bug in interbasin; run again with --debug and report what it shows."
+    return f"an unexpected {type(error).__name__} ({error}). {bug}", BUG
 
 
 def options_of(command: Any) -> dict[str, str]:
     """The options of a command: name -> how it is written."""
-    return {one.name: one.opts[-1] for one in command.params if one.opts[-1].startswith("--")}
+    return {option.name: option.opts[-1] for option in command.params if option.opts[-1].startswith("--")}
 
 
 def in_options(text: str, options: Mapping[str, str]) -> str:
@@ -111,89 +94,102 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
     if "fold" in options:
         text = text.replace("stay_in_class=False", options["fold"])
 
-    def written(found: re.Match[str]) -> str:
-        option = options.get(found["name"])
+    def spell(argument: re.Match[str]) -> str:
+        option = options.get(argument["name"])
         if option is None:
-            return found[0]
-        value = found["word"] or found["number"]
-        beside = re.fullmatch(r" (?:or|\() ?(.*?)\)?", found["beside"] or "")
+            return argument[0]
+        value = argument["word"] or argument["number"]
+        beside = re.fullmatch(r" (?:or|\() ?(.*?)\)?", argument["beside"] or "")
         return beside[1] if beside else f"{option} {value}" if value else option
 
     pattern = (
         r"\b(?P<name>[a-z_]+)=(?:'(?P<word>[^']*)'|(?P<number>[\d.]*\d)|(?=[\s,;.)]|$))"
         r"(?P<beside> (?:or --[a-z-]+|\(--[^)]*\)))?"
     )
-    return re.sub(pattern, written, text)
+    return re.sub(pattern, spell, text)
 
 
-def _interrupted(error: KeyboardInterrupt) -> typer.Exit:
+def _report_interrupt(error: KeyboardInterrupt) -> typer.Exit:
     """One line; a command that keeps what it did says so in the interrupt that it hands on."""
     print(f"Interrupted; {str(error) or 'nothing half-written was left behind.'}", file=sys.stderr)
     return typer.Exit(INTERRUPTED)
 
 
-def _complain(ctx: Any, error: BaseException, message: str) -> None:
-    """Say what went wrong, in one line; where JSON was asked for, there too."""
-    said = shortened(redact(message))
-    if wants(ctx, "json"):
-        print(json.dumps({"error": type(error).__name__, "message": said}))
-    print(f"Error: {said}", file=sys.stderr)
-
-
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Text for one line of a terminal: names without end are cut in the middle, what cannot be printed is escaped.
 
     Example:
-        >>> shortened("no file " + "a" * 500 + "!")[:20], len(shortened("a" * 500)), shortened("a\\nb")
+        >>> shorten("no file " + "a" * 500 + "!")[:20], len(shorten("a" * 500)), shorten("a\\nb")
         ('no file aaaaaaaaaaaa', 123, 'a\\\\nb')
     """
-    plain = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-    return re.sub(rf"\S{{{LONGEST},}}", lambda found: f"{found[0][:80]}...{found[0][-40:]}", plain)
+    printable = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    return re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:80]}...{word[0][-40:]}", printable)
 
 
-@contextlib.contextmanager
-def foreign_code() -> Iterator[None]:
+def foreign_code() -> contextlib.AbstractContextManager[Any]:
     """Around code that is not ours, such as a network's: what it prints goes to stderr, for stdout holds the result."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
-
-
-def wants(ctx: Any, flag: str) -> bool:
-    """Whether a flag was given, before the command or behind it."""
-    flags = (ctx.obj or {}) if ctx is not None else {}
-    return bool(flags.get(flag))
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 @dataclass(frozen=True)
-class Output:
-    """Where a command's words go."""
+class Terminal:
+    """Where a command writes: its result to stdout, progress and remarks to stderr.
+
+    Attributes:
+        json: Whether the result is printed as JSON.
+        quiet: Whether there are neither progress bars nor remarks.
+        request: What was asked, by the names of the parameters.
+        given: The names of those that stand on the command line; the others have their defaults.
+        options: The options of the command: name -> how it is written.
+    """
 
     json: bool
     quiet: bool
+    request: Mapping[str, Any] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
     options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ctx: typer.Context, *, json: bool, quiet: bool, debug: bool) -> Output:
-        """The output that the flags ask for; a flag counts before the command's name as well as behind it."""
+    def of(cls, ctx: typer.Context, behind: Mapping[str, bool]) -> Terminal:
+        """The terminal that the flags ask for; a flag counts before the command's name as well as behind it."""
         flags = ctx.ensure_object(dict)
-        for name, given in (("json", json), ("quiet", quiet), ("debug", debug)):
-            flags[name] = bool(flags.get(name)) or given
-        options = flags["options"] = options_of(ctx.command)
-        return cls(json=flags["json"], quiet=flags["quiet"], options=options)
+        for name in FLAGS:
+            flags[name] = bool(flags.get(name)) or behind[name]
+        flags["options"] = options_of(ctx.command)
+        # Whether an earlier outcome may be replaced is no part of what made this one.
+        request = {name: value for name, value in ctx.params.items() if name not in ("ctx", "force", *FLAGS)}
+        sources = {name: ctx.get_parameter_source(name) for name in request}
+        named = frozenset(name for name, source in sources.items() if source and source.name == "COMMANDLINE")
+        return cls(flags["json"], flags["quiet"], request, named, flags["options"])
 
-    def result(self, summary: Mapping[str, Any], show: Callable[[Console], None]) -> None:
-        """Print the result: ``summary`` as JSON, or what ``show`` draws for people."""
+    def result(self, summary: Mapping[str, Any], show: Callable[[Console], None], remarks: Iterable[str] = ()) -> None:
+        """Print the result: ``summary`` as JSON, or what ``show`` draws for people; then the remarks."""
         if self.json:
             print(json.dumps(summary, indent=2, allow_nan=False))
-            return
-        console = _console(stderr=False)
-        if console.is_terminal:
+        elif (console := _console(stderr=False)).is_terminal:
             show(console)
-            return
-        # Tables are filled up with blanks, which are noise in a file or a pipe.
-        with console.capture() as captured:
-            show(console)
-        print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
+        else:
+            # Tables are filled up with blanks, which are noise in a file or a pipe.
+            with console.capture() as captured:
+                show(console)
+            print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
+        for text in remarks:
+            self.remark(text)
+
+    def outcome(self, outcome: Outcome, output: Path, show: Callable[[Console], None], **more: Any) -> None:
+        """Print what a job left in a folder, and more; its notes are the remarks."""
+        self.result({**outcome.summary(), "output": str(output), **more}, show, outcome.notes)
+
+    def require_free(self, output: Path | None, *, force: bool) -> None:
+        """Refuse a folder that holds anything but an outcome to be replaced, before long work begins."""
+        from interbasin.outcome import refuse_outcome_in_the_way
+
+        if output is not None:
+            refuse_outcome_in_the_way(output, force=force)
+
+    def inputs(self, *names: str) -> dict[str, Any]:
+        """Those of the parameters that were given: the files and networks that an outcome names by their hashes."""
+        return {name: value for name in names if (value := self.request[name]) is not None}
 
     def remark(self, text: str) -> None:
         """A line for people, beside the result."""
@@ -233,35 +229,54 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
     for position, column in enumerate(columns):
-        made.add_column(column, justify="left" if position in words else "right")
+        grid.add_column(column, justify="left" if position in words else "right")
     for row in rows:
         # As text: a path may hold brackets, which rich would take for markup.
-        made.add_row(*(Text(cell) for cell in row))
-    return made
+        grid.add_row(*(Text(cell) for cell in row))
+    return grid
 
 
-def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]) -> None:
-    """Print a table in which nothing is cut off: long names are broken on a screen, and whole in a file or a pipe."""
+def print_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    words: Sequence[int],
+    *,
+    whole_figures: bool = False,
+) -> None:
+    """Print a table in which nothing is cut off: long names are broken on a screen, and whole in a file or a pipe.
+
+    Args:
+        console: Where to.
+        columns: The headings.
+        rows: The cells.
+        words: The positions of columns that hold words.
+        whole_figures: Let no column but a first one of words be broken, on a screen of 80 columns either.
+    """
     from rich.measure import Measurement
 
-    if console.is_terminal:
-        rows = [[_broken(cell, max(3 * console.width // 10, 20)) for cell in row] for row in rows]
-    made = table(columns, rows, words=words)
-    for column in made.columns:
-        column.overflow = "fold"
-        column.no_wrap = column.header in ("space", "tensors", "share", "check")
+    if console.is_terminal and not whole_figures:
+        rows = [[_break_name(cell, max(3 * console.width // 10, 20)) for cell in row] for row in rows]
+    grid = table(columns, rows, words=words)
+    grid.collapse_padding = whole_figures
+    for position, column in enumerate(grid.columns):
+        if whole_figures:
+            column.no_wrap = position > 0 or 0 not in words
+        else:
+            column.overflow = "fold"
+            column.no_wrap = column.header in ("space", "tensors", "share", "check")
     if not console.is_terminal:
-        made.width = Measurement.get(console, console.options.update(width=10_000), made).maximum
-    console.print(made, crop=False)
+        grid.width = Measurement.get(console, console.options.update(width=10_000), grid).maximum
+    console.print(grid, crop=False)
 
 
-def _broken(cell: str, width: int) -> str:
+def _break_name(cell: str, width: int) -> str:
     """A name on several lines, each no longer than ``width`` if its parts are not; words are left to the table.
 
     Example:
-        >>> _broken("encoder.layers.{0..2}.self_attn.qkv", 22).splitlines()
+        >>> _break_name("encoder.layers.{0..2}.self_attn.qkv", 22).splitlines()
         ['encoder.layers.{0..2}.', 'self_attn.qkv']
     """
     if " " in cell:
@@ -272,6 +287,27 @@ def _broken(cell: str, width: int) -> str:
             lines.append("")
         lines[-1] += part
     return "\n".join(lines)
+
+
+def print_metrics(
+    console: Console, metrics: Mapping[str, float], meanings: Mapping[str, str], columns: Mapping[str, str]
+) -> None:
+    """Print what two networks of one architecture are measured by.
+
+    Args:
+        console: Where to.
+        metrics: Name -> number; those of spaces are called ``measure.space``.
+        meanings: The metrics of the first table, with what they mean.
+        columns: Of the table of spaces: title -> measure. Columns without a number are left out.
+    """
+    rows = [(name, number(metrics[name]), meaning) for name, meaning in meanings.items() if name in metrics]
+    console.print(table(("figure", "value", "meaning"), rows, words=(0, 2)))
+    relative = "alignment_error_relative."
+    spaces = [name.removeprefix(relative) for name in metrics if name.startswith(relative)]
+    shown = {title: key for title, key in columns.items() if any(f"{key}.{space}" in metrics for space in spaces)}
+    if spaces:
+        cells = [[space, *(number(metrics.get(f"{key}.{space}")) for key in shown.values())] for space in spaces]
+        console.print(table(("space", *shown), cells))
 
 
 def number(value: float | None) -> str:

@@ -1,72 +1,130 @@
-"""``interbasin translate audit``: whether to translate an index at all."""
+"""``interbasin translate doctor`` and ``audit``: what is wrong with vectors, and whether to translate an index."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, print_table, table
-from interbasin.cli.translating import Column, Force, Seed, matrix, request_of, rows_in, whole_numbers
+from interbasin.cli.options import Force, SeedFromZero, VectorColumn, command, numbers, output_option, read_matrix
+from interbasin.cli.output import ERROR, Terminal, print_table
 from interbasin.text import plural
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import Console
 
-    from interbasin.jobs.translate import Audit
+    from interbasin.jobs.translate import Audit, Checkup
     from interbasin.outcome import Outcome
 
 SHORT = {"keep": "keep", "translate": "translate", "reembed": "re-embed"}
+LONGEST = 18  # digits of a row's number
 
 
+@command
+def doctor(
+    terminal: Terminal,
+    *,
+    vectors: Annotated[str, Argument(metavar="VECTORS", help="A .npy, .npz or .parquet file, or a table of a store.")],
+    output: Annotated[Path | None, output_option("Folder for the outcome, if one is wanted.")] = None,
+    strict: Annotated[bool, Option("--strict", help="Exit code 1 if more than remarks is found.")] = False,
+    column: VectorColumn = None,
+    seed: SeedFromZero = 0,
+    force: Force = False,
+) -> None:
+    """Look for what is wrong with vectors before they are translated or searched.
+
+    Finds rows of zeros, NaN and infinity, exact duplicates, mixed norms, dimensions that carry nothing, vectors that
+    were rounded to int8 or cut, and two models in one table. Reads once, batch by batch.
+
+    Examples:
+      interbasin translate doctor old.npy
+      interbasin translate doctor docs.parquet --column embedding --strict --json
+      interbasin translate doctor 'lance://store/documents' -o out
+    """
+    from interbasin.jobs.translate.doctor import doctor as examine
+    from interbasin.vectors.stores import parse_uri
+    from interbasin.vectors.stores.opening import open_rows
+
+    terminal.require_free(output, force=force)
+    address = parse_uri(vectors, column=column)
+    rows = open_rows(address)
+    with terminal.progress("Reading rows", rows.rows) as done:
+        checkup = examine(rows, seed=seed, progress=done)
+    summary: dict[str, object] = {
+        "vectors": address.shown,
+        "dtype": checkup.dtype,
+        "healthy": checkup.healthy,
+        "metrics": dict(checkup.metrics),
+        "findings": [vars(finding) for finding in checkup.findings],
+        "output": None if output is None else str(output),
+    }
+    if output is not None:
+        inputs = {"vectors": vectors} if Path(vectors).is_file() else {}
+        checkup.save(output, request={**terminal.request, "vectors": address.shown}, inputs=inputs, force=force)
+    terminal.result(summary, lambda console: _show_checkup(console, checkup, output))
+    if strict and not checkup.healthy:
+        raise typer.Exit(ERROR)
+
+
+def _show_checkup(console: Console, checkup: Checkup, output: Path | None) -> None:
+    console.print(checkup.basics, soft_wrap=True)
+    if checkup.findings:
+        rows = [(finding.severity, finding.kind, finding.text) for finding in checkup.findings]
+        print_table(console, ("", "kind", "what was found"), rows, words=(0, 1, 2))
+    else:
+        console.print("nothing was found")
+    if output is not None:
+        console.print(f"written to {output}", soft_wrap=True)
+
+
+@command
 def audit(
-    ctx: typer.Context,
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="Pairs: some documents as the old model sees them.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The same documents as the new model sees them.")],
-    documents: Annotated[Path, typer.Option(help="The old model's vectors of the whole index.")],
-    old_queries: Annotated[Path, typer.Option(help="Queries as the old model sees them.")],
-    new_queries: Annotated[Path, typer.Option(help="The same queries as the new model sees them.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the figures, tables and plots.")],
+    terminal: Terminal,
+    *,
+    old: Annotated[Path, Argument(metavar="OLD", help="Pairs: some documents as the old model sees them.")],
+    new: Annotated[Path, Argument(metavar="NEW", help="The same documents as the new model sees them.")],
+    documents: Annotated[Path, Option(help="The old model's vectors of the whole index.")],
+    old_queries: Annotated[Path, Option(help="Queries as the old model sees them.")],
+    new_queries: Annotated[Path, Option(help="The same queries as the new model sees them.")],
+    output: Annotated[Path, output_option("Folder for the figures, tables and plots.")],
     labels: Annotated[
-        Path | None, typer.Option(help="Right documents of queries, a line each: query document [relevance].")
+        Path | None, Option(help="Right documents of queries, one per line: query document [relevance].")
     ] = None,
-    new_documents: Annotated[Path | None, typer.Option(help="The new model's vectors of the whole index.")] = None,
+    new_documents: Annotated[Path | None, Option(help="The new model's vectors of the whole index.")] = None,
     pool: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(
+        Option(
             help="Numbers of documents (pool.txt of an earlier audit), and the new model's vectors of them. --labels, "
             "queries and methods must be the same from the start."
         ),
     ] = None,
-    query_ids: Annotated[Path | None, typer.Option(help="What --labels calls the queries, a line each.")] = None,
-    document_ids: Annotated[Path | None, typer.Option(help="What --labels calls the documents, a line each.")] = None,
-    query_texts: Annotated[Path | None, typer.Option(help="The queries, a line each: shows short ones apart.")] = None,
+    query_ids: Annotated[Path | None, Option(help="What --labels calls the queries, one per line.")] = None,
+    document_ids: Annotated[Path | None, Option(help="What --labels calls the documents, one per line.")] = None,
+    query_texts: Annotated[Path | None, Option(help="The queries, one per line: shows short ones apart.")] = None,
     query_pairs: Annotated[
-        tuple[Path, Path] | None, typer.Option(help="Two files of queries, old and new, to fit maps of queries on.")
+        tuple[Path, Path] | None, Option(help="Two files of queries, old and new, to fit maps of queries on.")
     ] = None,
-    pair_rows: Annotated[
-        Path | None, typer.Option(help="Which documents the pairs are; else they are looked for.")
-    ] = None,
-    methods: Annotated[str | None, typer.Option(help="Methods with semicolons between them; by default all.")] = None,
-    metric: Annotated[str, typer.Option(help="How vectors are compared: cosine, dot or l2.")] = "cosine",
-    k: Annotated[int, typer.Option("--k", min=1, help="How many documents are looked at.")] = 10,
-    depth: Annotated[int, typer.Option(min=1, help="How many are embedded anew where only the top is.")] = 100,
-    curve: Annotated[str | None, typer.Option(help="Numbers of pairs for the learning curve: 100,300,1000.")] = None,
-    margin: Annotated[float, typer.Option(help="A difference that does not matter.")] = 0.02,
-    confidence: Annotated[float, typer.Option(help="Of the intervals, which are over queries.")] = 0.95,
+    pair_rows: Annotated[Path | None, Option(help="Which documents the pairs are; else they are looked for.")] = None,
+    methods: Annotated[str | None, Option(help="Methods with semicolons between them; by default all.")] = None,
+    metric: Annotated[str, Option(help="How vectors are compared: cosine, dot or l2.")] = "cosine",
+    k: Annotated[int, Option("--k", min=1, help="How many documents are looked at.")] = 10,
+    depth: Annotated[int, Option(min=1, help="How many are embedded anew where only the top is.")] = 100,
+    curve: Annotated[str | None, Option(help="Numbers of pairs for the learning curve: 100,300,1000.")] = None,
+    margin: Annotated[float, Option(help="A difference that does not matter.")] = 0.02,
+    confidence: Annotated[float, Option(help="Of the intervals, which are over queries.")] = 0.95,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every method and measure, not only the best method of each way.")
+        bool, Option("--all", help="Show every method and measure, not only the best method of each way.")
     ] = False,
-    column: Column = None,
-    seed: Seed = 0,
+    column: VectorColumn = None,
+    seed: SeedFromZero = 0,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Find out whether an index should be translated, kept, or embedded anew.
 
@@ -77,51 +135,43 @@ def audit(
     receives outcome.json, tables (.csv), plots (.svg) and verdict.txt.
 
     Examples:
-
       interbasin translate audit pairs-old.npy pairs-new.npy --documents old.npy \\
-
           --old-queries q-old.npy --new-queries q-new.npy --labels qrels.tsv -o audit
-
       interbasin translate audit pairs-old.npy pairs-new.npy --documents old.npy \\
-
           --old-queries q-old.npy --new-queries q-new.npy --pool audit/pool.txt pool.npy -o bound
     """
-    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    counts = whole_numbers(curve, "--curve")
+    counts = numbers(curve, "--curve", int)
+    if labels is None and (query_ids is not None or document_ids is not None):
+        raise typer.BadParameter("says what --labels calls things; give --labels too.", param_hint="--query-ids")
     from interbasin.datasets.labels import read_labels, read_lines
-    from interbasin.jobs.translate.audit import audit as find_out
-    from interbasin.outcome import refuse_outcome_in_the_way
+    from interbasin.jobs.translate.audit import audit as judge
 
-    refuse_outcome_in_the_way(output, force=force)
-    known = None
+    terminal.require_free(output, force=force)
+    relevant = None
     if labels is not None:
-        for option, file, items in (
-            ("--query-ids", query_ids, old_queries),
-            ("--document-ids", document_ids, documents),
-        ):
-            if file is not None:
-                _refuse_other_count(option, len(read_lines(file)), items, column)
-        known = read_labels(
+        _refuse_other_count("--query-ids", query_ids, old_queries, column)
+        _refuse_other_count("--document-ids", document_ids, documents, column)
+        relevant = read_labels(
             labels,
             query_ids=None if query_ids is None else read_lines(query_ids),
             document_ids=None if document_ids is None else read_lines(document_ids),
         )
-    elif query_ids is not None or document_ids is not None:
-        raise typer.BadParameter("says what --labels calls things; give --labels too.", param_hint="--query-ids")
-    with _missing_written(output), words.progress("Auditing", 100) as done:
-        found = find_out(
-            (matrix(old, column), matrix(new, column)),
-            (matrix(old_queries, column), matrix(new_queries, column)),
-            matrix(documents, column),
-            new_documents=None if new_documents is None else matrix(new_documents, column),
-            pool=None if pool is None else (rows_in(pool[0]), matrix(pool[1], column)),
-            labels=known,
-            query_pairs=None
-            if query_pairs is None
-            else (matrix(query_pairs[0], column), matrix(query_pairs[1], column)),
-            pair_rows=None if pair_rows is None else rows_in(pair_rows),
+
+    def matrix(path: Path) -> NDArray[Any]:
+        return read_matrix(path, column)
+
+    with _list_missing_documents(output), terminal.progress("Auditing", 100) as done:
+        result = judge(
+            (matrix(old), matrix(new)),
+            (matrix(old_queries), matrix(new_queries)),
+            matrix(documents),
+            new_documents=None if new_documents is None else matrix(new_documents),
+            pool=None if pool is None else (read_row_numbers(pool[0]), matrix(pool[1])),
+            labels=relevant,
+            query_pairs=None if query_pairs is None else (matrix(query_pairs[0]), matrix(query_pairs[1])),
+            pair_rows=None if pair_rows is None else read_row_numbers(pair_rows),
             query_texts=None if query_texts is None else read_lines(query_texts),
-            methods=None if methods is None else [one.strip() for one in methods.split(";")],
+            methods=None if methods is None else [method.strip() for method in methods.split(";")],
             metric=metric,
             k=k,
             depth=depth,
@@ -131,42 +181,68 @@ def audit(
             seed=seed,
             progress=lambda share: done(round(100 * share)),
         )
-    inputs: dict[str, Any] = {"old": old, "new": new, "documents": documents}
-    inputs |= {"old_queries": old_queries, "new_queries": new_queries}
-    inputs |= {name: one for name, one in (("labels", labels), ("new_documents", new_documents)) if one is not None}
-    request = {name: one for name, one in request_of(ctx).items() if name != "everything"}
-    outcome = found.save(output, request=request, inputs=inputs, force=force)
+    inputs = terminal.inputs("old", "new", "documents", "old_queries", "new_queries", "labels", "new_documents")
+    request = {name: value for name, value in terminal.request.items() if name != "everything"}
+    outcome = result.save(output, request=request, inputs=inputs, force=force)
     summary = {
         **outcome.summary(),
-        "advice": found.verdict.advice,
-        "verdict": found.verdict.text,
+        "advice": result.verdict.advice,
+        "verdict": result.verdict.text,
         "slices": [
             {
-                "slice": one.name,
-                "queries": one.queries,
-                **{way: figure.value for way, figure in one.figures.items()},
-                one.less_than: [one.loss.value, one.loss.low, one.loss.high],
+                "slice": part.name,
+                "queries": part.queries,
+                **{way: figure.value for way, figure in part.figures.items()},
+                part.less_than: [part.loss.value, part.loss.low, part.loss.high],
             }
-            for one in found.slices
+            for part in result.slices
         ],
         "output": str(output),
     }
-    for warning in outcome.notes:  # first, so that the verdict is what a screen ends with
-        words.remark(warning)
-    words.result(summary, lambda console: _show(console, found, outcome, output, everything=everything))
+    for note in outcome.notes:  # first, so that the verdict is what a screen ends with
+        terminal.remark(note)
+    terminal.result(summary, lambda console: _show(console, result, outcome, output, everything=everything))
 
 
-def _refuse_other_count(option: str, named: int, items: Path, column: str | None) -> None:
+def _refuse_other_count(option: str, names: Path | None, items: Path, column: str | None) -> None:
+    """Refuse a file of names that has more or fewer lines than there are items."""
+    from interbasin.datasets.labels import read_lines
     from interbasin.vectors import open_vectors
 
+    if names is None:
+        return
+    count = len(read_lines(names))
     rows = open_vectors(items, column=column if items.suffix.lower() != ".npy" else None).rows
-    if named != rows:
-        message = f"names {plural(named, 'item')}, and {items} has {plural(rows, 'row')}; give a line for each."
+    if count != rows:
+        message = f"names {plural(count, 'item')}, and {items} has {plural(rows, 'row')}; give a line for each."
         raise typer.BadParameter(message, param_hint=option)
 
 
+def read_row_numbers(path: Path) -> NDArray[np.int64]:
+    """Numbers of rows: a ``.npy`` file, or text with one per line."""
+    import numpy as np
+
+    from interbasin.datasets.labels import read_lines
+    from interbasin.errors import DataError, FileError
+
+    if path.suffix.lower() == ".npy":
+        try:
+            stored = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise FileError(f"{path} cannot be read as numbers of rows ({error}).") from error
+        if stored.ndim != 1 or stored.dtype.kind not in "iu" or not len(stored):
+            raise DataError(f"{path} should hold numbers of rows, found shape {stored.shape} of dtype {stored.dtype}.")
+        return np.asarray(stored, dtype=np.int64)
+    lines = [line.strip() for line in read_lines(path) if line.strip()]
+    wrong = next((line for line in lines if not line.isdecimal() or len(line) > LONGEST), None)
+    if wrong is not None or not lines:
+        instead = f"{wrong!r:.80}" if lines else "nothing"
+        raise DataError(f"{path} should hold numbers of rows, one per line, found {instead}.")
+    return np.array(lines, dtype=np.int64)
+
+
 @contextmanager
-def _missing_written(output: Path) -> Iterator[None]:
+def _list_missing_documents(output: Path) -> Iterator[None]:
     """Leave the numbers of documents that a pool lacks in a file beside OUTPUT: a message cannot hold them."""
     from interbasin.jobs.translate.audit.inputs import IncompletePoolError
 
@@ -186,44 +262,50 @@ def _missing_written(output: Path) -> Iterator[None]:
             raise IncompletePoolError(f"{error} Their numbers are in {path}.", error.missing) from error
 
 
-def _show(console: Console, found: Audit, outcome: Outcome, output: Path, *, everything: bool) -> None:
-    metrics = found.metrics
+def _show(console: Console, result: Audit, outcome: Outcome, output: Path, *, everything: bool) -> None:
+    metrics = result.metrics
     console.print(
         f"{metrics['documents']:,.0f} documents, {metrics['queries']:,.0f} queries, {metrics['pairs']:,.0f} pairs"
     )
     if everything:
-        print_table(console, ("way", "method", *found.measures.values()), found.rows(), words=(0, 1))
-    elif found.primary is not None:
-        _show_best(console, found, found.primary)
-    if found.curve is not None:
+        print_table(console, ("way", "method", *result.measures.values()), result.rows(), words=(0, 1))
+    elif result.primary is not None:
+        _show_best(console, result, result.primary)
+    if result.curve is not None:
         points = [
-            (f"{pairs:,}", f"{one}", "-" if pairs == found.curve.pairs[-1] else f"{loss}")
-            for pairs, one, loss in zip(found.curve.pairs, found.curve.values, found.curve.losses, strict=True)
+            (f"{pairs:,}", f"{value}", "-" if pairs == result.curve.pairs[-1] else f"{loss}")
+            for pairs, value, loss in zip(result.curve.pairs, result.curve.values, result.curve.losses, strict=True)
         ]
-        _print_whole(console, ("pairs", found.measures[found.curve.measure], "less than all"), points, words=())
-        margin = found.request["margin"]
+        print_table(
+            console,
+            ("pairs", result.measures[result.curve.measure], "less than all"),
+            points,
+            words=(),
+            whole_figures=True,
+        )
+        margin = result.request["margin"]
         enough = (
-            f"{found.curve.enough:,} pairs are enough: shown to be within {margin} of all"
-            if found.curve.enough
+            f"{result.curve.enough:,} pairs are enough: shown to be within {margin} of all"
+            if result.curve.enough
             else f"no fewer pairs are shown to be within {margin} of all"
         )
-        console.print(f"{found.curve.method}: {enough}", soft_wrap=not console.is_terminal)
-    if found.slices:
-        ways = [way for way in ("keep", "translate", "reembed") if way in found.slices[0].figures]
+        console.print(f"{result.curve.method}: {enough}", soft_wrap=not console.is_terminal)
+    if result.slices:
+        ways = [way for way in ("keep", "translate", "reembed") if way in result.slices[0].figures]
         cells = [
-            (one.name, f"{one.queries:,}", *(f"{one.figures[way].value:.3f}" for way in ways), f"{one.loss}")
-            for one in found.slices
+            (part.name, f"{part.queries:,}", *(f"{part.figures[way].value:.3f}" for way in ways), f"{part.loss}")
+            for part in result.slices
         ]
-        heads = ("slice", "queries", *(SHORT[way] for way in ways), found.slices[0].less_than)
-        _print_whole(console, heads, cells, words=(0,))
+        heads = ("slice", "queries", *(SHORT[way] for way in ways), result.slices[0].less_than)
+        print_table(console, heads, cells, words=(0,), whole_figures=True)
     console.print(f"written to {output}:", soft_wrap=True)
     console.print(", ".join(outcome.written()), soft_wrap=not console.is_terminal)
-    console.print(f"\n{found.verdict.advice.upper()}: {found.verdict.text}", soft_wrap=not console.is_terminal)
+    console.print(f"\n{result.verdict.advice.upper()}: {result.verdict.text}", soft_wrap=not console.is_terminal)
 
 
-def _show_best(console: Console, found: Audit, primary: str) -> None:
+def _show_best(console: Console, result: Audit, primary: str) -> None:
     """For each way the best method, by the measure of the verdict, and how alike it is to re-embedding."""
-    alike = primary != "overlap" and "overlap" in found.measures
+    alike = primary != "overlap" and "overlap" in result.measures
     rows = [
         (
             way.title,
@@ -231,26 +313,14 @@ def _show_best(console: Console, found: Audit, primary: str) -> None:
             f"{way.figures[primary]}",
             *((f"{way.figures['overlap'].value:.3f}",) if alike else ()),
         )
-        for way in found.best
+        for way in result.best
     ]
-    title = found.measures[primary]
-    _print_whole(console, ("way", "method", title, *(("overlap",) if alike else ())), rows, words=(0, 1))
-    k = found.request["k"]
+    title = result.measures[primary]
+    columns = ("way", "method", title, *(("overlap",) if alike else ()))
+    print_table(console, columns, rows, words=(0, 1), whole_figures=True)
+    k = result.request["k"]
     overlap = f" Overlap: the share of the new model's own first {k} that a way brings." if alike else ""
     console.print(
         f"The best method of each way; --all or ways.csv show all methods and measures.{overlap}",
         soft_wrap=not console.is_terminal,
     )
-
-
-def _print_whole(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]) -> None:
-    """Print a table in which no figure is broken, on a screen of 80 columns either: only the first column may be."""
-    from rich.measure import Measurement
-
-    made = table(columns, rows, words=words)
-    made.collapse_padding = True
-    for place, column in enumerate(made.columns):
-        column.no_wrap = place > 0 or 0 not in words
-    if not console.is_terminal:
-        made.width = Measurement.get(console, console.options.update(width=10_000), made).maximum
-    console.print(made, crop=False)

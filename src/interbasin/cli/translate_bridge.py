@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from interbasin.cli.output import Debug, Json, Output, Quiet, number, table
-from interbasin.cli.translating import Column, Force, Metric, Seed, matrix, request_of
+from interbasin.cli.options import Force, Metric, SeedFromZero, VectorColumn, command, output_option, read_matrix
+from interbasin.cli.output import Terminal, number, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,31 +18,29 @@ if TYPE_CHECKING:
     from interbasin.outcome import Outcome
 
 TRANSLATED = ("queries", "documents")
+SCORED = ("old_queries", "new_queries", "documents")
 
 
+@command
 def bridge(
-    ctx: typer.Context,
-    translator: Annotated[Path, typer.Argument(metavar="TRANSLATOR", help="Folder of a fitted translation.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the bridge.")],
-    onnx: Annotated[
-        bool, typer.Option("--onnx/--no-onnx", help="Also write an ONNX graph (the vectors extra).")
-    ] = True,
+    terminal: Terminal,
+    *,
+    translator: Annotated[Path, Argument(metavar="TRANSLATOR", help="Folder of a fitted translation.")],
+    output: Annotated[Path, output_option("Folder for the bridge.")],
+    onnx: Annotated[bool, Option("--onnx/--no-onnx", help="Also write an ONNX graph (the vectors extra).")] = True,
     threshold: Annotated[
-        float | None, typer.Option(help="A threshold of old scores to carry over; needs the three files below.")
+        float | None, Option(help="A threshold of old scores to carry over; needs the three files below.")
     ] = None,
-    old_queries: Annotated[Path | None, typer.Option(help="Queries as the old model sees them.")] = None,
-    new_queries: Annotated[Path | None, typer.Option(help="The same queries as the new model sees them.")] = None,
-    documents: Annotated[Path | None, typer.Option(help="Old vectors of documents, some thousands of them.")] = None,
+    old_queries: Annotated[Path | None, Option(help="Queries as the old model sees them.")] = None,
+    new_queries: Annotated[Path | None, Option(help="The same queries as the new model sees them.")] = None,
+    documents: Annotated[Path | None, Option(help="Old vectors of documents, some thousands of them.")] = None,
     translates: Annotated[
-        str, typer.Option(help="What TRANSLATOR is used on: new queries (into the old index), or old documents.")
+        str, Option(help="What TRANSLATOR is used on: new queries (into the old index), or old documents.")
     ] = "queries",
     metric: Metric = None,
-    column: Column = None,
-    seed: Seed = 0,
+    column: VectorColumn = None,
+    seed: SeedFromZero = 0,
     force: Force = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Export a translation as a function that needs nothing but numpy, or an ONNX runtime.
 
@@ -49,38 +48,29 @@ def bridge(
     receives bridge.npz with load_bridge.py, which is all that it takes, bridge.onnx (x -> y, float32), and bridge.json.
 
     Examples:
-
       interbasin translate bridge back -o bridge
-
       interbasin translate bridge back --threshold 0.7 --documents old.npy \\
-
           --old-queries q-old.npy --new-queries q-new.npy -o bridge
     """
-    words = Output.of(ctx, json=json, quiet=quiet, debug=debug)
-    files = {"--old-queries": old_queries, "--new-queries": new_queries, "--documents": documents}
-    missing = [name for name, path in files.items() if path is None]
+    missing = [f"--{name.replace('_', '-')}" for name in SCORED if terminal.request[name] is None]
     if threshold is not None and missing:
-        raise typer.BadParameter(
-            f"needs scores of both kinds: give {', '.join(missing)} too.", param_hint="--threshold"
-        )
+        message = f"needs scores of both kinds: give {', '.join(missing)} too."
+        raise typer.BadParameter(message, param_hint="--threshold")
     if translates not in TRANSLATED:
-        raise typer.BadParameter(
-            f"is one of {', '.join(TRANSLATED)}, and got {translates!r}.", param_hint="--translates"
-        )
+        message = f"is one of {', '.join(TRANSLATED)}, and got {translates!r}."
+        raise typer.BadParameter(message, param_hint="--translates")
     from interbasin.jobs.translate import Translator
-    from interbasin.jobs.translate.bridge import bridge as bridged
-    from interbasin.outcome import refuse_outcome_in_the_way
+    from interbasin.jobs.translate.bridge import bridge as make_bridge
 
-    refuse_outcome_in_the_way(output, force=force)
+    terminal.require_free(output, force=force)
     fitted = Translator.load(translator)
     scores, matched, notes = None, None, []
-    inputs: dict[str, Any] = {"translator": translator}
+    inputs = terminal.inputs("translator", *(() if missing else SCORED))
     if old_queries is not None and new_queries is not None and documents is not None:
         from interbasin.jobs.translate.thresholds import VectorScores, draw_rows, recalibrate
 
-        inputs |= {"old_queries": old_queries, "new_queries": new_queries, "documents": documents}
         compared = metric or fitted.card_.metric or "cosine"
-        old, new, index = matrix(old_queries, column), matrix(new_queries, column), matrix(documents, column)
+        old, new, index = (read_matrix(path, column) for path in (old_queries, new_queries, documents))
         some, kept = draw_rows(len(old), len(index), seed)
         if len(some) < len(old) or len(kept) < len(index):
             notes.append(
@@ -90,40 +80,38 @@ def bridge(
         index = index[kept]
         if len(old) == len(new):  # else it is refused below
             old, new = old[some], new[some]
-        asked, stored = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
-        with words.status("Comparing scores"):
-            vectors = VectorScores(old, index, asked, stored, compared)
+        queries, stored = (fitted.transform(new), index) if translates == "queries" else (new, fitted.transform(index))
+        with terminal.status("Comparing scores"):
+            vectors = VectorScores(old, index, queries, stored, compared)
             scores = recalibrate(*vectors.draw(seed=seed))
             if threshold is not None:
                 matched = vectors.match_threshold(threshold)
-    found = bridged(fitted, scores=scores, threshold=matched)
-    outcome = found.save(output, onnx=onnx, request=request_of(ctx), inputs=inputs, notes=notes, force=force)
-    summary = {**outcome.summary(), "output": str(output)}
-    if matched is not None:
-        summary["threshold"] = matched.to_json()
-    words.result(summary, lambda console: _show(console, outcome, matched, output))
-    for remark in outcome.notes:
-        words.remark(remark)
+    result = make_bridge(fitted, scores=scores, threshold=matched)
+    outcome = result.save(output, onnx=onnx, request=terminal.request, inputs=inputs, notes=notes, force=force)
+    more = {} if matched is None else {"threshold": matched.to_json()}
+    terminal.outcome(outcome, output, lambda console: _show(console, outcome, matched, output), **more)
 
 
 def _show(console: Console, outcome: Outcome, matched: MatchedThreshold | None, output: Path) -> None:
     metrics = outcome.metrics
-    facts = [("numbers a row", f"{metrics['target_width']:.0f} <- {metrics['source_width']:.0f}")]
+    facts = [("numbers per row", f"{metrics['target_width']:.0f} <- {metrics['source_width']:.0f}")]
     if "onnx_difference" in metrics:
         facts.append(("ONNX", f"within {metrics['onnx_difference']:.1e} of the translation, as it was run"))
     if "score_rank_correlation" in metrics:
         facts.append(("scores", f"rank correlation {number(metrics['score_rank_correlation'])} of old and new ones"))
     if matched is not None:
-        facts.append(("threshold", f"{number(matched.new)} in place of {number(matched.old)}"))
-        facts.append(("passed before", f"{matched.passing:,} of {matched.pairs:,} pairs"))
-        facts.append(("pass now", _decided(matched.matched)))
-        facts.append((f"at {number(matched.old)} still", _decided(matched.unchanged)))
+        facts += [
+            ("threshold", f"{number(matched.new)} in place of {number(matched.old)}"),
+            ("passed before", f"{matched.passing:,} of {matched.pairs:,} pairs"),
+            ("pass now", _describe(matched.matched)),
+            (f"at {number(matched.old)} still", _describe(matched.unchanged)),
+        ]
     facts.append(("written to", f"{output}: {', '.join(outcome.written())}"))
     console.print(table(("", ""), facts, words=(0, 1)), soft_wrap=True)
 
 
-def _decided(found: Decisions) -> str:
+def _describe(decisions: Decisions) -> str:
     return (
-        f"{found.passing:,}; {number(found.agreement)} of all pairs decided as before, precision "
-        f"{number(found.precision)}, recall {number(found.recall)}"
+        f"{decisions.passing:,}; {number(decisions.agreement)} of all pairs decided as before, precision "
+        f"{number(decisions.precision)}, recall {number(decisions.recall)}"
     )

@@ -1,11 +1,7 @@
 """The demonstration: what there is, small, on the embedded data.
 
-Two networks are trained on digits from different seeds. The paired moments of their hidden layers are streamed, every
-fit makes a map from them, and each map is judged on images that neither the networks nor the fits have seen: by its
-residual, and by what the second network's head makes of the first network's hidden layer. Then every method of re-basin
-puts the first network into the second one's coordinates, and the two are merged. The first network's encoder is
-stitched to the second one's head by every way of translating. Last, an index of the first network's vectors is audited
-for a migration to the second.
+Two networks are trained on digits from different seeds. Every fit, every method of re-basin and every way of
+translating carries the first into the second, and is judged on images that none of them has seen; last comes an audit.
 """
 
 from __future__ import annotations
@@ -14,11 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from interbasin.demo import networks, rebasins
-from interbasin.demo.fits import Row, fits
-from interbasin.demo.migrations import Migration, migration
-from interbasin.demo.rebasins import Aligned
-from interbasin.demo.translations import Stitch, stitches
+from interbasin.demo import networks, tables
+from interbasin.demo.tables import Aligned, Migration, Row, Stitch
 
 __all__ = ["Aligned", "Demo", "Migration", "Row", "Stitch", "run_demo", "steps"]
 
@@ -46,7 +39,7 @@ class Demo:
 
 def steps() -> int:
     """How much there is to do, in the units that `run_demo` reports."""
-    return 2 * networks.EPOCHS + rebasins.count()
+    return 2 * networks.EPOCHS + tables.count_alignments()
 
 
 def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) -> Demo:
@@ -57,19 +50,18 @@ def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) 
         progress: Called with how much is done, of `steps`.
     """
     report = progress or (lambda done: None)
-    pair = networks.trained_pair(seed, report)
-    similarities, rows = fits(pair)
-    aligned = rebasins.alignments(pair, seed, lambda done: report(2 * networks.EPOCHS + done))
+    pair = networks.train_pair(seed, report)
+    similarities, rows = tables.fit_hidden_layers(pair)
     return Demo(
         seed=seed,
         width=networks.WIDTH,
         train_rows=len(pair.train),
         test_rows=len(pair.test),
-        source_accuracy=networks.share_right(pair.source(pair.test), pair.test_labels),
-        target_accuracy=networks.share_right(pair.target(pair.test), pair.test_labels),
+        source_accuracy=pair.accuracy(pair.source(pair.test)),
+        target_accuracy=pair.accuracy(pair.target(pair.test)),
         similarities=similarities,
         rows=rows,
-        aligned=aligned,
-        stitched=stitches(pair, seed),
-        migration=migration(pair, seed),
+        aligned=tables.align_networks(pair, seed, lambda done: report(2 * networks.EPOCHS + done)),
+        stitched=tables.stitch_networks(pair, seed),
+        migration=tables.audit_migration(pair, seed),
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn.utils import skip_init
 
 from interbasin.datasets import load_digits
 from interbasin.randomness import generator_of
+from interbasin.training import train
 
 WIDTH = 64
 EPOCHS = 30
@@ -29,42 +29,54 @@ class Pair:
     test: Tensor
     test_labels: Tensor
 
+    def accuracy(self, logits: Tensor) -> float:
+        """The share of test images whose largest logit is that of the label."""
+        return float((logits.argmax(dim=-1) == self.test_labels).double().mean())
 
-def trained_pair(seed: int, report: Callable[[int], object]) -> Pair:
+    @property
+    def encoders(self) -> tuple[nn.Sequential, nn.Sequential]:
+        """The two networks up to their hidden layers."""
+        return self.source[:-1], self.target[:-1]
+
+
+def train_pair(seed: int, report: Callable[[int], object]) -> Pair:
     """Networks of the seed and of the next one; ``report`` gets the number of epochs done, of ``2 * EPOCHS``."""
     digits = load_digits()
     # About the mean image: with all inputs positive many hidden units die, and dead units cannot be matched.
     mean = digits.train_images.flatten(1).mean(dim=0)
-    train, test = digits.train_images.flatten(1) - mean, digits.test_images.flatten(1) - mean
-    source = _trained(train, digits.train_labels, seed, lambda epoch: report(epoch))
-    target = _trained(train, digits.train_labels, seed + 1, lambda epoch: report(EPOCHS + epoch))
-    return Pair(source, target, train, digits.train_labels, test, digits.test_labels)
+    images, test = digits.train_images.flatten(1) - mean, digits.test_images.flatten(1) - mean
+    epochs = iter(range(1, 2 * EPOCHS + 1))
+    source, target = (
+        _train(images, digits.train_labels, of, lambda _: report(next(epochs))) for of in (seed, seed + 1)
+    )
+    return Pair(source, target, images, digits.train_labels, test, digits.test_labels)
 
 
-def share_right(logits: Tensor, labels: Tensor) -> float:
-    """The share of rows whose largest logit is that of the label."""
-    return float((logits.argmax(dim=-1) == labels).double().mean())
-
-
-def _trained(images: Tensor, labels: Tensor, seed: int, report: Callable[[int], object]) -> nn.Sequential:
+def _train(images: Tensor, labels: Tensor, seed: int, report: Callable[[str], object]) -> nn.Sequential:
     generator = generator_of(seed)
-    first, last = (_undrawn(*widths) for widths in ((64, WIDTH), (WIDTH, 10)))
+    # torch's own initialisation draws from the global generator, which a library leaves alone.
+    first, last = (skip_init(nn.Linear, *widths) for widths in ((64, WIDTH), (WIDTH, 10)))  # type: ignore[no-untyped-call]
     network = nn.Sequential(first, nn.ReLU(), last)
     with torch.no_grad():
         for parameter in network.parameters():
-            bound = 1 / math.sqrt(64)
-            parameter.uniform_(-bound, bound, generator=generator)
-    optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
-    for epoch in range(EPOCHS):
-        for batch in torch.split(torch.randperm(len(images), generator=generator), BATCH):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(network(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        report(epoch + 1)
+            parameter.uniform_(-1 / 8, 1 / 8, generator=generator)
+
+    def loss(batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+        return nn.functional.cross_entropy(network(batch[0]), batch[1])
+
+    batches = _ShuffledBatches(images, labels, generator)
+    train(network.parameters(), batches, loss, epochs=EPOCHS, rate=2e-3, report=report)
     return network.eval().requires_grad_(False)
 
 
-def _undrawn(source: int, target: int) -> nn.Linear:
-    # torch's own initialisation draws from the global generator, which a library leaves alone.
-    layer: nn.Linear = skip_init(nn.Linear, source, target)  # type: ignore[no-untyped-call]
-    return layer
+@dataclass(frozen=True)
+class _ShuffledBatches:
+    """Batches in another order at each pass."""
+
+    images: Tensor
+    labels: Tensor
+    generator: torch.Generator
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in torch.split(torch.randperm(len(self.images), generator=self.generator), BATCH):
+            yield self.images[rows], self.labels[rows]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from interbasin._lazy import lazy_names
 from interbasin.outcome.hashes import Digest, InputFiles
 from interbasin.outcome.outcome import Artefact, Outcome
-from interbasin.outcome.writing import Draft, new_outcome, refuse_outcome_in_the_way
+from interbasin.outcome.writing import Draft, Stopwatch, new_outcome, refuse_outcome_in_the_way
 
 if TYPE_CHECKING:
-    from interbasin.outcome.result import Result, Stages, Stopwatch
+    from interbasin.outcome.result import Result, Stages
 
 __all__ = [
     "Artefact",
@@ -28,4 +28,4 @@ __all__ = [
 ]
 
 # A result holds measures, and those take torch, which a merge from disk to disk does without.
-__getattr__, __dir__ = lazy_names(__name__, (), dict.fromkeys(("Result", "Stages", "Stopwatch"), f"{__name__}.result"))
+__getattr__, __dir__ = lazy_names(__name__, (), dict.fromkeys(("Result", "Stages"), f"{__name__}.result"))

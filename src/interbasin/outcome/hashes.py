@@ -44,7 +44,7 @@ class InputFiles:
     files: dict[str, Digest] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "files": {name: vars(one) for name, one in self.files.items()}}
+        return {**vars(self), "files": {name: vars(digest) for name, digest in self.files.items()}}
 
 
 def files_of(given: str | os.PathLike[str]) -> InputFiles:
@@ -54,18 +54,18 @@ def files_of(given: str | os.PathLike[str]) -> InputFiles:
         FileError: if they cannot be read.
     """
     text = os.fspath(given)
-    path = _behind(text)
+    path = _find_path(text)
     if path is None:
         return InputFiles(text)
     if path.is_file():
-        one = _remembered(path)
-        return InputFiles(text, str(path), one.bytes, one.sha256)
-    files = {file.relative_to(path).as_posix(): _remembered(file) for file in _inside(path)}
-    lines = "".join(f"{one.sha256}  {name}\n" for name, one in sorted(files.items()))
+        digest = _digest_once(path)
+        return InputFiles(text, str(path), digest.bytes, digest.sha256)
+    files = {file.relative_to(path).as_posix(): _digest_once(file) for file in _list_files(path)}
+    lines = "".join(f"{digest.sha256}  {name}\n" for name, digest in sorted(files.items()))
     return InputFiles(
         text,
         str(path),
-        sum(one.bytes for one in files.values()),
+        sum(digest.bytes for digest in files.values()),
         hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(),
         files if len(files) <= LISTED else {},
     )
@@ -112,8 +112,8 @@ class Following:
 
     def __exit__(self, *error: object) -> None:
         self._thread.shutdown(cancel_futures=error[0] is not None)
-        for one in self._files.values():
-            one.file.close()
+        for growing in self._files.values():
+            growing.file.close()
 
     def reached(self, path: Path, size: int) -> None:
         """The file holds so many bytes by now, and they will not change; it may get another name later."""
@@ -124,10 +124,11 @@ class Following:
 
     def digest(self, path: Path) -> Digest | None:
         """What the file is, if all of it was followed; call it when the block has ended."""
-        for one in self._work:
-            one.result()
-        found, state = self._files.get(path.stat().st_ino), path.stat()
-        return found.digest if found is not None and found.digest.bytes == state.st_size else None
+        for task in self._work:
+            task.result()
+        state = path.stat()
+        growing = self._files.get(state.st_ino)
+        return growing.digest if growing is not None and growing.digest.bytes == state.st_size else None
 
 
 class _Growing:
@@ -160,7 +161,7 @@ def _begin_writing(descriptor: int, start: int, size: int) -> None:
 _SEEN: dict[tuple[str, int, int, int], Digest] = {}
 
 
-def _remembered(path: Path) -> Digest:
+def _digest_once(path: Path) -> Digest:
     """The digest of an input; a file that did not change since this process hashed it is not read again.
 
     Who tries many merges of the same networks would otherwise wait for little else.
@@ -170,32 +171,28 @@ def _remembered(path: Path) -> Digest:
         return digest_of(path)
     key = (os.path.realpath(path), *stamp)
     if key not in _SEEN:
-        found = digest_of(path)
+        digest = digest_of(path)
         if stamp_of(path) != stamp:  # written to in the meantime
-            return found
-        _SEEN[key] = found
+            return digest
+        _SEEN[key] = digest
     return _SEEN[key]
 
 
-def _behind(text: str) -> Path | None:
+def _find_path(text: str) -> Path | None:
     """The file or folder that a path or a MODEL string stands for."""
     if not text:  # which Path takes for the current folder
         return None
-    for find in (_path, _weights):
+    for find in (lambda text: Path(text).expanduser(), _find_weights):
         try:
-            found = find(text)
-            if found is not None and (found.is_file() or found.is_dir()):
-                return found
+            path = find(text)
+            if path is not None and (path.is_file() or path.is_dir()):
+                return path
         except (OSError, ValueError):  # a name that no file can have is a name of something else
             continue
     return None
 
 
-def _path(text: str) -> Path:
-    return Path(text).expanduser()
-
-
-def _weights(text: str) -> Path | None:
+def _find_weights(text: str) -> Path | None:
     from interbasin.models import parse_model  # with torch, which a path needs none of
 
     try:
@@ -204,7 +201,7 @@ def _weights(text: str) -> Path | None:
         return None
 
 
-def _inside(folder: Path) -> Iterator[Path]:
+def _list_files(folder: Path) -> Iterator[Path]:
     """The files of a folder and of those below it; hidden ones (.git, .cache) are not part of a model or of data."""
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

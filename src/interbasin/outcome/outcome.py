@@ -20,21 +20,6 @@ if TYPE_CHECKING:  # jobs that need no torch write outcomes too, and torch takes
     from interbasin.checkpoints import Checkpoint
     from interbasin.wiring import Alignment
 
-__all__ = [
-    "DOCUMENT",
-    "FORMAT",
-    "REPORT",
-    "VERSION",
-    "Artefact",
-    "Cell",
-    "Kind",
-    "Outcome",
-    "checked_number",
-    "is_our_outcome",
-    "plain",
-    "to_json",
-]
-
 DOCUMENT, REPORT = "outcome.json", "report.html"
 FORMAT, VERSION = "outcome", 1
 
@@ -64,10 +49,10 @@ class Artefact:
     columns: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        found = {**vars(self), "files": {name: vars(one) for name, one in self.files.items()}}
+        entry = {**vars(self), "files": {name: vars(digest) for name, digest in self.files.items()}}
         if self.columns is None:
-            del found["columns"]
-        return found
+            del entry["columns"]
+        return entry
 
 
 @dataclass(frozen=True)
@@ -111,11 +96,11 @@ class Outcome:
         """
         where = Path(folder)
         if not os.path.isdir(where):
-            found = "it is a file" if os.path.lexists(where) else "there is nothing there"
-            raise FileError(f"Expected the folder of an outcome at {where}, but {found}; give the folder of a job.")
+            reason = "it is a file" if os.path.lexists(where) else "there is nothing there"
+            raise FileError(f"Expected the folder of an outcome at {where}, but {reason}; give the folder of a job.")
         document = read_document(where / DOCUMENT, FORMAT, VERSION)
         try:
-            outcome = _restored(where, document)
+            outcome = _restore(where, document)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise FileError(f"{where / DOCUMENT} is damaged ({reason}); copy it again or run the job anew.") from error
@@ -130,10 +115,9 @@ class Outcome:
         """
         for artefact in self.artefacts:
             for name, expected in artefact.files.items():
-                if digest_of(self.folder / name) != expected:
+                if digest_of(path := self.folder / name) != expected:
                     raise FileError(
-                        f"{self.folder / name} is not as the job wrote it: its SHA-256 is another; copy it again or "
-                        "run the job anew."
+                        f"{path} has another SHA-256 than the job wrote; copy it again or run the job anew."
                     )
 
     def artefact(self, name: str) -> Artefact:
@@ -142,10 +126,10 @@ class Outcome:
         Raises:
             UnknownNameError: if there is none; lists those there are.
         """
-        for one in self.artefacts:
-            if one.name == name:
-                return one
-        raise UnknownNameError.of(f"artefact in {self.folder}", name, [one.name for one in self.artefacts])
+        artefacts = {artefact.name: artefact for artefact in self.artefacts}
+        if name not in artefacts:
+            raise UnknownNameError.of(f"artefact in {self.folder}", name, artefacts)
+        return artefacts[name]
 
     def path(self, name: str) -> Path:
         """Where an artefact lies."""
@@ -188,62 +172,62 @@ class Outcome:
             "versions": dict(self.versions),
             "started": self.started,
             "seconds": self.seconds,
-            "inputs": {name: one.to_json() for name, one in self.inputs.items()},
+            "inputs": {name: files.to_json() for name, files in self.inputs.items()},
             "metrics": {name: to_json(value) for name, value in self.metrics.items()},
             "timings": dict(self.timings),
             "notes": list(self.notes),
-            "artefacts": [one.to_json() for one in self.artefacts],
+            "artefacts": [artefact.to_json() for artefact in self.artefacts],
         }
 
     def __repr__(self) -> str:
-        figures = [f"{name}={self.metrics[name]:.4g}" for name in list(self.metrics)[:4]]
-        more = [f"{plural(len(self.metrics) - 4, 'more figure')}"] if len(self.metrics) > 4 else []
+        figures = [f"{name}={value:.4g}" for name, value in list(self.metrics.items())[:4]]
+        more = [plural(len(self.metrics) - 4, "more figure")] if len(self.metrics) > 4 else []
         beside = [plural(len(self.artefacts), "artefact")] if self.artefacts else []
         return f"Outcome({', '.join([repr(str(self.folder)), self.job, *figures, *more, *beside])})"
 
     def written(self) -> list[str]:
         """What lies in the folder beside ``outcome.json``, for people: paths; of many files of one artefact a count."""
-        return [
-            one.path
-            if one.path != "."
-            else next(iter(one.files))
-            if len(one.files) == 1
-            else f"{plural(len(one.files), 'file')} of the {one.name}"
-            for one in self.artefacts
-        ]
+        names = []
+        for artefact in self.artefacts:
+            if artefact.path != ".":
+                names.append(artefact.path)
+            elif len(artefact.files) == 1:
+                names += artefact.files
+            else:
+                names.append(f"{plural(len(artefact.files), 'file')} of the {artefact.name}")
+        return names
 
     def _require_files(self) -> None:
         for artefact in self.artefacts:
             for name, expected in artefact.files.items():
                 path = self.folder / name
                 if not path.is_file():
-                    raise FileError(
-                        f"{path} is missing, which {DOCUMENT} lists as part of {artefact.name!r}; copy the whole "
-                        "folder again."
-                    )
-                if path.stat().st_size != expected.bytes:
-                    raise FileError(
-                        f"{path} has {path.stat().st_size} bytes and {DOCUMENT} says {expected.bytes}; copy the whole "
-                        "folder again."
-                    )
+                    what = f"is missing, which {DOCUMENT} lists as part of {artefact.name!r}"
+                elif path.stat().st_size != expected.bytes:
+                    what = f"has {path.stat().st_size} bytes and {DOCUMENT} says {expected.bytes}"
+                else:
+                    continue
+                raise FileError(f"{path} {what}; copy the whole folder again.")
 
 
 def is_our_outcome(folder: Path) -> bool:
     """Whether a folder holds one outcome and nothing else, so that replacing it loses nothing but that."""
     try:
         document = read_document(folder / DOCUMENT, FORMAT, VERSION)
-        known = {DOCUMENT, REPORT, *(name for one in document["artefacts"] for name in one["files"])}
+        known = {DOCUMENT, REPORT, *(name for artefact in document["artefacts"] for name in artefact["files"])}
     except (FileError, KeyError, TypeError):
         return False
-    inside = list(folder.rglob("*"))
-    return all(not one.is_symlink() and (one.is_dir() or one.relative_to(folder).as_posix() in known) for one in inside)
+    return all(
+        not path.is_symlink() and (path.is_dir() or path.relative_to(folder).as_posix() in known)
+        for path in folder.rglob("*")
+    )
 
 
 # ---------------------------------------------------------------------- numbers as JSON and back, exactly
 # JSON has no word for NaN and infinity, so they are written as text.
 
 
-def checked_number(value: object, what: str) -> float:
+def require_number(value: object, what: str) -> float:
     """``value`` as a plain number: a number, or a tensor or array that holds one. Counts stay whole numbers.
 
     Raises:
@@ -266,9 +250,9 @@ def to_json(value: float) -> float | str:
         >>> to_json(0.5), to_json(float("-inf"))
         (0.5, '-Infinity')
     """
-    if math.isnan(value):
-        return "NaN"
-    return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def from_json(value: object) -> float:
@@ -284,7 +268,7 @@ def from_json(value: object) -> float:
     raise ValueError(f"{value!r:.80} is no number")
 
 
-def plain(value: Any, what: str) -> Any:
+def to_plain(value: Any, what: str) -> Any:
     """``value`` in JSON's own types, as it will be read again; paths become text.
 
     Raises:
@@ -296,14 +280,14 @@ def plain(value: Any, what: str) -> Any:
         wrong = [key for key in value if not isinstance(key, str)]
         if wrong:
             raise DataError(f"{what} has the key {wrong[0]!r:.80}, and keys are text; name it in words.")
-        return {key: plain(one, f"{what}.{key}") for key, one in value.items()}
+        return {key: to_plain(item, f"{what}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one, f"{what}[{place}]") for place, one in enumerate(value)]
+        return [to_plain(item, f"{what}[{place}]") for place, item in enumerate(value)]
     if isinstance(value, int):
         return int(value)
     if hasattr(value, "__fspath__"):
         return str(value)
-    number = checked_number(value, f"{what} (if it is neither text, list nor mapping)")
+    number = require_number(value, f"{what} (if it is neither text, list nor mapping)")
     if not math.isfinite(number):
         raise DataError(f"{what} is {number}, which JSON cannot hold; give a finite number, or None for no limit.")
     return number
@@ -312,89 +296,77 @@ def plain(value: Any, what: str) -> Any:
 # ---------------------------------------------------------------------- reading with suspicion
 
 
-def _restored(folder: Path, document: Mapping[str, Any]) -> Outcome:
+def _restore(folder: Path, document: Mapping[str, Any]) -> Outcome:
     notes = document["notes" if "notes" in document or "warnings" not in document else "warnings"]  # before 0.2
+    versions, inputs = (_require(document[name], dict, name) for name in ("versions", "inputs"))
     return Outcome(
         folder=folder,
-        job=_text(document["job"], "job"),
-        request=_mapping(document["request"], "request"),
-        seed=None if document["seed"] is None else _whole(document["seed"], "seed"),
-        versions={
-            key: _text(one, f"versions.{key}") for key, one in _mapping(document["versions"], "versions").items()
-        },
-        inputs={key: _input(one, f"inputs.{key}") for key, one in _mapping(document["inputs"], "inputs").items()},
-        metrics=_numbers(document["metrics"], "metrics"),
-        timings=_numbers(document["timings"], "timings"),
-        notes=tuple(_text(note, "notes") for note in _list(notes, "notes")),
-        artefacts=tuple(_artefact(one) for one in _list(document["artefacts"], "artefacts")),
-        started=_text(document["started"], "started"),
+        job=_require(document["job"], str, "job"),
+        request=_require(document["request"], dict, "request"),
+        seed=_require(document["seed"], int, "seed", optional=True),
+        versions={name: _require(version, str, f"versions.{name}") for name, version in versions.items()},
+        inputs={name: _restore_input(entry, f"inputs.{name}") for name, entry in inputs.items()},
+        metrics=_restore_numbers(document["metrics"], "metrics"),
+        timings=_restore_numbers(document["timings"], "timings"),
+        notes=tuple(_require(note, str, "notes") for note in _require(notes, list, "notes")),
+        artefacts=tuple(_restore_artefact(entry) for entry in _require(document["artefacts"], list, "artefacts")),
+        started=_require(document["started"], str, "started"),
         seconds=from_json(document["seconds"]),
     )
 
 
-def _artefact(found: Any) -> Artefact:
-    entry = _mapping(found, "artefacts")
-    name, kind = _text(entry["name"], "artefacts.name"), entry["kind"]
+def _restore_artefact(entry: Any) -> Artefact:
+    _require(entry, dict, "artefacts")
+    name, kind = _require(entry["name"], str, "artefacts.name"), entry["kind"]
     if kind not in KINDS:
         raise ValueError(f"the artefact {name!r} is of the unknown kind {kind!r}")
-    files = {_below(key): _digest(one, key) for key, one in _mapping(entry["files"], f"files of {name}").items()}
-    columns = entry.get("columns")
+    path = _require_inside(_require(entry["path"], str, "artefacts.path"))
+    files = _require(entry["files"], dict, f"files of {name}")
+    columns = _require(entry.get("columns"), dict, "columns", optional=True)
     return Artefact(
         name,
         kind,
-        _below(_text(entry["path"], "artefacts.path")),
-        files,
-        None if columns is None else {key: _text(one, "columns") for key, one in _mapping(columns, "columns").items()},
+        path,
+        {_require_inside(file): _restore_digest(digest, file) for file, digest in files.items()},
+        columns and {column: _require(words, str, "columns") for column, words in columns.items()},
     )
 
 
-def _input(found: Any, what: str) -> InputFiles:
-    entry = _mapping(found, what)
-    path, size, sha256 = entry["path"], entry["bytes"], entry["sha256"]
+def _restore_input(entry: Any, what: str) -> InputFiles:
+    _require(entry, dict, what)
+    files = _require(entry["files"], dict, f"{what}.files")
     return InputFiles(
-        _text(entry["given"], f"{what}.given"),
-        None if path is None else _text(path, f"{what}.path"),
-        None if size is None else _whole(size, f"{what}.bytes"),
-        None if sha256 is None else _text(sha256, f"{what}.sha256"),
-        {name: _digest(one, name) for name, one in _mapping(entry["files"], f"{what}.files").items()},
+        _require(entry["given"], str, f"{what}.given"),
+        _require(entry["path"], str, f"{what}.path", optional=True),
+        _require(entry["bytes"], int, f"{what}.bytes", optional=True),
+        _require(entry["sha256"], str, f"{what}.sha256", optional=True),
+        {name: _restore_digest(digest, name) for name, digest in files.items()},
     )
 
 
-def _below(path: str) -> str:
+def _require_inside(path: str) -> str:
     """A path that stays inside the folder: one that was tampered with must not make us read, or hash, another."""
     if os.path.isabs(path) or ".." in Path(path).parts or "\\" in path:
         raise ValueError(f"{path!r} leads out of the folder")
     return path
 
 
-def _digest(found: Any, what: str) -> Digest:
-    entry = _mapping(found, what)
-    return Digest(_whole(entry["bytes"], what), _text(entry["sha256"], what))
+def _restore_digest(entry: Any, what: str) -> Digest:
+    _require(entry, dict, what)
+    return Digest(_require(entry["bytes"], int, what), _require(entry["sha256"], str, what))
 
 
-def _numbers(found: Any, what: str) -> dict[str, float]:
-    return {key: from_json(one) for key, one in _mapping(found, what).items()}
+def _restore_numbers(entry: Any, what: str) -> dict[str, float]:
+    return {name: from_json(value) for name, value in _require(entry, dict, what).items()}
 
 
-def _mapping(found: Any, what: str) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise TypeError(f"{what} should be a mapping and is {found!r:.40}")
-    return found
+_KINDS = {dict: "a mapping", list: "a list", str: "text", int: "a whole number"}
 
 
-def _list(found: Any, what: str) -> list[Any]:
-    if not isinstance(found, list):
-        raise TypeError(f"{what} should be a list and is {found!r:.40}")
-    return found
-
-
-def _text(found: Any, what: str) -> str:
-    if not isinstance(found, str):
-        raise TypeError(f"{what} should be text and is {found!r:.40}")
-    return found
-
-
-def _whole(found: Any, what: str) -> int:
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise TypeError(f"{what} should be a whole number and is {found!r:.40}")
-    return found
+def _require(value: Any, kind: type, what: str, *, optional: bool = False) -> Any:
+    """``value`` if it is of that kind, or None where it is optional."""
+    if optional and value is None:
+        return None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{what} should be {_KINDS[kind]} and is {value!r:.40}")
+    return value

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from interbasin.evaluate.measured import Measured
 from interbasin.outcome.outcome import Outcome
-from interbasin.outcome.writing import new_outcome
+from interbasin.outcome.writing import Stopwatch, new_outcome
 from interbasin.text import plural
 
 
@@ -82,30 +81,6 @@ class Result(Measured):
         figures = [f"{name}={self.metrics[name]:.4g}" for name in self.headline if name in self.metrics]
         notes = [plural(len(self.notes), "note")] if self.notes else []
         return f"{type(self).__name__}({', '.join([*figures, *notes])})"
-
-
-class Stopwatch:
-    """Seconds by what they were spent on; ``timings`` of a result.
-
-    Example:
-        >>> watch = Stopwatch()
-        >>> with watch("fit"):
-        ...     pass
-        >>> list(watch.timings)
-        ['fit']
-    """
-
-    def __init__(self) -> None:
-        self.timings: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        """Add the time of the block to ``stage``."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.timings[stage] = self.timings.get(stage, 0.0) + time.perf_counter() - start
 
 
 class Stages(Stopwatch):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
-from interbasin.outcome.hashes import Digest, Following, InputFiles, digest_of, files_of
+from interbasin.outcome.hashes import Following, InputFiles, digest_of, files_of
 from interbasin.outcome.outcome import (
     DOCUMENT,
     FORMAT,
@@ -28,10 +28,10 @@ from interbasin.outcome.outcome import (
     Cell,
     Kind,
     Outcome,
-    checked_number,
     is_our_outcome,
-    plain,
+    require_number,
     to_json,
+    to_plain,
 )
 from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
 from interbasin.storage.stale import claimed, sweep
@@ -44,6 +44,30 @@ if TYPE_CHECKING:  # a job that needs no torch should not wait for it
     from interbasin.wiring import Alignment
 
 NAME = re.compile(r"[A-Za-z0-9_][\w.+ -]{0,119}")
+
+
+class Stopwatch:
+    """Seconds by what they were spent on; ``timings`` of a result.
+
+    Example:
+        >>> watch = Stopwatch()
+        >>> with watch("fit"):
+        ...     pass
+        >>> list(watch.timings)
+        ['fit']
+    """
+
+    def __init__(self) -> None:
+        self.timings: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to ``stage``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.timings[stage] = self.timings.get(stage, 0.0) + time.perf_counter() - start
 
 
 def refuse_outcome_in_the_way(folder: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -86,11 +110,11 @@ def new_outcome(
         >>> Outcome.load(folder).metrics["barrier"], out.outcome.table("curve")["loss"]
         (0.017, [0.1, 0.2])
     """
-    asked = plain(request, "The request")
+    asked = to_plain(request, "The request")
     if not isinstance(asked, dict):
-        raise DataError(f"The request of a job is a mapping, found {request!r:.80}; give names to what was asked.")
+        raise DataError(f"The request of a job must be a mapping, got {request!r:.80}; give names to what was asked.")
     if not job or not isinstance(job, str):
-        raise DataError(f"A job has a name, found {job!r}; give one such as 'rebasin'.")
+        raise DataError(f"A job must have a name, got {job!r}; give one such as 'rebasin'.")
     refuse_outcome_in_the_way(folder, force=force)
     sweep(Path(os.path.realpath(folder)).parent)
     with new_folder(folder, force=force, ours=is_our_outcome) as temporary, claimed(temporary):
@@ -117,7 +141,8 @@ class Draft:
     ) -> None:
         self.folder = folder
         self.metrics: dict[str, Any] = {}
-        self.timings: dict[str, float] = {}
+        self._watch = Stopwatch()
+        self.timings = self._watch.timings
         self.notes: list[str] = []
         self._destination = destination
         self._job, self._request, self._seed = job, request, seed
@@ -138,14 +163,9 @@ class Draft:
             raise FileError(f"The outcome in {self._destination} is not written yet; leave the with block first.")
         return Outcome.load(self._destination)
 
-    @contextlib.contextmanager
-    def timed(self, what: str) -> Iterator[None]:
+    def timed(self, what: str) -> contextlib.AbstractContextManager[None]:
         """Add the seconds that the block takes to ``timings[what]``."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.timings[what] = self.timings.get(what, 0.0) + time.perf_counter() - start
+        return self._watch(what)
 
     def add_input(self, name: str, given: str | os.PathLike[str]) -> InputFiles:
         """Note what an input was, and hash the files behind it."""
@@ -175,43 +195,34 @@ class Draft:
 
         from interbasin.checkpoints.write import write_into
 
-        before = self._begin(name, place if place != "." else None)
-        target = self.folder if place == "." else self.folder / place
-        target.mkdir(exist_ok=True)
-        write_into(
-            target,
-            tensors.state_dict() if isinstance(tensors, nn.Module) else tensors,
-            like=like,
-            metadata=metadata,
-            destination=self._destination / place,
-        )
-        self._register(name, "checkpoint", place, sorted(self._present() - before))
+        stored = tensors.state_dict() if isinstance(tensors, nn.Module) else tensors
+        with self.filled(name, "checkpoint", place=place) as folder:
+            folder.mkdir(exist_ok=True)
+            write_into(folder, stored, like=like, metadata=metadata, destination=self._destination / place)
 
     @contextlib.contextmanager
-    def filled(self, name: str, kind: Kind, following: Following | None = None) -> Iterator[Path]:
-        """Register all files that the block writes into the folder it is given, the outcome's own, as one artefact.
+    def filled(self, name: str, kind: Kind, following: Following | None = None, *, place: str = ".") -> Iterator[Path]:
+        """Register all files that the block writes into the folder it is given as one artefact.
 
         Args:
             name: What the artefact is called.
             kind: What it is.
             following: What was told of files that grew, so that they need not be hashed again.
+            place: A folder inside the outcome, made by the block; ``.`` is the outcome's own.
         """
-        before = self._begin(name, None)
-        yield self.folder
-        self._register(name, kind, ".", sorted(self._present() - before), following=following)
+        before = self._begin(name, None if place == "." else place)
+        yield self.folder / place
+        self._register(name, kind, place, sorted(self._present() - before), following=following)
 
     def add_alignment(self, alignment: Alignment, *, name: str = "alignment") -> None:
         """Save an alignment in a folder of its own."""
-        before = self._begin(name, name)
-        alignment.save(self.folder / name)
-        self._register(name, "alignment", name, sorted(self._present() - before))
+        with self.filled(name, "alignment", place=name) as folder:
+            alignment.save(folder)
 
     def plot(self, name: str, svg: str) -> None:
         """Save a plot as ``NAME.svg``."""
         if not svg.lstrip().startswith("<svg"):
-            raise DataError(
-                f"The plot {name!r} is to be SVG, found {svg[:40]!r}; make it with interbasin.outcome.plots."
-            )
+            raise DataError(f"The plot {name!r} must be SVG, got {svg[:40]!r}; make it with interbasin.outcome.plots.")
         self._write(name, "plot", f"{name}.svg", svg)
 
     def text(self, name: str, text: str) -> None:
@@ -223,9 +234,9 @@ class Draft:
         values = {column: list(cells) for column, cells in columns.items()}
         lengths = {len(cells) for cells in values.values()}
         if len(lengths) != 1:
-            counted = ", ".join(f"{column} has {len(cells)}" for column, cells in values.items()) or "there are none"
+            counts = ", ".join(f"{column} has {len(cells)}" for column, cells in values.items()) or "there are none"
             raise DataError(
-                f"The columns of the table {name!r} are equally long, but {counted}; give one value per row."
+                f"The columns of the table {name!r} must be equally long, but {counts}; give one value per row."
             )
         kinds = {}
         for column, cells in values.items():
@@ -239,30 +250,28 @@ class Draft:
                 raise DataError(f"The table {name!r} has text with control characters in {column!r}; take them out.")
             kinds[column] = "text" if words else "number"
             if not words:
-                values[column] = [checked_number(cell, f"{column!r} in the table {name!r}") for cell in cells]
+                values[column] = [require_number(cell, f"{column!r} in the table {name!r}") for cell in cells]
         self._begin(name, f"{name}.csv")
         with (self.folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
             writer.writerow(values)
             # repr of a float is the shortest text that is read back as the same float.
-            writer.writerows([cell if isinstance(cell, str) else repr(cell) for cell in row] for row in _rows(values))
+            rows = zip(*values.values(), strict=True)
+            writer.writerows([cell if isinstance(cell, str) else repr(cell) for cell in row] for row in rows)
         self._register(name, "table", f"{name}.csv", [f"{name}.csv"], kinds)
 
     def add(self, name: str, kind: Kind, path: str) -> None:
         """Register a file or folder that the caller put into ``folder`` at ``path``."""
         if kind not in KINDS:
-            raise DataError(f"An artefact is one of {', '.join(KINDS)}, found {kind!r}; try 'file'.")
+            raise DataError(f"An artefact is one of {', '.join(KINDS)}, got {kind!r}; try 'file'.")
         if name in self._artefacts:
             raise DataError(f"Two artefacts of the outcome are called {name!r}; give each a name of its own.")
         here = self.folder / path
         inside = os.path.realpath(here).startswith(os.path.realpath(self.folder) + os.sep)
-        files = [here] if here.is_file() else sorted(one for one in here.rglob("*") if one.is_file())
+        files = [here] if here.is_file() else sorted(file for file in here.rglob("*") if file.is_file())
         if not inside or not files:
-            raise FileError(
-                f"The artefact {name!r} was to be at {path} in the outcome, but there is nothing; write it into "
-                "draft.folder first."
-            )
-        self._register(name, kind, path, [one.relative_to(self.folder).as_posix() for one in files])
+            raise FileError(f"For the artefact {name!r} there is nothing at {path}; write it into draft.folder first.")
+        self._register(name, kind, path, [file.relative_to(self.folder).as_posix() for file in files])
 
     # ---------------------------------------------------------------------- inside
 
@@ -273,11 +282,10 @@ class Draft:
 
     def _begin(self, name: str, path: str | None) -> set[str]:
         """Refuse a name that is taken or no name of a file; all files that are there already."""
-        for one in (name, path):
-            if one is not None and not NAME.fullmatch(one):
+        for text in (name, path):
+            if text is not None and not NAME.fullmatch(text):
                 raise DataError(
-                    f"An artefact is named by letters, digits and . _ + - (a folder too), found {one!r}; choose such a "
-                    "name of at most 120."
+                    f"An artefact or its folder is named by up to 120 letters, digits and . _ + -, got {text!r}."
                 )
         taken = path is not None and (self.folder / path).exists()
         if name in self._artefacts or taken or path in (DOCUMENT, REPORT):
@@ -285,7 +293,7 @@ class Draft:
         return self._present()
 
     def _present(self) -> set[str]:
-        return {one.relative_to(self.folder).as_posix() for one in self.folder.rglob("*") if one.is_file()}
+        return {file.relative_to(self.folder).as_posix() for file in self.folder.rglob("*") if file.is_file()}
 
     def _register(
         self,
@@ -297,18 +305,18 @@ class Draft:
         following: Following | None = None,
     ) -> None:
         with self.timed("hash artefacts"):
-            digests: dict[str, Digest] = {}
-            for file in files:
-                known = None if following is None else following.digest(self.folder / file)
-                digests[file] = known or digest_of(self.folder / file)
+            digests = {
+                file: (following and following.digest(self.folder / file)) or digest_of(self.folder / file)
+                for file in files
+            }
         self._artefacts[name] = Artefact(name, kind, path, digests, columns)
 
     def _finish(self) -> None:
         metrics = {}
         for name, value in self.metrics.items():
             if not isinstance(name, str) or not name:
-                raise DataError(f"A metric has a name, found {name!r}; name it in words.")
-            metrics[name] = checked_number(value, f"The metric {name!r}")
+                raise DataError(f"A metric must have a name, got {name!r}; name it in words.")
+            metrics[name] = require_number(value, f"The metric {name!r}")
         odd = [f"{name} ({to_json(value)})" for name, value in metrics.items() if not math.isfinite(value)]
         notes = [str(note) for note in self.notes]
         if odd:
@@ -318,7 +326,11 @@ class Draft:
             job=self._job,
             request=self._request,
             seed=self._seed,
-            versions=_versions(),
+            versions={
+                "interbasin": __version__,
+                "python": platform.python_version(),
+                **{package: version(package) for package in ("torch", "numpy")},
+            },
             inputs=self._inputs,
             metrics=metrics,
             timings=dict(self.timings),
@@ -329,16 +341,3 @@ class Draft:
         )
         head = {"format": FORMAT_PREFIX + FORMAT, "version": VERSION}
         write_document(self.folder / DOCUMENT, {**head, **outcome.summary()})
-
-
-def _rows(columns: Mapping[str, list[Cell]]) -> Iterator[tuple[Cell, ...]]:
-    return zip(*columns.values(), strict=True)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "interbasin": __version__,
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "numpy": version("numpy"),
-    }

@@ -1,4 +1,4 @@
-"""What all plots share: SVG elements, colours, letters, the frame with its axes, and the legend.
+"""What all plots share: axes, SVG elements, colours, letters, the frame and the legend.
 
 The colours are those of Okabe and Ito, which people with any kind of colour vision tell apart, without their yellow,
 which is lost on white; lines and points differ in shape too. Where the reader prefers dark pages, the paper is dark.
@@ -7,26 +7,152 @@ which is lost on white; lines and points differ in shape too. Where the reader p
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from xml.sax.saxutils import escape, quoteattr
-
-from interbasin.outcome.plots.scales import Scale
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#a08000")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 SIZE, TITLE = 13, 15  # letters, in pixels
 LEGEND_LINE = 21
-STYLE = (
-    ".ib-plot text{fill:#1f2328}.ib-plot .ib-soft{fill:#59636e}.ib-plot .ib-paper{fill:#fff}"
-    ".ib-plot .ib-grid{stroke:#e1e5ea}.ib-plot .ib-axis{stroke:#818b98}.ib-plot .ib-none{fill:#d1d9e0}"
-    ".ib-plot .ib-whisker{stroke:#1f2328}.ib-plot .ib-baseline{stroke:#818b98}"
-    "@media(prefers-color-scheme:dark){.ib-plot text{fill:#e6edf3}.ib-plot .ib-soft{fill:#9aa4af}"
-    ".ib-plot .ib-paper{fill:#15191f}.ib-plot .ib-grid{stroke:#2b323b}.ib-plot .ib-axis{stroke:#6b7683}"
-    ".ib-plot .ib-none{fill:#3a424c}.ib-plot .ib-whisker{stroke:#e6edf3}.ib-plot .ib-baseline{stroke:#9aa4af}}"
-)
+# Class -> property, and its value on light and on dark paper. Letters without a class are those of "text".
+LOOKS = {
+    "text": ("fill", "#1f2328", "#e6edf3"),
+    "ib-soft": ("fill", "#59636e", "#9aa4af"),
+    "ib-paper": ("fill", "#fff", "#15191f"),
+    "ib-grid": ("stroke", "#e1e5ea", "#2b323b"),
+    "ib-axis": ("stroke", "#818b98", "#6b7683"),
+    "ib-none": ("fill", "#d1d9e0", "#3a424c"),
+    "ib-whisker": ("stroke", "#1f2328", "#e6edf3"),
+    "ib-baseline": ("stroke", "#818b98", "#9aa4af"),
+}
 # Widths of letters in the widest of the common sans-serif fonts: what fits there fits everywhere.
 _NARROW, _WIDE = "iIjl.,:;|!'()[]{}ft r/", "mwMW@%—"
+
+
+# ---------------------------------------------------------------------- axes
+
+LARGEST = 1e280  # beyond, an axis around a number, with room on both sides, may have infinite ends
+SMALLEST = 1e-290  # below, the steps between ticks vanish
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One axis.
+
+    Attributes:
+        low: The number at its beginning.
+        high: The number at its end.
+        ticks: The numbers that are marked.
+        labels: What is written beside each.
+        log: Whether equal distances are equal ratios.
+    """
+
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    labels: tuple[str, ...]
+    log: bool = False
+
+    def share(self, value: float) -> float:
+        """How far along the axis a number stands: 0 at its beginning, 1 at its end."""
+        if self.log:
+            low, high = math.log10(self.low), math.log10(self.high)
+            return (math.log10(max(value, self.low)) - low) / (high - low)
+        return (value - self.low) / (self.high - self.low)
+
+
+def drawable(value: float) -> bool:
+    """Whether a number has a place on an axis."""
+    return -LARGEST < value < LARGEST
+
+
+def linear(values: Iterable[float], *, around: float = 0.05, zero: bool = False, count: int = 5) -> Scale:
+    """An axis that holds ``values``.
+
+    Args:
+        values: What it must hold; numbers that are not finite are passed over.
+        around: Free space at both ends, as a share of the range.
+        zero: Whether it must hold zero, without free space beyond it.
+        count: About how many ticks.
+    """
+    finite = [value if abs(value) > SMALLEST else 0.0 for value in values if math.isfinite(value)]
+    finite = finite or [0.0, 1.0]
+    if zero:
+        finite.append(0.0)
+    low, high = min(finite), max(finite)
+    # A range that rounding makes is no range: it would get ticks that all read alike.
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        half = abs(low) / 2 or 0.5
+        low, high = low - half, high + half
+        if zero and not any(finite):
+            low = 0.0
+    free = around * (high - low)
+    begins, ends = (zero and low == 0.0), (zero and high == 0.0)
+    low, high = low - (0 if begins else free), high + (0 if ends else free)
+    step = _step((high - low) / count)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    ticks = tuple(place * step for place in range(first, last + 1))
+    return Scale(low, high, ticks, _labels(ticks, step))
+
+
+def logarithmic(values: Iterable[float], *, below: float = 1.2, above: float = 1.2) -> Scale:
+    """An axis of equal ratios that holds the positive ones of ``values``; free space by the factors at its two ends."""
+    finite = [value for value in values if 0 < value < LARGEST] or [1.0]
+    low, high = max(min(finite) / below, 1e-307), max(finite) * above
+    if high < 10 * low:  # less than a decade is told better by more of it
+        middle = math.sqrt(low) * math.sqrt(high)
+        low, high = middle / 3.3, middle * 3.3
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    if last - first < 3:
+        powers = range(first - 1, last + 1)
+        marks = [(factor, power) for power in powers for factor in (1, 2, 5) if low <= factor * 10.0**power <= high]
+    else:
+        marks = [(1, power) for power in range(first, last + 1, math.ceil((last - first) / 8))]
+    return Scale(low, high, tuple(factor * 10.0**power for factor, power in marks), _ratio_labels(marks), log=True)
+
+
+def with_ticks(scale: Scale, ticks: Iterable[float]) -> Scale:
+    """The same axis with ticks at given numbers, those of them that lie on it."""
+    inside = tuple(sorted({float(tick) for tick in ticks if scale.low <= tick <= scale.high}))
+    labels = (f"{tick:,.0f}" if tick == round(tick) and tick < 1e15 else f"{tick:.4g}" for tick in inside)
+    return replace(scale, ticks=inside, labels=tuple(map(with_minus, labels)))
+
+
+def _ratio_labels(marks: list[tuple[int, int]]) -> tuple[str, ...]:
+    if all(-4 < power < 5 for _, power in marks):
+        return tuple(f"{factor * 10.0**power:.{max(0, -power)}f}" for factor, power in marks)
+    raised = [(factor, "10" + str(power).translate(SUPERSCRIPTS)) for factor, power in marks]
+    return tuple(power if factor == 1 else f"{factor}·{power}" for factor, power in raised)
+
+
+def _step(rough: float) -> float:
+    """The nearest of 1, 2 and 5 times a power of ten, upwards."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+
+
+def _labels(ticks: tuple[float, ...], step: float) -> tuple[str, ...]:
+    largest = max((abs(tick) for tick in ticks), default=0.0)
+    if largest >= 1e5 or 0 < largest < 1e-3:
+        digits = max(0, math.floor(math.log10(largest)) - math.floor(math.log10(step) + 1e-9))
+        parts = [f"{tick:.{digits}e}".split("e") for tick in ticks]
+        labels = (f"{mantissa}e{int(power)}" for mantissa, power in parts)
+        return tuple(
+            "0" if abs(tick) < step / 2 else with_minus(text) for tick, text in zip(ticks, labels, strict=True)
+        )
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return tuple(with_minus(f"{0.0 if abs(tick) < step / 2 else tick:.{digits}f}") for tick in ticks)
+
+
+def with_minus(text: str) -> str:
+    """A number with the sign for minus in place of the hyphen."""
+    return text.replace("-", "−")
+
+
+# ---------------------------------------------------------------------- paper
 
 
 @dataclass(frozen=True)
@@ -55,6 +181,13 @@ class Box:
         return self.bottom - scale.share(value) * self.height
 
 
+def plot_area(drawing: Drawing, top: float, legend: float, y: Scale, x_label: str, y_label: str) -> Box:
+    """The rectangle between two axes: what labels and a legend of that width leave of the paper."""
+    left = 20 + max(map(width_of, y.labels), default=0) + (20 if y_label else 0)
+    width = drawing.width - left - 22 - (legend + 14 if legend else 0)
+    return Box(left, top, width, drawing.height - top - (54 if x_label else 32))
+
+
 @dataclass
 class Drawing:
     """A plot that is being drawn."""
@@ -66,18 +199,32 @@ class Drawing:
 
     def add(self, name: str, content: str = "", /, **attributes: float | str) -> None:
         """One element; underscores in names of attributes are hyphens, and ``class_`` is class."""
-        told = "".join(
+        look = LOOKS.get(str(attributes.get("class_")))
+        if look and name != "text":  # for readers that ignore style sheets
+            attributes.setdefault(*look[:2])
+        text = "".join(
             f" {key.rstrip('_').replace('_', '-')}={quoteattr(value if isinstance(value, str) else number(value))}"
             for key, value in attributes.items()
             if value != ""
         )
-        self.parts.append(f"<{name}{told}>{content}</{name}>" if content else f"<{name}{told}/>")
+        self.parts.append(f"<{name}{text}>{content}</{name}>" if content else f"<{name}{text}/>")
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, **attributes: float | str) -> None:
+        """A straight line."""
+        self.add("line", x1=x1, x2=x2, y1=y1, y2=y2, **attributes)
 
     def text(self, x: float, y: float, words: str, most: float | None = None, **attributes: float | str) -> None:
         """Words at a place; those wider than ``most`` are cut in the middle, and whole where the mouse rests."""
-        shown = words if most is None else shortened(words, most)
+        shown = words if most is None else shorten(words, most)
         whole = f"<title>{escape(words)}</title>" if shown != words else ""
         self.add("text", whole + escape(shown), x=x, y=y, **attributes)
+
+    def upright_text(
+        self, x: float, y: float, words: str, most: float, anchor: str = "middle", **attributes: float | str
+    ) -> None:
+        """Words that run upwards."""
+        turn = f"rotate(-90 {number(x)} {number(y)})"
+        self.text(x, y, words, most, text_anchor=anchor, transform=turn, **attributes)
 
     def heading(self, note: str) -> float:
         """The title, and a line below it; how much room they took."""
@@ -95,23 +242,19 @@ class Drawing:
         if y is not None:
             for tick, label in zip(y.ticks, y.labels, strict=True):
                 at = box.y(y, tick)
-                self.add("line", x1=box.left, x2=box.right, y1=at, y2=at, class_="ib-grid", stroke="#e1e5ea")
+                self.line(box.left, at, box.right, at, class_="ib-grid")
                 self.text(box.left - 8, at + 4, label, class_="ib-soft", text_anchor="end")
         if x is not None:
             for tick, label in zip(x.ticks, x.labels, strict=True):
                 at = box.x(x, tick)
-                self.add("line", x1=at, x2=at, y1=box.top, y2=box.bottom, class_="ib-grid", stroke="#e1e5ea")
+                self.line(at, box.top, at, box.bottom, class_="ib-grid")
                 self.text(at, box.bottom + 18, label, class_="ib-soft", text_anchor="middle")
-        axis = {"class_": "ib-axis", "stroke": "#818b98"}
-        self.add("line", x1=box.left, x2=box.left, y1=box.top, y2=box.bottom, **axis)
-        self.add("line", x1=box.left, x2=box.right, y1=box.bottom, y2=box.bottom, **axis)
+        self.line(box.left, box.top, box.left, box.bottom, class_="ib-axis")
+        self.line(box.left, box.bottom, box.right, box.bottom, class_="ib-axis")
         if x_label:
             self.text(box.left + box.width / 2, box.bottom + 40, x_label, box.width, text_anchor="middle")
         if y_label:
-            middle = box.top + box.height / 2
-            self.text(
-                18, middle, y_label, box.height, text_anchor="middle", transform=f"rotate(-90 18 {number(middle)})"
-            )
+            self.upright_text(18, box.top + box.height / 2, y_label, box.height)
 
     def legend(self, left: float, top: float, most: float, names: Sequence[str], key: Key) -> None:
         """A line for each name: what ``key`` draws, and the name."""
@@ -128,23 +271,17 @@ class Drawing:
         elif kind == 1:
             self.add("rect", x=x - size * 0.9, y=y - size * 0.9, width=size * 1.8, height=size * 1.8, **attributes)
         else:
-            corners = {
-                2: ((0, -1.25), (1.1, 0.85), (-1.1, 0.85)),
-                3: ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
-                4: ((0, 1.25), (1.1, -0.85), (-1.1, -0.85)),
-            }[kind]
-            points = " ".join(f"{number(x + size * a)},{number(y + size * b)}" for a, b in corners)
-            self.add("polygon", points=points, **attributes)
+            corners = (
+                ((0, -1.25), (1.1, 0.85), (-1.1, 0.85)),
+                ((0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)),
+                ((0, 1.25), (1.1, -0.85), (-1.1, -0.85)),
+            )[kind - 2]
+            self.add("polygon", points=points((x + size * a, y + size * b) for a, b in corners), **attributes)
 
     def nothing(self, box: Box) -> None:
         """What stands where there is nothing to draw."""
-        self.text(
-            box.left + box.width / 2,
-            box.top + box.height / 2,
-            "no finite values",
-            class_="ib-soft",
-            text_anchor="middle",
-        )
+        x, y = box.left + box.width / 2, box.top + box.height / 2
+        self.text(x, y, "no finite values", class_="ib-soft", text_anchor="middle")
 
     def svg(self) -> str:
         """The plot as one self-contained file."""
@@ -157,7 +294,8 @@ class Drawing:
             f"font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"{SIZE}\">"
         )
         paper = '<rect class="ib-paper" width="100%" height="100%" fill="#fff"/>'
-        body = "\n".join([head, f"<style>{STYLE}</style>", paper, *self.parts, "</svg>"])
+        style = f"<style>{_rules(1)}@media(prefers-color-scheme:dark){{{_rules(2)}}}</style>"
+        body = "\n".join([head, style, paper, *self.parts, "</svg>"])
         return _without_controls(body) + "\n"
 
 
@@ -179,6 +317,18 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def points(corners: Iterable[tuple[float, float]]) -> str:
+    """Positions as polygons and polylines take them."""
+    return " ".join(f"{number(x)},{number(y)}" for x, y in corners)
+
+
+def _rules(column: int) -> str:
+    """The style sheet on light (1) or dark (2) paper."""
+    return "".join(
+        f".ib-plot {'' if name == 'text' else '.'}{name}{{{look[0]}:{look[column]}}}" for name, look in LOOKS.items()
+    )
+
+
 def width_of(words: str, size: float = SIZE) -> float:
     """About how wide words are, in pixels."""
     return size * sum(map(_width, words))
@@ -192,7 +342,7 @@ def _width(letter: str) -> float:
     return 0.92 if letter in _WIDE else 0.7 if letter.isupper() else 0.62
 
 
-def shortened(words: str, most: float) -> str:
+def shorten(words: str, most: float) -> str:
     """Words that fit into ``most`` pixels: long names differ at both ends, so the middle is cut out."""
     if width_of(words) <= most:
         return words
@@ -227,13 +377,12 @@ def without_common_start(names: Sequence[str]) -> list[str]:
     """
     parts = [name.split(".") for name in names]
     # The last part stays, so that no name is empty.
-    levels = zip(*(one[:-1] for one in parts), strict=False)
+    levels = zip(*(name[:-1] for name in parts), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
-    return [".".join(one[shared:]) for one in parts]
+    return [".".join(name[shared:]) for name in parts]
 
 
 def _without_controls(text: str) -> str:
     """XML has no way to write control characters, not even escaped."""
-    return "".join(
-        one for one in text if one in "\n\t" or (ord(one) >= 32 and not 0xD800 <= ord(one) <= 0xDFFF)
-    ).translate(dict.fromkeys(itertools.chain(range(0x7F, 0xA0), (0xFFFE, 0xFFFF))))
+    ranges = (range(9), range(11, 32), range(0x7F, 0xA0), range(0xD800, 0xE000), range(0xFFFE, 0x10000))
+    return text.translate(dict.fromkeys(itertools.chain(*ranges)))

@@ -1,0 +1,309 @@
+"""The options that commands share, each declared once, and how a command takes a group of them as one argument."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from interbasin.cli.methods import describe_methods
+from interbasin.cli.output import Terminal, shorten
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from interbasin.datasets import Batches
+    from interbasin.models import LoadedModel
+    from interbasin.statistics import PairedMoments
+    from interbasin.vectors import Vectors
+
+MODEL = "a folder or hub id of transformers, timm:NAME[@weights] or package.module:factory[@weights]"
+DATA = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
+VECTORS = ".npy, .npz or .parquet"
+
+Seed = Annotated[int, Option(help="Of what is drawn at random.")]
+SeedFromZero = Annotated[int, Option(min=0, help="Of what is drawn at random.")]
+Force = Annotated[bool, Option("--force", help="Replace an earlier outcome in OUTPUT.")]
+
+
+def output_option(text: str) -> Any:
+    """The option ``-o``, with its help."""
+    return Option("-o", "--output", help=text)
+
+
+# ---------------------------------------------------------------------- how a command is made of groups
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What every command takes, and the program itself before the command's name."""
+
+    json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="No progress bars and no remarks.")] = False
+    debug: Annotated[bool, Option("--debug", help="Show a traceback when something fails.")] = False
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """What typer runs for a command ``function(terminal, *, ...)``.
+
+    A parameter whose type is a dataclass is a group: its fields become options of the command, in its place. The
+    `Flags` follow behind all others. ``{methods of JOB}`` in the docstring becomes the list of these methods.
+    """
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    groups = {parameter.name: parameter.annotation for parameter in own if is_dataclass(parameter.annotation)}
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for parameter in own:
+        parameters += _parameters_of(groups[parameter.name]) if parameter.name in groups else [parameter]
+    parameters += _parameters_of(Flags)
+
+    def run(ctx: typer.Context, **values: Any) -> None:
+        terminal = Terminal.of(ctx, _take(Flags, values))
+        members = {name: group(**_take(group, values)) for name, group in groups.items()}
+        function(terminal, **values, **members)
+
+    run.__name__, run.__module__ = function.__name__, function.__module__
+    text = re.sub(r"\{methods of (\w+)\}", lambda job: describe_methods(job[1]), function.__doc__ or "")
+    run.__doc__ = keep_lines(text)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def keep_lines(text: str) -> str:
+    """Help in which the examples keep their lines; typer fills other paragraphs."""
+    return text.replace("    Examples:\n", "    \b\n    Examples:\n")
+
+
+def _parameters_of(group: Any) -> list[inspect.Parameter]:
+    fields = inspect.signature(group, eval_str=True).parameters.values()
+    return [field.replace(kind=inspect.Parameter.KEYWORD_ONLY) for field in fields]
+
+
+def _take(group: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of a group out of the values."""
+    return {field.name: values.pop(field.name) for field in fields(group)}
+
+
+def numbers(text: str | None, option: str, kind: Callable[[str], Any] = float, like: str = "") -> list[Any] | None:
+    """The numbers of an option, with commas between them; ``kind`` is int or float, ``like`` an example."""
+    if text is None:
+        return None
+    try:
+        return [kind(number) for number in text.split(",")]
+    except ValueError as error:
+        what = "whole numbers" if kind is int else "numbers"
+        example = f", as {like}" if like else ""
+        message = f"takes {what} with commas between them{example}, and got {shorten(repr(text))}."
+        raise typer.BadParameter(message, param_hint=option) from error
+
+
+# ---------------------------------------------------------------------- networks
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """How networks are loaded."""
+
+    input_shape: Annotated[
+        str | None, Option(help="Shape of the inputs, batch first, where the network does not tell: 1,3,224,224.")
+    ] = None
+    trust_remote_code: Annotated[
+        bool, Option("--trust-remote-code", help="Run the code that comes with a folder of transformers.")
+    ] = False
+    strict: Annotated[bool, Option("--strict/--no-strict", help="Refuse weights that a network has no use for.")] = True
+
+    def __post_init__(self) -> None:
+        self.sizes()
+
+    def sizes(self) -> list[int] | None:
+        """The sizes that ``--input-shape`` names."""
+        return numbers(self.input_shape, "--input-shape", int, "1,3,224,224")
+
+    def load(self, model: str, *, seed: int, inputs: Path | None = None, base: str | None = None) -> LoadedModel:
+        """The network that a MODEL string names."""
+        from interbasin.models import load_model
+
+        return load_model(
+            model,
+            inputs=inputs,
+            input_shape=self.sizes(),
+            base=base,
+            strict=self.strict,
+            trust_remote_code=self.trust_remote_code,
+            seed=seed,
+        )
+
+
+def model_in(like: str, folder: str) -> str | None:
+    """What to write as MODEL for a network like ``like`` whose weights lie in ``folder``; None if nothing builds it.
+
+    Example:
+        >>> model_in("my.networks:small@a.safetensors", "out"), model_in("timm:resnet18", "out")
+        ('my.networks:small@out', 'timm:resnet18@out')
+    """
+    # As `parse_model` reads it, without what that imports: a merge has no torch.
+    if ":" in like and not os.path.exists(like):
+        return f"{like.partition('@')[0]}@{folder}"
+    return folder if os.path.exists(os.path.join(folder, "config.json")) else None
+
+
+# ---------------------------------------------------------------------- data
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How a DATA string is read for a network of images."""
+
+    batch_size: Annotated[int, Option(min=1, help="Samples per batch.")] = 64
+    column: Annotated[str | None, Option(help="Column of a .parquet, or key of a .jsonl file.")] = None
+    mean: Annotated[str | None, Option(help="Subtracted from images, in [0, 1]: one number, or one per channel.")] = (
+        None
+    )
+    std: Annotated[str | None, Option(help="And divided by: one number, or one per channel.")] = None
+
+    def __post_init__(self) -> None:
+        numbers(self.mean, "--mean")
+        numbers(self.std, "--std")
+
+    def open(self, data: str, *, model: str, like: Any, seed: int) -> DataReader:
+        """The data for a network.
+
+        Args:
+            data: The DATA string.
+            model: The MODEL string; text is cut into tokens by its tokenizer.
+            like: Example inputs of the network.
+            seed: Of the samples that are drawn.
+        """
+        options = vars(self) | {"mean": numbers(self.mean, "--mean"), "std": numbers(self.std, "--std")}
+        tokenizer = options.get("tokenizer") or _tokenizer_of(model)
+        return DataReader(
+            data, {**options, "tokenizer": tokenizer, "like": like, "seed": seed, "tokens_as_labels": None}
+        )
+
+
+@dataclass(frozen=True)
+class DataOptions(ImageOptions):
+    """How a DATA string is read for any network."""
+
+    tokenizer: Annotated[
+        str | None,
+        Option(help="Folder whose tokenizer makes tokens of text; by default that of the first network."),
+    ] = None
+    max_length: Annotated[int | None, Option(min=1, help="At most so many tokens per text.")] = None
+    scale: Annotated[bool, Option("--scale/--no-scale", help="Bring eight-bit numbers from 0...255 to 0...1.")] = True
+
+
+@dataclass(frozen=True)
+class DataReader:
+    """Data that a command reads, part by part.
+
+    Attributes:
+        data: The DATA string.
+        options: The arguments of `interbasin.datasets.open_data`.
+    """
+
+    data: str
+    options: Mapping[str, Any]
+
+    def part_if_any(self, name: str) -> str | None:
+        """The name of a part (``"train"``, ``"test"``) if the data come in parts, else None: all of them."""
+        from interbasin.datasets import splits_of
+
+        return name if name in splits_of(self.data) else None
+
+    def read(self, part: str | None, limit: int | None = None) -> Batches:
+        """Batches of one part, or of at most ``limit`` samples of it, drawn with the seed."""
+        from interbasin.datasets import open_data
+
+        return open_data(self.data, split=part, limit=limit, shuffle=limit is not None, **self.options)
+
+
+def _tokenizer_of(model: str) -> str | None:
+    """Where the tokenizer of a network is, if it is one of transformers."""
+    from interbasin.models import parse_model
+
+    name = parse_model(model)
+    return name.name if name.kind in ("folder", "hub", "adapter") else None
+
+
+# ---------------------------------------------------------------------- vectors
+
+SourceVectors = Annotated[Path, Argument(metavar="SOURCE", help=f"Vectors of the source space: {VECTORS}.")]
+TargetVectors = Annotated[
+    Path, Argument(metavar="TARGET", help="Vectors of the target space, row by row the same items.")
+]
+TargetColumn = Annotated[
+    str | None, Option("--target-column", help="Column of TARGET, where it differs from that of SOURCE.")
+]
+VectorColumn = Annotated[str | None, Option(help="Column of .parquet files, or array of .npz files.")]
+Metric = Annotated[str | None, Option(help="How vectors are compared: cosine, dot or l2.")]
+
+
+def read_matrix(path: Path, column: str | None = None) -> NDArray[Any]:
+    """All vectors of a file: of a ``.npy`` file mapped into memory, of others read."""
+    import numpy as np
+
+    from interbasin.vectors import default_rows_per_batch, open_vectors
+
+    opened = open_vectors(path, column=column if path.suffix.lower() != ".npy" else None)
+    if opened.format == "npy":
+        mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped
+    return np.concatenate(list(opened.batches(default_rows_per_batch(opened.width))))
+
+
+@dataclass(frozen=True)
+class StatisticsOptions:
+    """How the statistics of two files of vectors are collected."""
+
+    column: Annotated[
+        str | None, Option("--column", help="Column of a .parquet file or array of a .npz file, for both files.")
+    ] = None
+    target_column: TargetColumn = None
+    rows_per_batch: Annotated[
+        int | None,
+        Option("--rows-per-batch", min=1, help="Rows that are in memory at once; by default about 64 MiB."),
+    ] = None
+    statistics: Annotated[
+        Path | None,
+        Option(
+            "--statistics",
+            help="Folder to keep the statistics in: an interrupted run goes on there, another fit reads nothing again.",
+        ),
+    ] = None
+
+    def collect(
+        self, terminal: Terminal, source: Path, target: Path, *, grams: bool
+    ) -> tuple[Vectors, Vectors, PairedMoments]:
+        """Open two files and stream their moments, with a progress bar."""
+        from interbasin.vectors import moments_of_files, open_vectors
+
+        x = open_vectors(source, column=self.column)
+        y = open_vectors(target, column=self.target_column or self.column)
+        # Kept statistics should serve every fit; without them a Gram matrix is collected only where it is used.
+        grams = grams or self.statistics is not None or x.width > y.width
+        rows_done = 0
+
+        def note(rows: int) -> None:
+            nonlocal rows_done
+            rows_done = rows
+            done(rows)
+
+        try:
+            with terminal.progress("Reading rows", x.rows) as done:
+                moments = moments_of_files(
+                    x, y, grams=grams, rows_per_batch=self.rows_per_batch, keep=self.statistics, progress=note
+                )
+        except KeyboardInterrupt as error:
+            if self.statistics is None:
+                raise
+            kept = f"{rows_done:,} of {x.rows:,} rows are kept in {self.statistics}: run the same command to go on."
+            raise KeyboardInterrupt(kept) from error
+        return x, y, moments
