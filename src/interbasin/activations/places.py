@@ -302,7 +302,7 @@ def _moving(axis: Axis, spaces: Mapping[str, Space]) -> list[str]:
     return [leaf.space for leaf, _ in leaves(axis) if isinstance(leaf, In) and not spaces[leaf.space].is_fixed]
 
 
-def _movable_segments(axis: Row, spaces: Mapping[str, Space]) -> tuple[tuple[int, int], ...]:
+def _movable_segments(axis: Row[Axis, int], spaces: Mapping[str, Space]) -> tuple[tuple[int, int], ...]:
     """The segments of a row of tokens that could change places, where others cannot: registers are no paired rows.
 
     Behind the longest segment, which has another length for other inputs, positions are counted from the end.

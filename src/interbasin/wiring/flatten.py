@@ -32,10 +32,11 @@ from interbasin.wiring.axes.spaces import (
     Space,
     Still,
     leaves,
+    narrow,
     parts_of,
+    rebuild,
     spaces_in,
 )
-from interbasin.wiring.mover import narrowed
 
 if TYPE_CHECKING:
     from interbasin.wiring.wiring import Wiring
@@ -112,20 +113,20 @@ class _Cutter:
         return True
 
 
-def _only_reads(grid: Grid) -> bool:
+def _only_reads(grid: Grid[Axis]) -> bool:
     return all(leaf.role is Role.READ for leaf, _ in leaves(grid) if isinstance(leaf, In))
 
 
-def _beside(grid: Grid) -> list[Each]:
+def _beside(grid: Grid[Axis]) -> list[Each[Axis, int]]:
     """What stands in a grid beside the segments of a row on another axis."""
     factors = tuple(_factors(grid))
     return [factor for factor in factors if isinstance(factor, Each) and factor.key not in _keys(factors)]
 
 
-def _narrow(grid: Grid) -> tuple[Axis, ...]:
+def _narrow(grid: Grid[Axis]) -> tuple[Axis, ...]:
     """The grid beside each of those segments; nothing if it is the same beside all of them."""
     each = _beside(grid)[:1]
-    return tuple(narrowed(grid, one.key, place) for one in each for place in range(len(one.parts)))
+    return tuple(narrow(grid, one.key, place) for one in each for place in range(len(one.parts)))
 
 
 def _factors(axis: Axis) -> Iterator[Axis]:
@@ -155,7 +156,7 @@ def _find_blocks(wiring: Wiring) -> set[str]:
     for tensor in wiring.tensors.values():
         beside = [part for axis in tensor.axes for part in parts_of(axis) if isinstance(part, Each)]
 
-        def visit(unit: Unit, segment: str, beside: list[Each] = beside) -> Axis:
+        def visit(unit: Unit, segment: str, beside: list[Each[Axis, int]] = beside) -> Axis:
             names = set(spaces_in(unit))
             if len(unit) > 1:
                 runs.append(names)
@@ -349,14 +350,10 @@ class _Flattening:
 
 def _without_rows(axis: Axis, swallowed: set[int]) -> Axis:
     """The axis where rows were merged whose segments it stood beside, alike beside all of them."""
-    if isinstance(axis, In | Still):
-        return axis
-    parts = tuple(_without_rows(part, swallowed) for part in axis.parts)
-    if isinstance(axis, Grid):
-        return Grid(parts)
-    if isinstance(axis, Row):
-        return Row(parts, axis.key)
-    return parts[0] if axis.key in swallowed and len(set(parts)) == 1 else Each(axis.key, parts)
+    rebuilt = rebuild(axis, lambda part: _without_rows(part, swallowed))
+    if isinstance(rebuilt, Each) and rebuilt.key in swallowed and len(set(rebuilt.parts)) == 1:
+        return rebuilt.parts[0]
+    return rebuilt
 
 
 def _scales(unit: Unit) -> bool:

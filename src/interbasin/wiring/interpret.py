@@ -18,8 +18,7 @@ from torch import fx
 
 from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Reason, Role
-from interbasin.wiring.axes.terms import Atom, Plain, Same, Term
+from interbasin.wiring.axes.spaces import Atom, Reason, Role, Same, Still, Term
 from interbasin.wiring.trace.aliases import is_plain_write
 from interbasin.wiring.trace.tracing import MARK
 
@@ -165,7 +164,7 @@ class Run:
         if not value.learned:
             for term in value.dims:
                 for leaf in self.axes.leaves(term):
-                    self.seen.setdefault(leaf.atom, leaf.role)
+                    self.seen.setdefault(leaf.space, leaf.role)
         return value
 
     def moves(self, value: Value) -> bool:
@@ -216,11 +215,11 @@ class Run:
         return kept
 
     def given_up(self, value: Value, shape: Sequence[int]) -> list[Term]:
-        """Plain axes in place of what could not be followed; whatever the operator touches is fixed."""
+        """Still axes in place of what could not be followed; whatever the operator touches is fixed."""
         why = self.why("its axes are cut in a way that is not followed")
         for touched in (value, *self.operands):
             self.fix(touched, why)
-        return [Plain(size, why) if size > 1 else Same(1) for size in shape]
+        return [Still(size, why) if size > 1 else Same(1) for size in shape]
 
     # ------------------------------------------------------------------ the walk
 
@@ -293,7 +292,7 @@ class Run:
     def _read(self, values: Sequence[Value]) -> None:
         for value in values:
             for term in value.dims:
-                self.read.update(leaf.atom for leaf in self.axes.leaves(term))
+                self.read.update(leaf.space for leaf in self.axes.leaves(term))
 
     def _checked(self, node: fx.Node, name: str, result: Any) -> Any:
         """The result with a value for every tensor that is read; what is cast is not what it was."""
@@ -420,11 +419,11 @@ def constant(shape: Sequence[int], why: Reason = INPUT) -> Value:
 
 
 def _still(size: int, why: Reason) -> Term:
-    return Plain(size, why) if size > 1 else Same(size)
+    return Still(size, why) if size > 1 else Same(size)
 
 
 def _plain_reason(values: Sequence[Value]) -> Reason:
-    reasons = [term.why for value in values for term in value.dims if isinstance(term, Plain)]
+    reasons = [term.why for value in values for term in value.dims if isinstance(term, Still)]
     return next((reason for reason in reasons if reason.kind in ("unknown", "operator")), INPUT)
 
 

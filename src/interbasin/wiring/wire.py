@@ -12,9 +12,9 @@ from interbasin.wiring import operators  # noqa: F401  (registers the rules)
 from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.naming import name_spaces
-from interbasin.wiring.axes.spaces import Reason
+from interbasin.wiring.axes.spaces import Each, Reason, Term, parts_of
 from interbasin.wiring.axes.tables import angles
-from interbasin.wiring.axes.terms import Leaf, Term, families
+from interbasin.wiring.axes.terms import whole
 from interbasin.wiring.interpret import INPUT, Run, Value, constant
 from interbasin.wiring.trace.preflight import admit, names_kept
 from interbasin.wiring.trace.tracing import Inputs, Trace, trace
@@ -73,23 +73,23 @@ def _follow_unread(run: Run, tensors: Sequence[Sequence[Term]]) -> None:
 
     def unread(term: Term) -> bool:
         leaves = list(axes.leaves(term))
-        return bool(leaves) and all(leaf.atom not in known for leaf in leaves)
+        return bool(leaves) and all(leaf.space not in known for leaf in leaves)
 
     for _ in range(2):
-        known = {leaf.atom for atom in run.read for leaf in axes.leaves(Leaf(atom))}
+        known = {leaf.space for atom in run.read for leaf in axes.leaves(whole(atom))}
         for dims in tensors:
             for term in dims:
-                for family in families(axes.resolve(term)):
-                    read = [member for member in family.members if not unread(member)]
-                    for member in family.members:
-                        like = next((one for one in read if one.size == member.size), None)
-                        if like is not None and unread(member):
-                            axes.unify(member, like, UNREAD)
-    known = {leaf.atom for atom in run.read for leaf in axes.leaves(Leaf(atom))}
+                for each in [part for part in parts_of(axes.resolve(term)) if isinstance(part, Each)]:
+                    read = [part for part in each.parts if not unread(part)]
+                    for part in each.parts:
+                        like = next((other for other in read if other.size == part.size), None)
+                        if like is not None and unread(part):
+                            axes.unify(part, like, UNREAD)
+    known = {leaf.space for atom in run.read for leaf in axes.leaves(whole(atom))}
     for dims in tensors:
         for term in dims:
             for leaf in list(axes.leaves(term)):
-                if leaf.atom not in known:
+                if leaf.space not in known:
                     axes.restrict(leaf, Group.FIXED, UNREAD)
 
 

@@ -8,8 +8,22 @@ from dataclasses import dataclass, field, replace
 
 from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group, contains, meet
-from interbasin.wiring.axes.spaces import PLACES, Axis, Each, Grid, In, Reason, Role, Row, Space, Still
-from interbasin.wiring.axes.terms import Atom, Family, Leaf, Plain, Product, Same, Sum, Term
+from interbasin.wiring.axes.spaces import (
+    PLACES,
+    Atom,
+    Axis,
+    Each,
+    Grid,
+    In,
+    Reason,
+    Role,
+    Row,
+    Same,
+    Space,
+    Still,
+    Term,
+)
+from interbasin.wiring.axes.terms import whole
 
 # Fixed because the network's own input or output lies there: called that.
 ENDS = frozenset({"input", "output"})
@@ -50,14 +64,14 @@ def name_spaces(
     for name, dims in terms.items():
         for place, term in enumerate(dims):
             for leaf in axes.leaves(term):
-                entry = found.setdefault(leaf.atom, _Found(leaf.atom))
+                entry = found.setdefault(leaf.space, _Found(leaf.space))
                 if (name, place, leaf.role) not in entry.places:
                     entry.places.append((name, place, leaf.role))
     for where, met in activations.items():
         # Where modules were walked around, a stream may be written by them alone, and by no tensor.
         for term in met:
             for leaf in axes.leaves(term):
-                found.setdefault(leaf.atom, _Found(leaf.atom, name=where.rpartition(":")[0]))
+                found.setdefault(leaf.space, _Found(leaf.space, name=where.rpartition(":")[0]))
     turned = _turned(axes, found, seen)
     _settle_dependence(axes, found)
     found = _spaces_only(found)
@@ -74,7 +88,7 @@ def name_spaces(
         {
             place: tuple(translate.axis(term) for term in dims)
             for place, dims in ((place, axes.settle(dims)) for place, dims in activations.items())
-            if any(leaf.atom in names for term in dims for leaf in axes.leaves(term))
+            if any(leaf.space in names for term in dims for leaf in axes.leaves(term))
         },
     )
 
@@ -83,8 +97,8 @@ def _turned(axes: Axes, found: Mapping[Atom, _Found], seen: Mapping[Atom, Role])
     """Roots that stand the wrong way round: activations follow the map, so what they follow is called writing."""
     orientation: dict[Atom, Role] = {}
     for atom, role in seen.items():
-        for leaf in axes.leaves(Leaf(atom, role)):
-            orientation.setdefault(leaf.atom, leaf.role)
+        for leaf in axes.leaves(whole(atom, role)):
+            orientation.setdefault(leaf.space, leaf.role)
     # What no activation stands for meets the network's input: it is read, nothing writes it.
     outside = {atom for atom in found if atom.because is not None and atom.because.kind == "input"}
     return {
@@ -190,17 +204,12 @@ def _first_writer(entry: _Found, terms: Mapping[str, Sequence[Term]], turned: se
 
 
 def _part(axes: Axes, atom: Atom, term: Term) -> str:
-    """Which stretch of its axis an atom is, as ``.0``, ``.1``: fused projections have several."""
+    """Which segment of its axis an atom is, as ``.0``, ``.1``: fused projections have several."""
     term = axes.resolve(term)
-    parts: tuple[Term, ...] = ()
-    if isinstance(term, Sum):
-        parts = term.parts
-    elif isinstance(term, Family):
-        parts = term.members
-    elif isinstance(term, Product):
-        return "".join(_part(axes, atom, part) for part in term.parts if isinstance(part, Sum | Family))
-    for position, part in enumerate(parts):
-        if any(leaf.atom is atom for leaf in axes.leaves(part)):
+    if isinstance(term, Grid):
+        return "".join(_part(axes, atom, part) for part in term.parts if isinstance(part, Row | Each))
+    for position, part in enumerate(term.parts if isinstance(term, Row | Each) else ()):
+        if any(leaf.space is atom for leaf in axes.leaves(part)):
             return f".{position}" + _part(axes, atom, part)
     return ""
 
@@ -245,22 +254,21 @@ class _Translation:
     keys: dict[Atom, int] = field(default_factory=dict)
 
     def axis(self, term: Term) -> Axis:
-        if isinstance(term, Leaf):
-            if term.atom not in self.names:
-                return Still(term.size, term.atom.because or _SINGLE)
-            role = _flip(term.role) if term.atom in self.turned else term.role
-            return In(self.names[term.atom], role, term.size)
-        if isinstance(term, Sum):
-            key = None if term.origin is None else self._key(term.origin)
+        if isinstance(term, In):
+            if term.space not in self.names:
+                return Still(term.size, term.space.because or _SINGLE)
+            role = _flip(term.role) if term.space in self.turned else term.role
+            return In(self.names[term.space], role, term.size)
+        if isinstance(term, Row):
+            key = None if term.key is None else self._key(term.key)
             return Row(tuple(self.axis(part) for part in term.parts), key)
-        if isinstance(term, Product):
+        if isinstance(term, Grid):
             return Grid(tuple(self.axis(part) for part in term.parts))
-        if isinstance(term, Family):
-            return Each(self._key(term.origin), tuple(self.axis(member) for member in term.members))
+        if isinstance(term, Each):
+            return Each(self._key(term.key), tuple(self.axis(part) for part in term.parts))
         if isinstance(term, Same):
             return Still(term.size, _SINGLE if term.size == 1 else _SAME)
-        assert isinstance(term, Plain)
-        return Still(term.size, term.why)
+        return term
 
-    def _key(self, origin: Atom) -> int:
-        return self.keys.setdefault(origin, len(self.keys))
+    def _key(self, row: Atom) -> int:
+        return self.keys.setdefault(row, len(self.keys))

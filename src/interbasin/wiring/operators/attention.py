@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.terms import Plain, Product, Same
+from interbasin.wiring.axes.spaces import Grid, Same, Still
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.contraction import contract
 from interbasin.wiring.operators.elementwise import add_like, bend
@@ -34,7 +34,7 @@ def attention(
     scores = contract(run, query, batch + "tx", key, batch + "sx", batch + "ts")
     if is_causal:
         why = run.why("attention is causal along it", "position")
-        along = [run.axes.unify(term, Plain(term.size, why), why) for term in scores.dims[-2:]]
+        along = [run.axes.unify(term, Still(term.size, why), why) for term in scores.dims[-2:]]
         scores = run.made([*scores.dims[:-2], *along], scores)
     if attn_mask is not None:
         scores = add_like(run, scores, attn_mask)
@@ -48,7 +48,7 @@ def _repeated(run: Run, value: Value, heads: int) -> Value:
     if own == heads:
         return value
     dims = list(value.dims)
-    dims[-3] = Product((dims[-3], Same(heads // own)))
+    dims[-3] = Grid((dims[-3], Same(heads // own)))
     return run.made(dims, value)
 
 

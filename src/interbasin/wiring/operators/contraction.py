@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Role
-from interbasin.wiring.axes.terms import Same, Term
+from interbasin.wiring.axes.spaces import Role, Same, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.elementwise import add_like
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Reason
-from interbasin.wiring.axes.terms import Plain, Product, Same, Term
+from interbasin.wiring.axes.spaces import Grid, Reason, Same, Still, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.contraction import contract
 from interbasin.wiring.operators.elementwise import add_like
@@ -18,7 +17,7 @@ POSITION = Reason("position", "positions lie along it")
 
 def positions(run: Run, shape: Sequence[int]) -> list[Term]:
     """Fresh axes of positions."""
-    return [Plain(size, POSITION) if size > 1 else Same(size) for size in shape]
+    return [Still(size, POSITION) if size > 1 else Same(size) for size in shape]
 
 
 def fix_positions(run: Run, terms: Sequence[Term]) -> None:
@@ -88,7 +87,7 @@ def _grouped(run: Run, input: Value, lead: int, weight: Value, groups: int, inwa
     letters = "gzy" if inward else "gyz"
     taken = Value([*input.dims[:lead], *channels], input.learned)
     moved = contract(run, taken, batch + "gy", Value(own, weight.learned), letters, batch + "gz")
-    dims = [*moved.dims[:lead], axes.resolve(Product(tuple(moved.dims[lead:])))]
+    dims = [*moved.dims[:lead], axes.resolve(Grid(tuple(moved.dims[lead:])))]
     return Value(dims, moved.learned)
 
 
@@ -128,7 +127,7 @@ def im2col(run: Run, self: Value, kernel_size: Sequence[int], **_: Any) -> Value
     fix_positions(run, self.dims[-2:])
     *lead, channels = self.dims[:-2]
     inside = self.shape[-3]
-    column = Product((channels, *positions(run, [run.shape[-2] // inside])))
+    column = Grid((channels, *positions(run, [run.shape[-2] // inside])))
     return run.made([*lead, column, *positions(run, run.shape[-1:])], self)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from interbasin.wiring.axes.terms import Same
+from interbasin.wiring.axes.spaces import Same
 from interbasin.wiring.interpret import Run, Value, constant, rule
 from interbasin.wiring.operators.convolution import POSITION
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Role
-from interbasin.wiring.axes.terms import Plain, Same, Term
+from interbasin.wiring.axes.spaces import Role, Same, Still, Term
 from interbasin.wiring.interpret import Pending, Run, Value, rule
 
 # ---------------------------------------------------------------------- one operand
@@ -114,9 +113,9 @@ def power(run: Run, self: Any, exponent: Any) -> Value:
 def broadcast(one: Value, other: Value) -> list[tuple[Term, Term]]:
     """The axes of two operands side by side, the shorter filled up, and stretched where it is one long."""
     count = max(len(one.dims), len(other.dims))
-    sides = []
+    sides: list[list[Term]] = []
     for value in (one, other):
-        sides.append([Same(1)] * (count - len(value.dims)) + list(value.dims))
+        sides.append([*[Same(1)] * (count - len(value.dims)), *value.dims])
     pairs = []
     for a, b in zip(*sides, strict=True):
         size = max(a.size, b.size) if 0 not in (a.size, b.size) else 0
@@ -281,4 +280,4 @@ def glu(run: Run, self: Value, dim: int = -1) -> Value:
 
 
 def still(value: Value) -> bool:
-    return all(isinstance(term, Plain | Same) for term in value.dims)
+    return all(isinstance(term, Still | Same) for term in value.dims)

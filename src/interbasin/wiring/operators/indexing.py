@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Reason
-from interbasin.wiring.axes.terms import Plain, Same, Term
+from interbasin.wiring.axes.spaces import Reason, Same, Still, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.convolution import POSITION
 
@@ -76,7 +75,7 @@ def gather(run: Run, self: Value, dim: int, index: Value, **_: Any) -> Value:
 
 
 def _looked_up(size: int) -> Term:
-    return Plain(size, POSITION) if size > 1 else Same(1)
+    return Still(size, POSITION) if size > 1 else Same(1)
 
 
 @rule("embedding_bag")

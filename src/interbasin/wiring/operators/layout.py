@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.terms import Family, Leaf, Product, Same, Sum, Term
+from interbasin.wiring.axes.spaces import Each, Grid, In, Row, Same, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.slicing import stretches
 
@@ -32,7 +32,7 @@ def reshaped(run: Run, value: Value, shape: Sequence[int]) -> Value:
         if len(group) == len(sizes) == 1:
             made.append(group[0])
             continue
-        whole = run.axes.resolve(Product(tuple(group)))
+        whole = run.axes.resolve(Grid(tuple(group)))
         factors = run.axes.split(whole, sizes)
         if factors is None:
             return Value(run.given_up(value, shape))
@@ -106,7 +106,7 @@ def repeat(run: Run, self: Value, repeats: Sequence[int] | None = None, dims: Se
     rank = max(len(times), len(self.dims))
     times = [1] * (rank - len(times)) + times
     own: list[Term] = [Same(1)] * (rank - len(self.dims)) + list(self.dims)
-    repeated = [Product((Same(count), term)) if count > 1 else term for count, term in zip(times, own, strict=True)]
+    repeated = [Grid((Same(count), term)) if count > 1 else term for count, term in zip(times, own, strict=True)]
     return run.made(repeated, self)
 
 
@@ -115,7 +115,7 @@ def repeat_interleave(run: Run, self: Value, repeats: Any, dim: int | None = Non
     if not isinstance(repeats, int) or dim is None:
         return run.not_known("aten.repeat_interleave with a tensor", [self])  # type: ignore[no-any-return]
     dims = list(self.dims)
-    dims[dim] = Product((dims[dim], Same(repeats)))
+    dims[dim] = Grid((dims[dim], Same(repeats)))
     return run.made(dims, self)
 
 
@@ -126,7 +126,7 @@ def pixel_shuffle(run: Run, self: Value, upscale_factor: int) -> Value:
     spread = run.axes.split(channels, [channels.size // factor**2, factor, factor])
     if spread is None:
         return Value(run.given_up(self, run.shape))
-    return run.made([*lead, spread[0], Product((height, spread[1])), Product((width, spread[2]))], self)
+    return run.made([*lead, spread[0], Grid((height, spread[1])), Grid((width, spread[2]))], self)
 
 
 @rule("pixel_unshuffle")
@@ -137,7 +137,7 @@ def pixel_unshuffle(run: Run, self: Value, downscale_factor: int) -> Value:
     wide = run.axes.split(width, [width.size // factor, factor])
     if tall is None or wide is None:
         return Value(run.given_up(self, run.shape))
-    return run.made([*lead, Product((channels, tall[1], wide[1])), tall[0], wide[0]], self)
+    return run.made([*lead, Grid((channels, tall[1], wide[1])), tall[0], wide[0]], self)
 
 
 @rule("channel_shuffle")
@@ -145,7 +145,7 @@ def channel_shuffle(run: Run, self: Value, groups: int) -> Value:
     factors = run.axes.split(self.dims[1], [groups, self.shape[1] // groups])
     if factors is None:
         return Value(run.given_up(self, run.shape))
-    return run.made([self.dims[0], Product((factors[1], factors[0])), *self.dims[2:]], self)
+    return run.made([self.dims[0], Grid((factors[1], factors[0])), *self.dims[2:]], self)
 
 
 @rule("cat", "concat", "concatenate", lazy=True)
@@ -158,7 +158,7 @@ def cat(run: Run, tensors: Sequence[Value], dim: int = 0) -> Value:
     values = [run.settle(value) for value in tensors]
     if len(values) > 1 and all(value is values[0] for value in values):
         dims = list(values[0].dims)
-        dims[axis] = Product((Same(len(values)), dims[axis]))
+        dims[axis] = Grid((Same(len(values)), dims[axis]))
         return run.made(dims, values[0])
     return _joined(run, values, axis)
 
@@ -171,7 +171,7 @@ def _joined(run: Run, values: Sequence[Value], axis: int) -> Value:
             if position != axis:
                 rest[position] = run.axes.unify(rest[position], term, why, same=Group.PERMUTATION)
     parts = [stretches(run, value.dims[axis]) for value in values]
-    rest[axis] = run.axes.resolve(Sum(tuple(parts)))
+    rest[axis] = run.axes.resolve(Row(tuple(parts)))
     return run.made(rest, *values)
 
 
@@ -212,7 +212,7 @@ def _turned_halves(run: Run, tensors: Sequence[Value], axis: int, strided: bool)
     if factors is None:
         return None
     pairs = factors[1] if strided else factors[0]
-    if not all(isinstance(one, Leaf) for one in (pairs.members if isinstance(pairs, Family) else [pairs])):
+    if not all(isinstance(part, In) for part in (pairs.parts if isinstance(pairs, Each) else [pairs])):
         return None  # two that were the same are not so any more after the turn
     run.axes.restrict(pairs, Group.SIMILARITY, run.why("rotary positions turn it"))
     # The turn mixes the two of a pair, so nothing else can move differently for one and the other.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.terms import Product, Same, Term
+from interbasin.wiring.axes.spaces import Grid, Same, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.elementwise import add_like, multiply
 
@@ -116,7 +116,7 @@ def group_norm(
     if factors is None:
         return Value(run.given_up(input, run.shape))
     run.axes.settle([input.dims[0], factors[0]])
-    value = run.made([input.dims[0], Product(tuple(factors)), *input.dims[2:]], input)
+    value = run.made([input.dims[0], Grid(tuple(factors)), *input.dims[2:]], input)
     if weight is not None:
         value = multiply(run, value, _beside_positions(value, weight))
     return value if bias is None else add_like(run, value, _beside_positions(value, bias))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.terms import Sum, Term
+from interbasin.wiring.axes.spaces import Row, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.contraction import contract
 from interbasin.wiring.operators.convolution import positions
@@ -116,7 +116,7 @@ def _direction(
 
 
 def _side_by_side(run: Run, sides: Sequence[Value]) -> Value:
-    joined = run.axes.resolve(Sum(tuple(side.dims[-1] for side in sides)))
+    joined = run.axes.resolve(Row(tuple(side.dims[-1] for side in sides)))
     return run.made([*sides[0].dims[:-1], joined], *sides)
 
 

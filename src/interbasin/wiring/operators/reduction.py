@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.terms import Plain, Same, Term
+from interbasin.wiring.axes.spaces import Same, Still, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.convolution import POSITION
 from interbasin.wiring.operators.norm import read_lengths
@@ -68,7 +68,7 @@ def running(run: Run, self: Value, dim: int = -1, **others: Any) -> Any:
             run.axes.restrict(term, Group.PERMUTATION, run.why("an elementwise function bends it"))
     dims = list(self.dims)
     axis = dim % len(dims)
-    dims[axis] = Plain(run.shape[axis], POSITION) if run.shape[axis] > 1 else Same(1)
+    dims[axis] = Still(run.shape[axis], POSITION) if run.shape[axis] > 1 else Same(1)
     return run.made(dims, self) if len(run.shapes) == 1 else [run.made(dims, self) for _ in run.shapes]
 
 
@@ -79,5 +79,5 @@ def ordered(run: Run, self: Value, dim: int = -1, **_: Any) -> list[Value]:
     for term in self.dims:
         run.axes.restrict(term, Group.PERMUTATION, run.why("its units are sorted"))
     dims = list(self.dims)
-    dims[axis] = Plain(run.shapes[0][axis], POSITION) if run.shapes[0][axis] > 1 else Same(1)
+    dims[axis] = Still(run.shapes[0][axis], POSITION) if run.shapes[0][axis] > 1 else Same(1)
     return [run.made(dims, self), run.made(dims)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.terms import Same, Term
+from interbasin.wiring.axes.spaces import Same, Term
 from interbasin.wiring.interpret import Run, Value, rule
 from interbasin.wiring.operators.convolution import positions
 from interbasin.wiring.operators.elementwise import bend, combined

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.terms import Family, Leaf, Plain, Product, Same, Sum, Term
+from interbasin.wiring.axes.spaces import Each, Grid, In, Row, Same, Still, Term
 from interbasin.wiring.interpret import Pending, Run, Value, rule
 from interbasin.wiring.operators.convolution import POSITION
 
 
 def stretches(run: Run, term: Term) -> Term:
     """The term as a stretch of a longer axis: what was the same all along it differs from the next stretch."""
-    return Plain(term.size, POSITION) if isinstance(term, Same) else term
+    return Still(term.size, POSITION) if isinstance(term, Same) else term
 
 
 def _piece(run: Run, value: Value, axis: int, start: int, length: int, *, strided: bool = False) -> Value:
@@ -62,8 +62,8 @@ def _one_of(run: Run, value: Value, axis: int, outer: int, inner: int, index: in
 
 
 def _shorter(term: Term, size: int) -> Term:
-    why = term.why if isinstance(term, Plain) else POSITION
-    return Same(size) if isinstance(term, Same) or size == 1 else Plain(size, why)
+    why = term.why if isinstance(term, Still) else POSITION
+    return Same(size) if isinstance(term, Same) or size == 1 else Still(size, why)
 
 
 @rule("narrow")
@@ -105,13 +105,13 @@ def roll(run: Run, self: Value, shifts: Sequence[int], dims: Sequence[int] = ())
         run.axes.restrict(self.dims[axis], Group.FIXED, run.why("it is shifted"))
     if not dims:
         # Entries go from row to row: what was the same along an axis is so no longer.
-        return run.made([Plain(size, POSITION) if size > 1 else Same(size) for size in self.shape], self)
+        return run.made([Still(size, POSITION) if size > 1 else Same(size) for size in self.shape], self)
     return run.made(_in_other_places(self, touched), self)
 
 
 def _in_other_places(value: Value, axes: Sequence[int]) -> list[Term]:
     """Axes whose entries changed places: what is beside them cannot go by where they were."""
-    return [Plain(term.size, POSITION) if axis in axes and isinstance(term, Leaf | Product | Sum | Family) else term
+    return [Still(term.size, POSITION) if axis in axes and isinstance(term, In | Grid | Row | Each) else term
             for axis, term in enumerate(value.dims)]  # fmt: skip
 
 
@@ -127,7 +127,7 @@ def rot90(run: Run, self: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Va
     turned = list(self.dims)
     for axis in dims:
         run.axes.restrict(self.dims[axis], Group.FIXED, run.why("it is turned around"))
-        turned[axis] = Plain(run.shape[axis], POSITION) if run.shape[axis] > 1 else Same(1)
+        turned[axis] = Still(run.shape[axis], POSITION) if run.shape[axis] > 1 else Same(1)
     return run.made(turned, self)
 
 
@@ -144,7 +144,7 @@ def pad(run: Run, self: Value, pad: Sequence[int], value: Any = 0, mode: str = "
             continue
         if before < 0 or after < 0 or not run.axes.moves(dims[axis]) or mode != "constant":
             run.axes.restrict(dims[axis], Group.FIXED, run.why("it is padded"))
-            dims[axis] = Plain(run.shape[axis], POSITION)
+            dims[axis] = Still(run.shape[axis], POSITION)
         else:
             dims[axis] = _padded(run, dims[axis], before, after)
     return run.made(dims, self)
@@ -152,24 +152,24 @@ def pad(run: Run, self: Value, pad: Sequence[int], value: Any = 0, mode: str = "
 
 def _padded(run: Run, term: Term, before: int, after: int) -> Term:
     why = run.why("zeros fill it up")
-    parts = [Plain(before, why)] * (before > 0) + [term] + [Plain(after, why)] * (after > 0)
-    return run.axes.resolve(Sum(tuple(parts)))
+    parts = [Still(before, why)] * (before > 0) + [term] + [Still(after, why)] * (after > 0)
+    return run.axes.resolve(Row(tuple(parts)))
 
 
 @rule("unfold")
 def unfold(run: Run, self: Value, dimension: int, size: int, step: int) -> Value:
     axis = dimension % len(self.dims)
     run.axes.restrict(self.dims[axis], Group.FIXED, run.why("windows slide along it"))
-    kept = [Plain(one, POSITION) if position == axis and one > 1 else term
+    kept = [Still(one, POSITION) if position == axis and one > 1 else term
             for position, (term, one) in enumerate(zip(self.dims, run.shape, strict=False))]  # fmt: skip
     kept = [Same(1) if one == 1 else term for term, one in zip(kept, run.shape, strict=False)]
-    return run.made([*kept, Plain(size, POSITION) if size > 1 else Same(1)], self)
+    return run.made([*kept, Still(size, POSITION) if size > 1 else Same(1)], self)
 
 
 @rule("tril", "triu")
 def triangle(run: Run, self: Value, diagonal: int = 0) -> Value:
     cut = run.why("a triangle is cut out of it")
-    kept = [run.axes.unify(term, Plain(term.size, cut), cut) if term.size > 1 else term for term in self.dims[-2:]]
+    kept = [run.axes.unify(term, Still(term.size, cut), cut) if term.size > 1 else term for term in self.dims[-2:]]
     return run.made([*self.dims[:-2], *kept], self)
 
 
@@ -190,7 +190,7 @@ def scatter(run: Run, self: Value, src: Value, dim: int = 0, index: int | None =
     dims: list[Term] = []
     for place, (term, other) in enumerate(zip(self.dims, source, strict=True)):
         if place == axis:
-            dims.append(Plain(run.shape[place], POSITION) if run.shape[place] > 1 else Same(1))
+            dims.append(Still(run.shape[place], POSITION) if run.shape[place] > 1 else Same(1))
         else:
             why = run.why("two spaces are joined along another axis")
             dims.append(run.axes.unify(term, other if other.size == term.size else Same(term.size), why,
