@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator as python_operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -170,6 +170,11 @@ class Run:
     def moves(self, value: Value) -> bool:
         return any(self.axes.moves(term) for term in value.dims)
 
+    def restrict(self, terms: Iterable[Term], group: Group, what: str) -> None:
+        """Only maps of ``group`` may act on ``terms`` from now on, because of ``what`` the operator does."""
+        for term in terms:
+            self.axes.restrict(term, group, self.why(what))
+
     def fix(self, value: Value, why: Reason) -> None:
         for term in value.dims:
             self.axes.restrict(term, Group.FIXED, why)
@@ -219,7 +224,7 @@ class Run:
         why = self.why("its axes are cut in a way that is not followed")
         for touched in (value, *self.operands):
             self.fix(touched, why)
-        return [Still(size, why) if size > 1 else Same(1) for size in shape]
+        return [still(size, why) for size in shape]
 
     # ------------------------------------------------------------------ the walk
 
@@ -388,7 +393,7 @@ class Run:
         why = Reason("unknown", f"the operator {name} has no rule{where}") if moving else _plain_reason(values)
         for value in moving:
             self.fix(value, why)
-        results = [Value([_still(size, why) for size in shape]) for shape in self.shapes]
+        results = [Value([still(size, why) for size in shape]) for shape in self.shapes]
         return results[0] if len(results) == 1 else results
 
     def _higher_order(self, node: fx.Node, name: str, value_of: Any) -> Any:
@@ -415,10 +420,11 @@ class Run:
 
 def constant(shape: Sequence[int], why: Reason = INPUT) -> Value:
     """A value that never moves."""
-    return Value([_still(size, why) for size in shape])
+    return Value([still(size, why) for size in shape])
 
 
-def _still(size: int, why: Reason) -> Term:
+def still(size: int, why: Reason) -> Term:
+    """An axis that never moves."""
     return Still(size, why) if size > 1 else Same(size)
 
 

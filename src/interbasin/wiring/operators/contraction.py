@@ -1,4 +1,4 @@
-"""Sums of products over a shared axis: any invertible map on one side is undone by its dual on the other."""
+"""Sums of products over a shared axis, attention among them: the dual on one side undoes any map on the other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Role, Same, Term
+from interbasin.wiring.axes.spaces import Grid, Role, Same, Still, Term
 from interbasin.wiring.interpret import Run, Value, rule
-from interbasin.wiring.operators.elementwise import add_like
+from interbasin.wiring.operators.elementwise import add_like, bend
 
 
 def contract(run: Run, one: Value, letters: str, other: Value, others: str, result: str) -> Value:
@@ -25,13 +25,13 @@ def contract(run: Run, one: Value, letters: str, other: Value, others: str, resu
     batch = [letter for letter in shared if letter in result]
     summed = [letter for letter in shared if letter not in result]
     for letter in sorted(batch, key=lambda letter: axes.dependence(left[letter], right[letter])):
-        a, b = _stretched(left[letter], right[letter])
+        a, b = _expand(left[letter], right[letter])
         why = run.why("entries of equal index meet")
         found[letter] = axes.unify(a, b, why, pair=Group.PERMUTATION)
     # The result is without what is summed, so nothing in it can depend on that: said first, it saves many cases.
     axes.settle([found[letter] for letter in result])
     for letter in sorted(summed, key=lambda letter: axes.dependence(left[letter], right[letter])):
-        a, b = _stretched(left[letter], right[letter])
+        a, b = _expand(left[letter], right[letter])
         axes.unify(a, b, run.why("both factors of a product lie in it"), role=Role.READ, same=Group.PERMUTATION)
     for letter, term in found.items():
         if letter not in result and letter not in shared:
@@ -41,7 +41,7 @@ def contract(run: Run, one: Value, letters: str, other: Value, others: str, resu
     return run.made([found[letter] for letter in result], one, other)
 
 
-def _stretched(a: Term, b: Term) -> tuple[Term, Term]:
+def _expand(a: Term, b: Term) -> tuple[Term, Term]:
     size = max(a.size, b.size)
     return (Same(size) if a.size == 1 else a), (Same(size) if b.size == 1 else b)
 
@@ -173,3 +173,59 @@ def _letters(count: int) -> str:
 
 # The letters that matmul and linear use themselves are kept out of the batch.
 _RESERVED = str.maketrans("wxyz", "WXYZ")
+
+
+# ---------------------------------------------------------------------- attention
+
+
+@rule("scaled_dot_product_attention")
+def attention(
+    run: Run,
+    query: Value,
+    key: Value,
+    value: Value,
+    attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    if enable_gqa:
+        heads = query.shape[-3]
+        key, value = _repeated(run, key, heads), _repeated(run, value, heads)
+    rank = max(len(one.dims) for one in (query, key, value))
+    query, key, value = (
+        Value([*[Same(1)] * (rank - len(one.dims)), *one.dims], one.learned) for one in (query, key, value)
+    )
+    batch = "abcdefgh"[: rank - 2]
+    scores = contract(run, query, batch + "tx", key, batch + "sx", batch + "ts")
+    if is_causal:
+        why = run.why("attention is causal along it", "position")
+        along = [run.axes.unify(term, Still(term.size, why), why) for term in scores.dims[-2:]]
+        scores = run.made([*scores.dims[:-2], *along], scores)
+    if attn_mask is not None:
+        scores = add_like(run, scores, attn_mask)
+    weights = _softmax(run, scores, -1, "the softmax of attention bends it")
+    return contract(run, weights, batch + "ts", value, batch + "sx", batch + "tx")
+
+
+def _repeated(run: Run, value: Value, heads: int) -> Value:
+    """Key-value heads, each standing for the group of query heads that share it."""
+    own = value.shape[-3]
+    if own == heads:
+        return value
+    dims = list(value.dims)
+    dims[-3] = Grid((dims[-3], Same(heads // own)))
+    return run.made(dims, value)
+
+
+@rule("softmax", "_softmax", "log_softmax", "_log_softmax", "softmin", "_safe_softmax")
+def softmax(run: Run, self: Value, dim: int | None = None, **_: Any) -> Value:
+    return _softmax(run, self, -1 if dim is None else dim, "a softmax bends it")
+
+
+def _softmax(run: Run, value: Value, dim: int, what: str) -> Value:
+    """Each entry beside the axis has one sum along it, so how it moves cannot depend on what lies along the axis."""
+    axis = dim % len(value.dims) if value.dims else 0
+    run.axes.settle([term for place, term in enumerate(value.dims) if place != axis])
+    return bend(run, value, Group.PERMUTATION, what)

@@ -1,4 +1,4 @@
-"""Convolutions, pooling and resampling: channels move, positions and kernels do not."""
+"""Operators along positions: convolutions, pooling, resampling, Fourier transforms. Channels move, positions do not."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Grid, Reason, Same, Still, Term
-from interbasin.wiring.interpret import Run, Value, rule
+from interbasin.wiring.axes.spaces import Grid, Reason, Same, Term
+from interbasin.wiring.interpret import Run, Value, rule, still
 from interbasin.wiring.operators.contraction import contract
-from interbasin.wiring.operators.elementwise import add_like
+from interbasin.wiring.operators.elementwise import add_like, bend, pointwise
 
 KERNEL = Reason("kernel", "a kernel lies along it")
 POSITION = Reason("position", "positions lie along it")
 
 
-def positions(run: Run, shape: Sequence[int]) -> list[Term]:
-    """Fresh axes of positions."""
-    return [Still(size, POSITION) if size > 1 else Same(size) for size in shape]
+def position(size: int) -> Term:
+    """A fresh axis of positions."""
+    return still(size, POSITION)
+
+
+def positions(shape: Sequence[int]) -> list[Term]:
+    return [position(size) for size in shape]
 
 
 def fix_positions(run: Run, terms: Sequence[Term]) -> None:
@@ -67,7 +71,7 @@ def _convolved(run: Run, input: Value, weight: Value, bias: Value | None, groups
         if followed is None:
             return Value(run.given_up(Value([*input.dims, *weight.dims]), result))
         moved = followed
-    found = Value([*moved.dims, *positions(run, result[lead + 1 :])], moved.learned)
+    found = Value([*moved.dims, *positions(result[lead + 1 :])], moved.learned)
     if bias is None:
         return found
     spread = Value([bias.dims[0], *(Same(1) for _ in range(kernel))], bias.learned)
@@ -107,8 +111,7 @@ def resampled(run: Run, self: Value | None = None, input: Value | None = None, *
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
       "max_pool2d_with_indices", "lp_pool2d")  # fmt: skip
 def max_pool(run: Run, self: Value, **_: Any) -> Any:
-    for term in self.dims:
-        run.axes.restrict(term, Group.PERMUTATION, run.why("a maximum over positions bends it"))
+    run.restrict(self.dims, Group.PERMUTATION, "a maximum over positions bends it")
     pooled = _along_positions(run, self)
     return pooled if len(run.shapes) == 1 else [pooled, Value(list(pooled.dims))]
 
@@ -118,7 +121,7 @@ def grid_sample(run: Run, input: Value, grid: Value, **_: Any) -> Value:
     run.fix(grid, run.why("it says where to look"))
     # Each of the batch is looked at in places of its own.
     fix_positions(run, [input.dims[0], *input.dims[2:]])
-    return run.made([*positions(run, run.shape[:1]), input.dims[1], *positions(run, run.shape[2:])])
+    return run.made([*positions(run.shape[:1]), input.dims[1], *positions(run.shape[2:])])
 
 
 @rule("im2col")
@@ -127,8 +130,8 @@ def im2col(run: Run, self: Value, kernel_size: Sequence[int], **_: Any) -> Value
     fix_positions(run, self.dims[-2:])
     *lead, channels = self.dims[:-2]
     inside = self.shape[-3]
-    column = Grid((channels, *positions(run, [run.shape[-2] // inside])))
-    return run.made([*lead, column, *positions(run, run.shape[-1:])], self)
+    column = Grid((channels, *positions([run.shape[-2] // inside])))
+    return run.made([*lead, column, *positions(run.shape[-1:])], self)
 
 
 @rule("col2im")
@@ -138,7 +141,7 @@ def col2im(run: Run, self: Value, **_: Any) -> Value:
     if factors is None:
         return Value(run.given_up(self, run.shape))
     fix_positions(run, [factors[1], self.dims[-1]])
-    return run.made([*self.dims[:-2], factors[0], *positions(run, run.shape[-2:])])
+    return run.made([*self.dims[:-2], factors[0], *positions(run.shape[-2:])])
 
 
 def _along_positions(run: Run, value: Value) -> Value:
@@ -147,4 +150,67 @@ def _along_positions(run: Run, value: Value) -> Value:
     # The operator says by its name how many of the last axes it works on.
     count = next((int(digit) for digit in run.operator if digit in "123"), rank - 2)
     fix_positions(run, value.dims[rank - count :])
-    return run.made([*value.dims[: rank - count], *positions(run, run.shape[rank - count :])])
+    return run.made([*value.dims[: rank - count], *positions(run.shape[rank - count :])])
+
+
+# ---------------------------------------------------------------------- complex numbers
+
+# Fourier transforms are linear over the reals, so real maps beside the transformed axes pass.
+
+
+@rule("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft", "_fft_r2c", "_fft_c2r", "_fft_c2c")
+def transformed(run: Run, self: Value, dim: Any = -1, **_: Any) -> Value:
+    return _transformed(run, self, [dim] if isinstance(dim, int) else dim)
+
+
+@rule("fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2")
+def transformed_twice(run: Run, self: Value, dim: Sequence[int] = (-2, -1), **_: Any) -> Value:
+    return _transformed(run, self, dim)
+
+
+@rule("fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn", "fft_fftshift", "fft_ifftshift")
+def transformed_along_all(run: Run, self: Value, s: Sequence[int] | None = None, dim: Any = None, **_: Any) -> Value:
+    if dim is None:
+        # Sizes without axes are those of the last ones.
+        dim = range(len(self.dims)) if s is None else range(-len(s), 0)
+    return _transformed(run, self, [dim] if isinstance(dim, int) else dim)
+
+
+def _transformed(run: Run, value: Value, axes: Sequence[int]) -> Value:
+    dims = list(value.dims)
+    for axis in axes:
+        run.axes.restrict(dims[axis], Group.FIXED, run.why("a Fourier transform runs along it"))
+        dims[axis] = position(run.shape[axis])
+    return run.made(dims, value)
+
+
+@rule("view_as_complex", "view_as_complex_copy")
+def view_as_complex(run: Run, self: Value) -> Value:
+    """The last axis holds real and imaginary parts, which a real map cannot mix."""
+    run.axes.restrict(self.dims[-1], Group.FIXED, run.why("it holds real and imaginary parts"))
+    return run.made(self.dims[:-1], self)
+
+
+@rule("view_as_real", "view_as_real_copy")
+def view_as_real(run: Run, self: Value) -> Value:
+    return run.made([*self.dims, *positions([2])], self)
+
+
+@rule("real", "imag", "conj", "_conj", "conj_physical", "_conj_physical", "resolve_conj", "resolve_neg")
+def part(run: Run, self: Value) -> Value:
+    return run.made(self.dims, self)
+
+
+@rule("complex")
+def made_complex(run: Run, real: Value, imag: Value) -> Value:
+    return add_like(run, real, imag)
+
+
+@rule("angle")
+def angle(run: Run, self: Value) -> Value:
+    return bend(run, self, Group.PERMUTATION, "an elementwise function bends it")
+
+
+@rule("polar")
+def polar(run: Run, abs: Value, angle: Value) -> Value:
+    return pointwise(run, abs, angle)

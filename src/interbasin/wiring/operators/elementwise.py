@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Role, Same, Still, Term
+from interbasin.wiring.axes.spaces import Role, Same, Term
 from interbasin.wiring.interpret import Pending, Run, Value, rule
 
 # ---------------------------------------------------------------------- one operand
@@ -111,7 +111,7 @@ def power(run: Run, self: Any, exponent: Any) -> Value:
 
 
 def broadcast(one: Value, other: Value) -> list[tuple[Term, Term]]:
-    """The axes of two operands side by side, the shorter filled up, and stretched where it is one long."""
+    """The axes of two operands side by side, the shorter filled up, and expanded where it is one long."""
     count = max(len(one.dims), len(other.dims))
     sides: list[list[Term]] = []
     for value in (one, other):
@@ -277,7 +277,3 @@ def glu(run: Run, self: Value, dim: int = -1) -> Value:
     first = Value(run.taken(self, axis, 0, size), self.learned)
     second = Value(run.taken(self, axis, size, size), self.learned)
     return multiply(run, first, bend(run, second, Group.PERMUTATION, "an elementwise function bends it"))
-
-
-def still(value: Value) -> bool:
-    return all(isinstance(term, Still | Same) for term in value.dims)

@@ -1,4 +1,4 @@
-"""Operators that only lay out entries anew: views, transpositions, broadcasts, repetitions."""
+"""Operators that only lay out entries anew: views, transpositions, repetitions; and tensors made from nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Each, Grid, In, Row, Same, Term
-from interbasin.wiring.interpret import Run, Value, rule
-from interbasin.wiring.operators.slicing import stretches
+from interbasin.wiring.axes.spaces import Each, Grid, In, Row, Same, Still, Term
+from interbasin.wiring.interpret import Run, Value, constant, rule
+from interbasin.wiring.operators.convolution import POSITION
+
+
+@rule("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty", "zeros_like", "ones_like",
+      "full_like", "empty_like", "scalar_tensor", "fill", "zero")  # fmt: skip
+def filled(run: Run, self: Value | None = None, value: Any = None, fill_value: Any = None, **_: Any) -> Value:
+    """Of ``self`` only the shape counts; a number to fill it with may come as a tensor without axes."""
+    return Value([Same(size) for size in run.shape])
+
+
+@rule("arange", "linspace", "eye", "tril_indices", "triu_indices", "logspace")
+def counted(run: Run, **_: Any) -> Value:
+    return constant(run.shape, POSITION)
 
 
 @rule("view", "reshape", "_unsafe_view", "flatten", "unflatten", "view_copy", "_reshape_alias", "reshape_as",
@@ -164,14 +176,16 @@ def cat(run: Run, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 
 def _joined(run: Run, values: Sequence[Value], axis: int) -> Value:
-    why = run.why("stretches of different spaces are joined along another axis")
+    why = run.why("segments of different spaces are joined along another axis")
     rest = list(values[0].dims)
     for value in values[1:]:
         for position, term in enumerate(value.dims):
             if position != axis:
                 rest[position] = run.axes.unify(rest[position], term, why, same=Group.PERMUTATION)
-    parts = [stretches(run, value.dims[axis]) for value in values]
-    rest[axis] = run.axes.resolve(Row(tuple(parts)))
+    # What is the same all along a segment differs from the next segment.
+    parts = (value.dims[axis] for value in values)
+    segments = [Still(part.size, POSITION) if isinstance(part, Same) else part for part in parts]
+    rest[axis] = run.axes.resolve(Row(tuple(segments)))
     return run.made(rest, *values)
 
 

@@ -1,4 +1,4 @@
-"""Operators that keep a stretch of an axis, or give the stretches of one."""
+"""Operators that keep a segment of an axis, or give the segments of one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ from typing import Any
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Each, Grid, In, Row, Same, Still, Term
 from interbasin.wiring.interpret import Pending, Run, Value, rule
-from interbasin.wiring.operators.convolution import POSITION
-
-
-def stretches(run: Run, term: Term) -> Term:
-    """The term as a stretch of a longer axis: what was the same all along it differs from the next stretch."""
-    return Still(term.size, POSITION) if isinstance(term, Same) else term
+from interbasin.wiring.operators.convolution import POSITION, position, positions
 
 
 def _piece(run: Run, value: Value, axis: int, start: int, length: int, *, strided: bool = False) -> Value:
-    """A half of an axis waits to see whether the halves are put together again; any other stretch is cut out."""
+    """A half of an axis waits to see whether the halves are put together again; any other segment is cut out."""
     size = value.shape[axis]
     halved = size == 2 * length and (strided or start in (0, length)) and run.axes.moves(value.dims[axis])
     if halved:
@@ -89,7 +84,7 @@ def unbind(run: Run, self: Value, dim: int = 0) -> list[Value]:
 def split(run: Run, self: Value, dim: int = 0, **_: Any) -> list[Value]:
     axis = dim % len(self.dims)
     if sum(shape[axis] for shape in run.shapes) != self.shape[axis]:
-        return run.not_known(f"{run.operator} with stretches that overlap", [self])  # type: ignore[no-any-return]
+        return run.not_known(f"{run.operator} with segments that overlap", [self])  # type: ignore[no-any-return]
     found, start = [], 0
     for shape in run.shapes:
         whole = shape[axis] == self.shape[axis]
@@ -105,7 +100,7 @@ def roll(run: Run, self: Value, shifts: Sequence[int], dims: Sequence[int] = ())
         run.axes.restrict(self.dims[axis], Group.FIXED, run.why("it is shifted"))
     if not dims:
         # Entries go from row to row: what was the same along an axis is so no longer.
-        return run.made([Still(size, POSITION) if size > 1 else Same(size) for size in self.shape], self)
+        return run.made(positions(self.shape), self)
     return run.made(_in_other_places(self, touched), self)
 
 
@@ -127,7 +122,7 @@ def rot90(run: Run, self: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Va
     turned = list(self.dims)
     for axis in dims:
         run.axes.restrict(self.dims[axis], Group.FIXED, run.why("it is turned around"))
-        turned[axis] = Still(run.shape[axis], POSITION) if run.shape[axis] > 1 else Same(1)
+        turned[axis] = position(run.shape[axis])
     return run.made(turned, self)
 
 
@@ -135,8 +130,7 @@ def rot90(run: Run, self: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Va
 def pad(run: Run, self: Value, pad: Sequence[int], value: Any = 0, mode: str = "constant") -> Value:
     dims = list(self.dims)
     if value not in (0, None):
-        for term in dims:
-            run.axes.restrict(term, Group.PERMUTATION, run.why("it is filled up with a number"))
+        run.restrict(dims, Group.PERMUTATION, "it is filled up with a number")
     for place in range(len(pad) // 2):
         axis = len(dims) - 1 - place
         before, after = pad[2 * place], pad[2 * place + 1]
@@ -160,10 +154,8 @@ def _padded(run: Run, term: Term, before: int, after: int) -> Term:
 def unfold(run: Run, self: Value, dimension: int, size: int, step: int) -> Value:
     axis = dimension % len(self.dims)
     run.axes.restrict(self.dims[axis], Group.FIXED, run.why("windows slide along it"))
-    kept = [Still(one, POSITION) if position == axis and one > 1 else term
-            for position, (term, one) in enumerate(zip(self.dims, run.shape, strict=False))]  # fmt: skip
-    kept = [Same(1) if one == 1 else term for term, one in zip(kept, run.shape, strict=False)]
-    return run.made([*kept, Still(size, POSITION) if size > 1 else Same(1)], self)
+    kept = [*self.dims[:axis], position(run.shape[axis]), *self.dims[axis + 1 :]]
+    return run.made([*(Same(1) if term.size == 1 else term for term in kept), position(size)], self)
 
 
 @rule("tril", "triu")
@@ -182,15 +174,15 @@ def copy(run: Run, self: Value, src: Value, non_blocking: bool = False) -> Value
 
 @rule("slice_scatter", "select_scatter")
 def scatter(run: Run, self: Value, src: Value, dim: int = 0, index: int | None = None, **_: Any) -> Value:
-    """One stretch of an axis written anew: the axis stays as it is, all others lie in one space."""
+    """One segment of an axis written anew: the axis stays as it is, all others lie in one space."""
     axis = dim % len(self.dims)
-    run.axes.restrict(self.dims[axis], Group.FIXED, run.why("a stretch of it is written anew"))
+    run.axes.restrict(self.dims[axis], Group.FIXED, run.why("a segment of it is written anew"))
     source = list(src.dims) if index is None else [*src.dims[:axis], Same(1), *src.dims[axis:]]
-    run.axes.restrict(source[axis], Group.FIXED, run.why("it is written into a stretch"))
+    run.axes.restrict(source[axis], Group.FIXED, run.why("it is written into a segment"))
     dims: list[Term] = []
     for place, (term, other) in enumerate(zip(self.dims, source, strict=True)):
         if place == axis:
-            dims.append(Still(run.shape[place], POSITION) if run.shape[place] > 1 else Same(1))
+            dims.append(position(run.shape[place]))
         else:
             why = run.why("two spaces are joined along another axis")
             dims.append(run.axes.unify(term, other if other.size == term.size else Same(term.size), why,
