@@ -19,7 +19,7 @@ from torch import Tensor
 
 from interbasin.arrays import working_dtype
 from interbasin.errors import DataError, ShapeError
-from interbasin.wiring.trace.tracing import output_tensors
+from interbasin.wiring.trace.calls import output_tensors
 
 # What a network gave and the labels -> the mean loss of the batch, or one a sample. Without labels, of outputs alone.
 Loss: TypeAlias = Callable[..., Any]

@@ -16,8 +16,8 @@ from interbasin.errors import DataError, WiringError
 from interbasin.text import plural
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
+from interbasin.wiring.trace.calls import returned_tensors
 from interbasin.wiring.trace.copying import clone_arguments, copied
-from interbasin.wiring.trace.outputs import returned_tensors
 from interbasin.wiring.trace.preflight import admit, refuse_numbers_that_are_none
 from interbasin.wiring.trace.refusals import call_failed, short
 from interbasin.wiring.wiring import Wiring

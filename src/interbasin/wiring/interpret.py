@@ -19,7 +19,7 @@ from torch import fx
 from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Atom, Reason, Role, Same, Still, Term
-from interbasin.wiring.trace.aliases import is_plain_write
+from interbasin.wiring.trace.aliases import arguments_of, is_plain_write
 from interbasin.wiring.trace.tracing import MARK
 
 INPUT = Reason("input", "it meets the network's input")
@@ -280,7 +280,7 @@ class Run:
             return None
         if _is_number(node.meta.get("val")):
             return self._number(node, name, value_of)
-        arguments = _bound(node, value_of)
+        arguments = {name: value_of(argument) for name, argument in arguments_of(node).items()}
         packet = name.split(".")[1] if name.startswith("aten.") else name
         in_place = is_plain_write(node)
         self.operator, self.shapes = name.removesuffix(".default"), _shapes(node.meta.get("val"))
@@ -334,7 +334,7 @@ class Run:
         found = node.meta["val"]
         if isinstance(found, bool | int | float):
             return found
-        values = [value for argument in _bound(node, value_of).values() for value in _values(argument)]
+        values = [value for argument in arguments_of(node).values() for value in _values(value_of(argument))]
         for value in values:
             self.fix(self.settle(value), self.why(f"a number is taken out of it by {name}"))
         return SOME_INDEX if isinstance(found, torch.SymInt | torch.SymBool) else SOME_NUMBER
@@ -431,13 +431,6 @@ def still(size: int, why: Reason) -> Term:
 def _plain_reason(values: Sequence[Value]) -> Reason:
     reasons = [term.why for value in values for term in value.dims if isinstance(term, Still)]
     return next((reason for reason in reasons if reason.kind in ("unknown", "operator")), INPUT)
-
-
-def _bound(node: fx.Node, value_of: Any) -> dict[str, Any]:
-    assert isinstance(node.target, torch._ops.OpOverload)
-    names = [argument.name for argument in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return {name: value_of(argument) for name, argument in given.items()}
 
 
 def _values(argument: Any) -> list[Value]:

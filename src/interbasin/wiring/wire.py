@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,9 @@ from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.naming import name_spaces
 from interbasin.wiring.axes.spaces import Each, Reason, Term, parts_of
-from interbasin.wiring.axes.tables import angles
 from interbasin.wiring.axes.terms import whole
 from interbasin.wiring.interpret import INPUT, Run, Value, constant
+from interbasin.wiring.trace.aliases import operator_name, regions
 from interbasin.wiring.trace.preflight import admit, names_kept
 from interbasin.wiring.trace.tracing import Inputs, Trace, trace
 from interbasin.wiring.wiring import TensorWiring, Wiring
@@ -23,6 +23,7 @@ from interbasin.wiring.wiring import TensorWiring, Wiring
 CONSTANT = Reason("constant", "a constant of the network lies along it")
 UNREAD = Reason("unread", "nothing reads it in the traced call")
 OUTPUT = Reason("output", "the network's output lies along it")
+_TRIGONOMETRIC = frozenset({"cos", "sin", "polar"})
 
 
 def wire(model: nn.Module, inputs: Inputs) -> Wiring:
@@ -99,7 +100,7 @@ def _follow(
     axes = Axes()
     names = dict(zip((node.name for node in _placeholders(traced)), traced.placeholders, strict=True))
     buffers = {node for node, name in names.items() if name in tensors and not isinstance(tensors[name], nn.Parameter)}
-    tables = {names[node] for node in angles(traced.graph, buffers, names.keys() - buffers)}
+    tables = {names[node] for node in _find_angles(traced.graph, buffers, names.keys() - buffers)}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in tables}
     terms = {name: axes.parameter(tensor.shape) for name, tensor in tensors.items()}
     run = Run(axes, around=around or {}, writes=traced.writes)
@@ -134,3 +135,44 @@ def _follow(
         unused=tuple(name for name in terms if name not in used),
         unknown=run.unknown,
     )
+
+
+# ---------------------------------------------------------------------- tables of angles
+
+
+def _find_angles(graph: fx.GraphModule, buffers: Collection[str], moving: Collection[str]) -> set[str]:
+    """The placeholders among ``buffers`` of which sines or cosines are taken before anything else meets them.
+
+    Frequencies of rotary positions sit in a buffer, and a checkpoint may even hold them. Permuting them with the
+    channels they turn would leave the function unchanged, but networks keep the tables of sines and cosines that they
+    once made, and rebuild the buffer from their configuration. So they count as constants of the architecture.
+
+    Args:
+        graph: The traced network.
+        buffers: Names of placeholders.
+        moving: Names of placeholders that are parameters or inputs.
+    """
+    mixed: set[fx.Node] = set()
+    for node in graph.graph.nodes:
+        if (node.op == "placeholder" and node.name in moving) or not mixed.isdisjoint(node.all_input_nodes):
+            mixed.add(node)
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder" and node.name in buffers]
+    return {node.name for node in placeholders if _leads_to_angles(node, mixed)}
+
+
+def _leads_to_angles(start: fx.Node, mixed: set[fx.Node]) -> bool:
+    seen, waiting = {start}, [start]
+    while waiting:
+        for user in waiting.pop().users:
+            if _is_trigonometric(user):
+                return True
+            if user not in mixed and user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return False
+
+
+def _is_trigonometric(node: fx.Node) -> bool:
+    # Tables are often made in a region of their own, with gradients switched off.
+    inside = (part for graph in regions(node) for part in graph.graph.nodes)
+    return operator_name(node) in _TRIGONOMETRIC or any(map(_is_trigonometric, inside))
