@@ -234,10 +234,7 @@ def _space(entry: _Found, names: Mapping[Atom, str], turned: set[Atom]) -> Space
 def _joined(one: Space, other: Space) -> Space:
     """Two spaces of one name: the same one, met in two places."""
     return replace(
-        one,
-        writes=one.writes + other.writes,
-        reads=one.reads + other.reads,
-        scales=one.scales + other.scales,
+        one, writes=one.writes + other.writes, reads=one.reads + other.reads, scales=one.scales + other.scales
     )
 
 

@@ -158,11 +158,7 @@ def _read_elsewhere(model: nn.Module, norm: str) -> WiringError:
 
 
 def save_folded(
-    model: nn.Module,
-    path: str | os.PathLike[str],
-    *,
-    like: str | os.PathLike[str] | None = None,
-    force: bool = False,
+    model: nn.Module, path: str | os.PathLike[str], *, like: str | os.PathLike[str] | None = None, force: bool = False
 ) -> None:
     """Write a network that `fold_norms` made (or one that was carried from it) to a new folder.
 

@@ -15,13 +15,4 @@ from interbasin.wiring.operators import (
     slicing,
 )
 
-__all__ = [
-    "contraction",
-    "convolution",
-    "elementwise",
-    "indexing",
-    "layout",
-    "recurrent",
-    "reduction",
-    "slicing",
-]
+__all__ = ["contraction", "convolution", "elementwise", "indexing", "layout", "recurrent", "reduction", "slicing"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Grid, Reason, Same, Term
 from interbasin.wiring.interpret import Run, Value, rule, still
 from interbasin.wiring.operators.contraction import contract
-from interbasin.wiring.operators.elementwise import add_like, bend, pointwise
+from interbasin.wiring.operators.elementwise import add_like, pointwise
 
 KERNEL = Reason("kernel", "a kernel lies along it")
 POSITION = Reason("position", "positions lie along it")
@@ -29,70 +30,39 @@ def fix_positions(run: Run, terms: Sequence[Term]) -> None:
         run.axes.restrict(term, Group.FIXED, POSITION)
 
 
-@rule("conv1d", "conv2d", "conv3d", "convolution", "_convolution")
+@rule("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "conv_transpose1d", "conv_transpose2d",
+      "conv_transpose3d")  # fmt: skip
 def convolution(
-    run: Run,
-    input: Value,
-    weight: Value,
-    bias: Value | None = None,
-    groups: int = 1,
-    transposed: bool = False,
+    run: Run, input: Value, weight: Value, bias: Value | None = None, groups: int = 1, transposed: bool = False,
     **_: Any,
-) -> Value:
-    if transposed:
-        return _convolved(run, input, weight, bias, groups, inward=0)
-    return _convolved(run, input, weight, bias, groups, inward=1)
+) -> Value:  # fmt: skip
+    """The weight reads along one of its first two axes and writes along the other.
 
-
-@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def transposed(run: Run, input: Value, weight: Value, bias: Value | None = None, groups: int = 1, **_: Any) -> Value:
-    return _convolved(run, input, weight, bias, groups, inward=0)
-
-
-def _convolved(run: Run, input: Value, weight: Value, bias: Value | None, groups: int, inward: int) -> Value:
-    """The result of a convolution whose weight reads along axis ``inward`` and writes along the other of the first two.
-
-    With groups, one of the two axes of the weight holds the groups as its outer factor: for an upright convolution the
-    one that writes, for a transposed one the one that reads.
+    With groups, its first axis holds them as the outer factor: upright the one that writes, transposed the one that
+    reads.
     """
+    upright = not (transposed or "transpose" in run.operator)
     kernel = len(weight.dims) - 2
     lead = len(input.dims) - 1 - kernel
-    channels, own = input.dims[lead], list(weight.dims[:2])
     for term in weight.dims[2:]:
         run.axes.restrict(term, Group.FIXED, KERNEL)
     fix_positions(run, input.dims[lead + 1 :])
-    result = run.shape
-    if groups == 1:
-        taken = Value([*input.dims[:lead], channels], input.learned)
-        batch = "ab"[:lead]
-        moved = contract(run, taken, batch + "y", Value(own, weight.learned), "zy" if inward else "yz", batch + "z")
-    else:
-        followed = _grouped(run, input, lead, weight, groups, inward)
-        if followed is None:
-            return Value(run.given_up(Value([*input.dims, *weight.dims]), result))
-        moved = followed
-    found = Value([*moved.dims, *positions(result[lead + 1 :])], moved.learned)
-    if bias is None:
-        return found
-    spread = Value([bias.dims[0], *(Same(1) for _ in range(kernel))], bias.learned)
-    return add_like(run, found, spread)
-
-
-def _grouped(run: Run, input: Value, lead: int, weight: Value, groups: int, inward: int) -> Value | None:
-    axes = run.axes
-    channels = axes.split(input.dims[lead], [groups, input.shape[lead] // groups])
-    holder = weight.dims[0]
-    blocks = axes.split(holder, [groups, holder.size // groups])
-    if channels is None or blocks is None:
-        return None
-    other = weight.dims[1]
-    own = [*blocks, other]  # groups, then what the first axis is inside a group, then the second axis
-    batch = "ab"[:lead]
-    letters = "gzy" if inward else "gyz"
+    channels, own, letters = input.dims[lead : lead + 1], weight.dims[:2], ""
+    if groups > 1:
+        inner = run.axes.split(channels[0], [groups, input.shape[lead] // groups])
+        blocks = run.axes.split(own[0], [groups, weight.shape[0] // groups])
+        if inner is None or blocks is None:
+            return Value(run.given_up(Value([*input.dims, *weight.dims]), run.shape))
+        channels, own, letters = inner, [*blocks, own[1]], "g"
+    batch = "ab"[:lead] + letters
     taken = Value([*input.dims[:lead], *channels], input.learned)
-    moved = contract(run, taken, batch + "gy", Value(own, weight.learned), letters, batch + "gz")
-    dims = [*moved.dims[:lead], axes.resolve(Grid(tuple(moved.dims[lead:])))]
-    return Value(dims, moved.learned)
+    order = "zy" if upright else "yz"
+    moved = contract(run, taken, batch + "y", Value(own, weight.learned), letters + order, batch + "z")
+    written = run.axes.resolve(Grid(tuple(moved.dims[lead:]))) if letters else moved.dims[lead]
+    convolved = Value([*moved.dims[:lead], written, *positions(run.shape[lead + 1 :])], moved.learned)
+    if bias is None:
+        return convolved
+    return add_like(run, convolved, Value([bias.dims[0], *(Same(1) for _ in range(kernel))], bias.learned))
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
@@ -153,35 +123,24 @@ def _along_positions(run: Run, value: Value) -> Value:
     return run.made([*value.dims[: rank - count], *positions(run.shape[rank - count :])])
 
 
-# ---------------------------------------------------------------------- complex numbers
-
-# Fourier transforms are linear over the reals, so real maps beside the transformed axes pass.
+# ---------------------------------------------------------------------- Fourier transforms and complex numbers
 
 
-@rule("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft", "_fft_r2c", "_fft_c2r", "_fft_c2c")
-def transformed(run: Run, self: Value, dim: Any = -1, **_: Any) -> Value:
-    return _transformed(run, self, [dim] if isinstance(dim, int) else dim)
-
-
-@rule("fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2")
-def transformed_twice(run: Run, self: Value, dim: Sequence[int] = (-2, -1), **_: Any) -> Value:
-    return _transformed(run, self, dim)
-
-
-@rule("fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn", "fft_fftshift", "fft_ifftshift")
-def transformed_along_all(run: Run, self: Value, s: Sequence[int] | None = None, dim: Any = None, **_: Any) -> Value:
-    if dim is None:
-        # Sizes without axes are those of the last ones.
+@rule("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft", "_fft_r2c", "_fft_c2r", "_fft_c2c",
+      "fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2", "fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn",
+      "fft_fftshift", "fft_ifftshift")  # fmt: skip
+def transformed(run: Run, self: Value, s: Sequence[int] | None = None, dim: Any = None, **_: Any) -> Value:
+    """Linear over the reals, so real maps beside the transformed axes pass."""
+    if dim is None and re.search(r"fftn|shift", run.operator):
+        # Along all axes; sizes without axes are those of the last ones.
         dim = range(len(self.dims)) if s is None else range(-len(s), 0)
-    return _transformed(run, self, [dim] if isinstance(dim, int) else dim)
-
-
-def _transformed(run: Run, value: Value, axes: Sequence[int]) -> Value:
-    dims = list(value.dims)
-    for axis in axes:
+    elif dim is None:
+        dim = (-2, -1) if "fft2" in run.operator else (-1,)
+    dims = list(self.dims)
+    for axis in [dim] if isinstance(dim, int) else dim:
         run.axes.restrict(dims[axis], Group.FIXED, run.why("a Fourier transform runs along it"))
         dims[axis] = position(run.shape[axis])
-    return run.made(dims, value)
+    return run.made(dims, self)
 
 
 @rule("view_as_complex", "view_as_complex_copy")
@@ -204,11 +163,6 @@ def part(run: Run, self: Value) -> Value:
 @rule("complex")
 def made_complex(run: Run, real: Value, imag: Value) -> Value:
     return add_like(run, real, imag)
-
-
-@rule("angle")
-def angle(run: Run, self: Value) -> Value:
-    return bend(run, self, Group.PERMUTATION, "an elementwise function bends it")
 
 
 @rule("polar")

@@ -54,7 +54,7 @@ def odd(run: Run, self: Value, **_: Any) -> Value:
       "celu", "selu", "leaky_relu", "rrelu", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
       "abs", "cos", "cosh", "acos", "erfc", "floor", "ceil", "round", "logical_not", "bitwise_not", "isnan",
       "isinf", "isfinite", "nan_to_num", "threshold", "digamma", "lgamma", "frac", "logit",
-      "acosh", "sinc")  # fmt: skip
+      "acosh", "sinc", "angle")  # fmt: skip
 def bent(run: Run, self: Value, **_: Any) -> Value:
     return bend(run, self, Group.PERMUTATION, "an elementwise function bends it")
 
