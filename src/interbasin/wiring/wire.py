@@ -14,9 +14,9 @@ from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.naming import name_spaces
 from interbasin.wiring.axes.spaces import Each, Reason, Term, parts_of
 from interbasin.wiring.axes.terms import whole
-from interbasin.wiring.interpret import INPUT, Run, Value, constant
+from interbasin.wiring.interpret import INPUT, Interpreter, Value, constant
 from interbasin.wiring.trace.aliases import operator_name, regions
-from interbasin.wiring.trace.preflight import admit, names_kept
+from interbasin.wiring.trace.preflight import check_model, names_kept
 from interbasin.wiring.trace.tracing import Inputs, Trace, trace
 from interbasin.wiring.wiring import TensorWiring, Wiring
 
@@ -48,7 +48,7 @@ def wire(model: nn.Module, inputs: Inputs) -> Wiring:
         >>> wiring.spaces["0"].describe()
         'permutation of 8'
     """
-    tensors, tied = admit(model)
+    tensors, tied = check_model(model)
     found = _follow(trace(model, inputs), tensors, tied)
     known = {*found.tensors, *found.unused, *found.tied}
     return replace(found, constants=tuple(name for name in names_kept(model) if name not in known))
@@ -56,7 +56,7 @@ def wire(model: nn.Module, inputs: Inputs) -> Wiring:
 
 def wire_around(model: nn.Module, inputs: Inputs, modules: Mapping[str, int]) -> Wiring:
     """The wiring of a network with some modules taken out: what each puts out along its axis is a new space."""
-    tensors, tied = admit(model)
+    tensors, tied = check_model(model)
     return _follow(trace(model, inputs), tensors, tied, modules)
 
 
@@ -64,7 +64,7 @@ def _placeholders(traced: Trace) -> list[fx.Node]:
     return [node for node in traced.graph.graph.nodes if node.op == "placeholder"]
 
 
-def _follow_unread(run: Run, tensors: Sequence[Sequence[Term]]) -> None:
+def _follow_unread(run: Interpreter, tensors: Sequence[Sequence[Term]]) -> None:
     """See to the stretches of tensors that nothing reads in the traced call, as positions beyond its length.
 
     Another call may read them in place of those that were: what lies beside them moves as it does there. The rest stays
@@ -103,7 +103,7 @@ def _follow(
     tables = {names[node] for node in _find_angles(traced.graph, buffers, names.keys() - buffers)}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in tables}
     terms = {name: axes.parameter(tensor.shape) for name, tensor in tensors.items()}
-    run = Run(axes, around=around or {}, writes=traced.writes)
+    run = Interpreter(axes, around=around or {}, writes=traced.writes)
     held = {name: Value(list(dims), learned=True) for name, dims in terms.items()}
     used: dict[str, None] = {}
     values: list[Any] = []
@@ -123,7 +123,7 @@ def _follow(
             if kept is None:
                 run.fix(run.settle(value), OUTPUT)
             else:
-                run.written(kept, value)
+                run.write_back(kept, value)
     _follow_unread(run, [terms[name] for name in used])
     activations = {place: value.dims for place, value in run.marks if value.pending is None}
     named = name_spaces(axes, {name: terms[name] for name in terms if name in used}, activations, run.seen)

@@ -33,7 +33,7 @@ from interbasin.wiring.check import difference
 from interbasin.wiring.folding.absorb import absorb
 from interbasin.wiring.folding.plan import Plan, recognise
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
-from interbasin.wiring.trace.preflight import admit, refuse_numbers_that_are_none
+from interbasin.wiring.trace.preflight import check_model, refuse_numbers_that_are_none
 from interbasin.wiring.trace.tracing import Inputs
 from interbasin.wiring.wire import wire_around
 
@@ -71,7 +71,7 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
         >>> print(wire(net, x).spaces["0"].group, "->", wire(folded, x).spaces["0"].group)
         permutation -> orthogonal
     """
-    admit(model)
+    check_model(model)
     refuse_numbers_that_are_none(model)
     folded = copied(model)
     forget_what_was_derived(folded)

@@ -7,11 +7,11 @@ from typing import Any
 
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Grid, Role, Same, Still, Term
-from interbasin.wiring.interpret import Run, Value, rule
-from interbasin.wiring.operators.elementwise import add_like, bend
+from interbasin.wiring.interpret import Interpreter, Value, rule
+from interbasin.wiring.operators.elementwise import add_like, nonlinear
 
 
-def contract(run: Run, one: Value, letters: str, other: Value, others: str, result: str) -> Value:
+def contract(run: Interpreter, one: Value, letters: str, other: Value, others: str, result: str) -> Value:
     """The value of an einsum of two operands, whose axes are named by letters.
 
     A letter of both that is kept is a batch: entries of the same index meet, so permutations survive where both vary.
@@ -38,7 +38,7 @@ def contract(run: Run, one: Value, letters: str, other: Value, others: str, resu
             axes.restrict(term, Group.PERMUTATION, run.why("its units are summed"))
     # What is summed away may not depend on an axis that stands twice beside it, once from each factor.
     axes.settle(list(found.values()))
-    return run.made([found[letter] for letter in result], one, other)
+    return run.result([found[letter] for letter in result], one, other)
 
 
 def _expand(a: Term, b: Term) -> tuple[Term, Term]:
@@ -47,7 +47,7 @@ def _expand(a: Term, b: Term) -> tuple[Term, Term]:
 
 
 @rule("linear")
-def linear(run: Run, input: Value, weight: Value, bias: Value | None = None) -> Value:
+def linear(run: Interpreter, input: Value, weight: Value, bias: Value | None = None) -> Value:
     lead = _letters(len(input.dims) - 1)
     product = contract(run, input, lead + "y", weight, "zy"[2 - len(weight.dims) :], lead + "z"[: len(weight.dims) - 1])
     return product if bias is None else add_like(run, product, bias)
@@ -55,7 +55,7 @@ def linear(run: Run, input: Value, weight: Value, bias: Value | None = None) -> 
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "vdot")
 def matmul(
-    run: Run,
+    run: Interpreter,
     self: Value,
     other: Value | None = None,
     mat2: Value | None = None,
@@ -73,13 +73,13 @@ def matmul(
 
 
 @rule("addbmm")
-def addbmm(run: Run, self: Value, batch1: Value, batch2: Value, **_: Any) -> Value:
+def addbmm(run: Interpreter, self: Value, batch1: Value, batch2: Value, **_: Any) -> Value:
     return add_like(run, contract(run, batch1, "abc", batch2, "acd", "bd"), self)
 
 
 @rule("addmm", "baddbmm")
 def addmm(
-    run: Run, self: Value, mat1: Value | None = None, mat2: Value | None = None, batch1: Value | None = None,
+    run: Interpreter, self: Value, mat1: Value | None = None, mat2: Value | None = None, batch1: Value | None = None,
     batch2: Value | None = None, **_: Any,
 ) -> Value:  # fmt: skip
     first = mat1 if mat1 is not None else batch1
@@ -91,7 +91,7 @@ def addmm(
 
 
 @rule("einsum")
-def einsum(run: Run, equation: str, tensors: list[Value], path: Any = None) -> Value:
+def einsum(run: Interpreter, equation: str, tensors: list[Value], path: Any = None) -> Value:
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     names = ""
@@ -119,11 +119,11 @@ def einsum(run: Run, equation: str, tensors: list[Value], path: Any = None) -> V
         if letter not in result:
             run.axes.restrict(summed, Group.PERMUTATION, run.why("its units are summed"))
     held = dict(zip(letters, value.dims, strict=True))
-    return run.made([held[letter] for letter in result], *tensors)
+    return run.result([held[letter] for letter in result], *tensors)
 
 
 @rule("tensordot")
-def tensordot(run: Run, self: Value, other: Value, dims_self: Sequence[int], dims_other: Sequence[int], **_: Any
+def tensordot(run: Interpreter, self: Value, other: Value, dims_self: Sequence[int], dims_other: Sequence[int], **_: Any
               ) -> Value:  # fmt: skip
     own, its = list(_letters(len(self.dims))), list("0123456789"[: len(other.dims)])
     for one, another in zip(dims_self, dims_other, strict=True):
@@ -133,7 +133,7 @@ def tensordot(run: Run, self: Value, other: Value, dims_self: Sequence[int], dim
 
 
 @rule("inner")
-def inner(run: Run, self: Value, other: Value) -> Value:
+def inner(run: Interpreter, self: Value, other: Value) -> Value:
     if not self.dims or not other.dims:
         return run.not_known("aten.inner of numbers", [self, other])  # type: ignore[no-any-return]
     own, its = _letters(len(self.dims) - 1), "0123456789"[: len(other.dims) - 1]
@@ -141,7 +141,7 @@ def inner(run: Run, self: Value, other: Value) -> Value:
 
 
 @rule("cosine_similarity")
-def cosine_similarity(run: Run, x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8) -> Value:
+def cosine_similarity(run: Interpreter, x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8) -> Value:
     """A product of two vectors over their lengths: both turn alike."""
     lead = _letters(len(x1.dims))
     axis = dim % len(x1.dims)
@@ -155,12 +155,12 @@ def cosine_similarity(run: Run, x1: Value, x2: Value, dim: int = 1, eps: float =
 
 
 @rule("outer", "ger")
-def outer(run: Run, self: Value, vec2: Value) -> Value:
-    return run.made([*self.dims, *vec2.dims], self, vec2)
+def outer(run: Interpreter, self: Value, vec2: Value) -> Value:
+    return run.result([*self.dims, *vec2.dims], self, vec2)
 
 
 @rule("bilinear")
-def bilinear(run: Run, input1: Value, input2: Value, weight: Value, bias: Value | None = None) -> Value:
+def bilinear(run: Interpreter, input1: Value, input2: Value, weight: Value, bias: Value | None = None) -> Value:
     lead = _letters(len(input1.dims) - 1)
     half = contract(run, input1, lead + "x", weight, "zxy", lead + "zy")
     product = contract(run, half, lead + "zy", input2, lead + "y", lead + "z")
@@ -180,7 +180,7 @@ _RESERVED = str.maketrans("wxyz", "WXYZ")
 
 @rule("scaled_dot_product_attention")
 def attention(
-    run: Run,
+    run: Interpreter,
     query: Value,
     key: Value,
     value: Value,
@@ -202,30 +202,30 @@ def attention(
     if is_causal:
         why = run.why("attention is causal along it", "position")
         along = [run.axes.unify(term, Still(term.size, why), why) for term in scores.dims[-2:]]
-        scores = run.made([*scores.dims[:-2], *along], scores)
+        scores = run.result([*scores.dims[:-2], *along], scores)
     if attn_mask is not None:
         scores = add_like(run, scores, attn_mask)
     weights = _softmax(run, scores, -1, "the softmax of attention bends it")
     return contract(run, weights, batch + "ts", value, batch + "sx", batch + "tx")
 
 
-def _repeated(run: Run, value: Value, heads: int) -> Value:
+def _repeated(run: Interpreter, value: Value, heads: int) -> Value:
     """Key-value heads, each standing for the group of query heads that share it."""
     own = value.shape[-3]
     if own == heads:
         return value
     dims = list(value.dims)
     dims[-3] = Grid((dims[-3], Same(heads // own)))
-    return run.made(dims, value)
+    return run.result(dims, value)
 
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "softmin", "_safe_softmax")
-def softmax(run: Run, self: Value, dim: int | None = None, **_: Any) -> Value:
+def softmax(run: Interpreter, self: Value, dim: int | None = None, **_: Any) -> Value:
     return _softmax(run, self, -1 if dim is None else dim, "a softmax bends it")
 
 
-def _softmax(run: Run, value: Value, dim: int, what: str) -> Value:
+def _softmax(run: Interpreter, value: Value, dim: int, what: str) -> Value:
     """Each entry beside the axis has one sum along it, so how it moves cannot depend on what lies along the axis."""
     axis = dim % len(value.dims) if value.dims else 0
     run.axes.settle([term for place, term in enumerate(value.dims) if place != axis])
-    return bend(run, value, Group.PERMUTATION, what)
+    return nonlinear(run, value, Group.PERMUTATION, what)

@@ -8,7 +8,7 @@ from typing import Any
 
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Grid, Reason, Same, Term
-from interbasin.wiring.interpret import Run, Value, rule, still
+from interbasin.wiring.interpret import Interpreter, Value, rule, still
 from interbasin.wiring.operators.contraction import contract
 from interbasin.wiring.operators.elementwise import add_like, pointwise
 
@@ -25,7 +25,7 @@ def positions(shape: Sequence[int]) -> list[Term]:
     return [position(size) for size in shape]
 
 
-def fix_positions(run: Run, terms: Sequence[Term]) -> None:
+def fix_positions(run: Interpreter, terms: Sequence[Term]) -> None:
     for term in terms:
         run.axes.restrict(term, Group.FIXED, POSITION)
 
@@ -33,7 +33,7 @@ def fix_positions(run: Run, terms: Sequence[Term]) -> None:
 @rule("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "conv_transpose1d", "conv_transpose2d",
       "conv_transpose3d")  # fmt: skip
 def convolution(
-    run: Run, input: Value, weight: Value, bias: Value | None = None, groups: int = 1, transposed: bool = False,
+    run: Interpreter, input: Value, weight: Value, bias: Value | None = None, groups: int = 1, transposed: bool = False,
     **_: Any,
 ) -> Value:  # fmt: skip
     """The weight reads along one of its first two axes and writes along the other.
@@ -52,7 +52,7 @@ def convolution(
         inner = run.axes.split(channels[0], [groups, input.shape[lead] // groups])
         blocks = run.axes.split(own[0], [groups, weight.shape[0] // groups])
         if inner is None or blocks is None:
-            return Value(run.given_up(Value([*input.dims, *weight.dims]), run.shape))
+            return Value(run.give_up(Value([*input.dims, *weight.dims]), run.shape))
         channels, own, letters = inner, [*blocks, own[1]], "g"
     batch = "ab"[:lead] + letters
     taken = Value([*input.dims[:lead], *channels], input.learned)
@@ -71,7 +71,7 @@ def convolution(
       "_upsample_bicubic2d_aa", "_upsample_nearest_exact2d", "_upsample_nearest_exact1d", "reflection_pad1d",
       "reflection_pad2d", "replication_pad1d", "replication_pad2d", "replication_pad3d",
       "reflection_pad3d")  # fmt: skip
-def resampled(run: Run, self: Value | None = None, input: Value | None = None, **_: Any) -> Value:
+def resampled(run: Interpreter, self: Value | None = None, input: Value | None = None, **_: Any) -> Value:
     """Averages and interpolations over positions are linear: whatever acts on the channels passes through."""
     value = self if self is not None else input
     assert value is not None
@@ -80,47 +80,47 @@ def resampled(run: Run, self: Value | None = None, input: Value | None = None, *
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
       "max_pool2d_with_indices", "lp_pool2d")  # fmt: skip
-def max_pool(run: Run, self: Value, **_: Any) -> Any:
+def max_pool(run: Interpreter, self: Value, **_: Any) -> Any:
     run.restrict(self.dims, Group.PERMUTATION, "a maximum over positions bends it")
     pooled = _along_positions(run, self)
     return pooled if len(run.shapes) == 1 else [pooled, Value(list(pooled.dims))]
 
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
-def grid_sample(run: Run, input: Value, grid: Value, **_: Any) -> Value:
+def grid_sample(run: Interpreter, input: Value, grid: Value, **_: Any) -> Value:
     run.fix(grid, run.why("it says where to look"))
     # Each of the batch is looked at in places of its own.
     fix_positions(run, [input.dims[0], *input.dims[2:]])
-    return run.made([*positions(run.shape[:1]), input.dims[1], *positions(run.shape[2:])])
+    return run.result([*positions(run.shape[:1]), input.dims[1], *positions(run.shape[2:])])
 
 
 @rule("im2col")
-def im2col(run: Run, self: Value, kernel_size: Sequence[int], **_: Any) -> Value:
+def im2col(run: Interpreter, self: Value, kernel_size: Sequence[int], **_: Any) -> Value:
     """Patches as columns: channels by kernel positions, then places."""
     fix_positions(run, self.dims[-2:])
     *lead, channels = self.dims[:-2]
     inside = self.shape[-3]
     column = Grid((channels, *positions([run.shape[-2] // inside])))
-    return run.made([*lead, column, *positions(run.shape[-1:])], self)
+    return run.result([*lead, column, *positions(run.shape[-1:])], self)
 
 
 @rule("col2im")
-def col2im(run: Run, self: Value, **_: Any) -> Value:
+def col2im(run: Interpreter, self: Value, **_: Any) -> Value:
     channels = run.shape[-3]
     factors = run.axes.split(self.dims[-2], [channels, self.shape[-2] // channels])
     if factors is None:
-        return Value(run.given_up(self, run.shape))
+        return Value(run.give_up(self, run.shape))
     fix_positions(run, [factors[1], self.dims[-1]])
-    return run.made([*self.dims[:-2], factors[0], *positions(run.shape[-2:])])
+    return run.result([*self.dims[:-2], factors[0], *positions(run.shape[-2:])])
 
 
-def _along_positions(run: Run, value: Value) -> Value:
+def _along_positions(run: Interpreter, value: Value) -> Value:
     """Axes whose size changed, and those behind the first such one, are positions."""
     rank = len(run.shape)
     # The operator says by its name how many of the last axes it works on.
     count = next((int(digit) for digit in run.operator if digit in "123"), rank - 2)
     fix_positions(run, value.dims[rank - count :])
-    return run.made([*value.dims[: rank - count], *positions(run.shape[rank - count :])])
+    return run.result([*value.dims[: rank - count], *positions(run.shape[rank - count :])])
 
 
 # ---------------------------------------------------------------------- Fourier transforms and complex numbers
@@ -129,7 +129,7 @@ def _along_positions(run: Run, value: Value) -> Value:
 @rule("fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_hfft", "fft_ihfft", "_fft_r2c", "_fft_c2r", "_fft_c2c",
       "fft_fft2", "fft_ifft2", "fft_rfft2", "fft_irfft2", "fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn",
       "fft_fftshift", "fft_ifftshift")  # fmt: skip
-def transformed(run: Run, self: Value, s: Sequence[int] | None = None, dim: Any = None, **_: Any) -> Value:
+def transformed(run: Interpreter, self: Value, s: Sequence[int] | None = None, dim: Any = None, **_: Any) -> Value:
     """Linear over the reals, so real maps beside the transformed axes pass."""
     if dim is None and re.search(r"fftn|shift", run.operator):
         # Along all axes; sizes without axes are those of the last ones.
@@ -140,31 +140,31 @@ def transformed(run: Run, self: Value, s: Sequence[int] | None = None, dim: Any 
     for axis in [dim] if isinstance(dim, int) else dim:
         run.axes.restrict(dims[axis], Group.FIXED, run.why("a Fourier transform runs along it"))
         dims[axis] = position(run.shape[axis])
-    return run.made(dims, self)
+    return run.result(dims, self)
 
 
 @rule("view_as_complex", "view_as_complex_copy")
-def view_as_complex(run: Run, self: Value) -> Value:
+def view_as_complex(run: Interpreter, self: Value) -> Value:
     """The last axis holds real and imaginary parts, which a real map cannot mix."""
     run.axes.restrict(self.dims[-1], Group.FIXED, run.why("it holds real and imaginary parts"))
-    return run.made(self.dims[:-1], self)
+    return run.result(self.dims[:-1], self)
 
 
 @rule("view_as_real", "view_as_real_copy")
-def view_as_real(run: Run, self: Value) -> Value:
-    return run.made([*self.dims, *positions([2])], self)
+def view_as_real(run: Interpreter, self: Value) -> Value:
+    return run.result([*self.dims, *positions([2])], self)
 
 
 @rule("real", "imag", "conj", "_conj", "conj_physical", "_conj_physical", "resolve_conj", "resolve_neg")
-def part(run: Run, self: Value) -> Value:
-    return run.made(self.dims, self)
+def part(run: Interpreter, self: Value) -> Value:
+    return run.result(self.dims, self)
 
 
 @rule("complex")
-def made_complex(run: Run, real: Value, imag: Value) -> Value:
+def made_complex(run: Interpreter, real: Value, imag: Value) -> Value:
     return add_like(run, real, imag)
 
 
 @rule("polar")
-def polar(run: Run, abs: Value, angle: Value) -> Value:
+def polar(run: Interpreter, abs: Value, angle: Value) -> Value:
     return pointwise(run, abs, angle)

@@ -7,31 +7,31 @@ from typing import Any
 
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Reason, Same, Term
-from interbasin.wiring.interpret import Run, Value, rule
+from interbasin.wiring.interpret import Interpreter, Value, rule
 from interbasin.wiring.operators.convolution import position
-from interbasin.wiring.operators.elementwise import bend, combined
+from interbasin.wiring.operators.elementwise import combine, nonlinear
 
 LOOKED_UP = Reason("lookup", "rows are looked up by index along it")
 
 
 @rule("embedding")
-def embedding(run: Run, weight: Value, indices: Value, **_: Any) -> Value:
+def embedding(run: Interpreter, weight: Value, indices: Value, **_: Any) -> Value:
     run.axes.restrict(weight.dims[0], Group.FIXED, LOOKED_UP)
     run.fix(indices, run.why("it says where to look"))
-    return run.made([*indices.dims, weight.dims[1]])
+    return run.result([*indices.dims, weight.dims[1]])
 
 
 @rule("index_select")
-def index_select(run: Run, self: Value, dim: int, index: Value) -> Value:
+def index_select(run: Interpreter, self: Value, dim: int, index: Value) -> Value:
     run.axes.restrict(self.dims[dim], Group.FIXED, LOOKED_UP)
     run.fix(index, run.why("it says where to look"))
     dims = list(self.dims)
     dims[dim] = position(run.shape[dim])
-    return run.made(dims)
+    return run.result(dims)
 
 
 @rule("index", "_unsafe_index")
-def index(run: Run, self: Value, indices: Sequence[Value | None]) -> Value:
+def index(run: Interpreter, self: Value, indices: Sequence[Value | None]) -> Value:
     """Advanced indexing: the indexed axes are replaced by those of the indices, at the first of them if adjacent."""
     places = [axis for axis, found in enumerate(indices) if found is not None]
     given = [found for found in indices if found is not None]
@@ -46,18 +46,18 @@ def index(run: Run, self: Value, indices: Sequence[Value | None]) -> Value:
     if count < 0:
         return run.not_known("aten.index with a mask", [self])  # type: ignore[no-any-return]
     fresh = [position(size) for size in run.shape[start : start + count]]
-    return run.made([*kept[:start], *fresh, *kept[start:]])
+    return run.result([*kept[:start], *fresh, *kept[start:]])
 
 
 @rule("take_along_dim")
-def take_along_dim(run: Run, self: Value, indices: Value, dim: int | None = None) -> Value:
+def take_along_dim(run: Interpreter, self: Value, indices: Value, dim: int | None = None) -> Value:
     if dim is None:
         return run.not_known("aten.take_along_dim of all entries", [self, indices])  # type: ignore[no-any-return]
     return gather(run, self, dim, indices)  # type: ignore[return-value]
 
 
 @rule("gather")
-def gather(run: Run, self: Value, dim: int, index: Value, **_: Any) -> Value:
+def gather(run: Interpreter, self: Value, dim: int, index: Value, **_: Any) -> Value:
     axis = dim % len(self.dims)
     run.axes.restrict(self.dims[axis], Group.FIXED, LOOKED_UP)
     dims: list[Term] = []
@@ -72,13 +72,13 @@ def gather(run: Run, self: Value, dim: int, index: Value, **_: Any) -> Value:
             for one in (term, found):
                 run.axes.restrict(one, Group.FIXED, LOOKED_UP)
             dims.append(position(run.shape[place]))
-    return run.made(dims)
+    return run.result(dims)
 
 
 @rule("embedding_bag")
 def embedding_bag(
-    run: Run, weight: Value, indices: Value, offsets: Value, mode: int = 0, per_sample_weights: Value | None = None,
-    **_: Any,
+    run: Interpreter, weight: Value, indices: Value, offsets: Value, mode: int = 0, per_sample_weights: Value | None =
+    None, **_: Any,
 ) -> list[Value]:  # fmt: skip
     """Sums and means of rows are linear; a maximum goes entry by entry."""
     run.axes.restrict(weight.dims[0], Group.FIXED, LOOKED_UP)
@@ -87,11 +87,13 @@ def embedding_bag(
             run.fix(found, run.why("it says where to look"))
     if mode == 2:
         run.axes.restrict(weight.dims[1], Group.PERMUTATION, run.why("a maximum over rows bends it"))
-    bags = run.made([position(run.shapes[0][0]), weight.dims[1]])
+    bags = run.result([position(run.shapes[0][0]), weight.dims[1]])
     others = [Value([position(size) for size in shape]) for shape in run.shapes[1:]]
     if mode == 2:
         # Beside the sums stands which row was the largest, for each unit.
-        others[-1] = run.made([position(run.shapes[-1][0]), weight.dims[1]]) if len(run.shapes[-1]) == 2 else others[-1]
+        others[-1] = (
+            run.result([position(run.shapes[-1][0]), weight.dims[1]]) if len(run.shapes[-1]) == 2 else others[-1]
+        )
     return [bags, *others]
 
 
@@ -103,7 +105,7 @@ LINEAR = frozenset({"sum", "mean", "add"})
 
 
 @rule("index_add", "index_copy")
-def index_add(run: Run, self: Value, dim: int, index: Value, source: Value, **_: Any) -> Value:
+def index_add(run: Interpreter, self: Value, dim: int, index: Value, source: Value, **_: Any) -> Value:
     if len(self.dims) != len(source.dims) or not self.dims:
         return run.not_known(f"{run.operator} of different ranks", [self, index, source])  # type: ignore[no-any-return]
     run.fix(index, run.why("it says where to write"))
@@ -112,7 +114,7 @@ def index_add(run: Run, self: Value, dim: int, index: Value, source: Value, **_:
 
 @rule("index_put", "_unsafe_index_put")
 def index_put(
-    run: Run, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False, **_: Any
+    run: Interpreter, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False, **_: Any
 ) -> Value:
     """Only where every index is a vector: a mask of more axes is not told from an index of as many."""
     places = [axis for axis, found in enumerate(indices) if found is not None]
@@ -132,7 +134,7 @@ def index_put(
 
 
 @rule("scatter_add", "scatter", "scatter_reduce")
-def scatter(run: Run, self: Value, dim: int, index: Value, src: Value | None = None, value: Any = None,
+def scatter(run: Interpreter, self: Value, dim: int, index: Value, src: Value | None = None, value: Any = None,
             reduce: str = "sum", **_: Any) -> Value:  # fmt: skip
     """Along the axis nothing moves; beside it an index that differs from unit to unit leaves permutations."""
     if src is None or not len(self.dims) == len(index.dims) == len(src.dims) or not self.dims:
@@ -141,17 +143,17 @@ def scatter(run: Run, self: Value, dim: int, index: Value, src: Value | None = N
     beside = [place for place in range(len(self.dims)) if place != axis]
     along = [place for place in beside if len({one.shape[place] for one in (self, index, src)}) > 1]
     if reduce not in LINEAR:
-        self, src = (bend(run, one, Group.PERMUTATION, "entries are taken together") for one in (self, src))
+        self, src = (nonlinear(run, one, Group.PERMUTATION, "entries are taken together") for one in (self, src))
     for place in (axis, *along):
         run.axes.restrict(index.dims[place], Group.FIXED, run.why("it says where to write"))
     found = _written(run, self, src, [axis, *along])
     own: list[Term] = [Same(1) if place in (axis, *along) else term for place, term in enumerate(index.dims)]
     why = run.why("an index differs along it")
-    dims = combined(run, found, Value(own), why=why, pair=Group.PERMUTATION)
-    return run.made(dims, found)
+    dims = combine(run, found, Value(own), why=why, pair=Group.PERMUTATION)
+    return run.result(dims, found)
 
 
-def _written(run: Run, self: Value, source: Value, axes: Sequence[int]) -> Value:
+def _written(run: Interpreter, self: Value, source: Value, axes: Sequence[int]) -> Value:
     """What is written into, and what into it, lie in one space along all axes but those that are written along."""
     why = run.why("it is written where an index says")
     for value in (self, source):
@@ -162,7 +164,7 @@ def _written(run: Run, self: Value, source: Value, axes: Sequence[int]) -> Value
     lead = len(self.dims) - len(source.dims)
     left = [Same(1) if axis in axes else term for axis, term in enumerate(self.dims)]
     right = [Same(1) if axis + lead in axes else term for axis, term in enumerate(source.dims)]
-    dims = combined(run, Value(left), Value(right), why=why, same=Group.PERMUTATION)
+    dims = combine(run, Value(left), Value(right), why=why, same=Group.PERMUTATION)
     for axis in axes:
         dims[axis] = position(run.shape[axis])
-    return run.made(dims, self, source)
+    return run.result(dims, self, source)

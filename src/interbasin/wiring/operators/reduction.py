@@ -7,7 +7,7 @@ from typing import Any
 
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Grid, Same, Term
-from interbasin.wiring.interpret import Run, Value, rule
+from interbasin.wiring.interpret import Interpreter, Value, rule
 from interbasin.wiring.operators.convolution import position
 from interbasin.wiring.operators.elementwise import add_like, multiply, pointwise
 
@@ -19,13 +19,13 @@ def _axes(value: Value, dim: Any) -> list[int]:
     return [axis % rank for axis in ([dim] if isinstance(dim, int) else dim)]
 
 
-def _without(run: Run, value: Value, axes: list[int], keepdim: bool) -> Value:
+def _without(run: Interpreter, value: Value, axes: list[int], keepdim: bool) -> Value:
     dims: list[Term] = [Same(1) if axis in axes else term for axis, term in enumerate(value.dims)]
-    return run.made([term for axis, term in enumerate(dims) if keepdim or axis not in axes], value)
+    return run.result([term for axis, term in enumerate(dims) if keepdim or axis not in axes], value)
 
 
 @rule("mean", "sum", lazy=True)
-def total(run: Run, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+def total(run: Interpreter, self: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     axes = _axes(self, dim)
     if self.pending is not None and self.pending.kind == "square":
         base = run.settle(self.pending.base)
@@ -40,8 +40,9 @@ def total(run: Run, self: Value, dim: Any = None, keepdim: bool = False, dtype: 
 
 @rule("var", "std", "var_mean", "std_mean", "amax", "amin", "logsumexp", "prod", "any", "all", "max", "min", "argmax",
       "argmin", "median", "nanmean", "count_nonzero")  # fmt: skip
-def taken_together(run: Run, self: Value, dim: Any = None, keepdim: bool = False, other: Value | None = None, **_: Any
-                   ) -> Any:  # fmt: skip
+def taken_together(
+    run: Interpreter, self: Value, dim: Any = None, keepdim: bool = False, other: Value | None = None, **_: Any
+) -> Any:
     if other is not None:
         return pointwise(run, self, other)
     run.restrict(self.dims, Group.PERMUTATION, "its units are taken together")
@@ -54,7 +55,7 @@ def taken_together(run: Run, self: Value, dim: Any = None, keepdim: bool = False
 
 
 @rule("cumsum", "cumprod", "logcumsumexp", "diff")
-def running(run: Run, self: Value, dim: int = -1, **others: Any) -> Any:
+def running(run: Interpreter, self: Value, dim: int = -1, **others: Any) -> Any:
     if any(isinstance(other, Value) for other in others.values()):
         return run.not_known(f"{run.operator} with something before or after it", run.operands)
     dims = list(self.dims)
@@ -63,17 +64,17 @@ def running(run: Run, self: Value, dim: int = -1, **others: Any) -> Any:
     if not run.operator.startswith(("aten.cumsum", "aten.diff")):
         run.restrict(dims, Group.PERMUTATION, "an elementwise function bends it")
     dims[axis] = position(run.shape[axis])
-    return run.made(dims, self) if len(run.shapes) == 1 else [run.made(dims, self) for _ in run.shapes]
+    return run.result(dims, self) if len(run.shapes) == 1 else [run.result(dims, self) for _ in run.shapes]
 
 
 @rule("topk", "sort")
-def ordered(run: Run, self: Value, dim: int = -1, **_: Any) -> list[Value]:
+def ordered(run: Interpreter, self: Value, dim: int = -1, **_: Any) -> list[Value]:
     axis = dim % len(self.dims)
     run.axes.restrict(self.dims[axis], Group.FIXED, run.why("its units are sorted"))
     run.restrict(self.dims, Group.PERMUTATION, "its units are sorted")
     dims = list(self.dims)
     dims[axis] = position(run.shapes[0][axis])
-    return [run.made(dims, self), run.made(dims)]
+    return [run.result(dims, self), run.result(dims)]
 
 
 # ---------------------------------------------------------------------- norms
@@ -81,7 +82,7 @@ def ordered(run: Run, self: Value, dim: int = -1, **_: Any) -> list[Value]:
 
 @rule("layer_norm", "native_layer_norm")
 def layer_norm(
-    run: Run,
+    run: Interpreter,
     input: Value,
     normalized_shape: Sequence[int],
     weight: Value | None = None,
@@ -89,16 +90,18 @@ def layer_norm(
     **_: Any,
 ) -> Value:
     _take_statistics(run, input.dims, input.dims[: -len(normalized_shape)])
-    return _scaled_and_shifted(run, run.made(input.dims, input), weight, bias)
+    return _scaled_and_shifted(run, run.result(input.dims, input), weight, bias)
 
 
 @rule("rms_norm", "_fused_rms_norm")
-def rms_norm(run: Run, input: Value, normalized_shape: Sequence[int], weight: Value | None = None, **_: Any) -> Value:
+def rms_norm(
+    run: Interpreter, input: Value, normalized_shape: Sequence[int], weight: Value | None = None, **_: Any
+) -> Value:
     read_lengths(run, input.dims[-len(normalized_shape) :], input.dims[: -len(normalized_shape)])
-    return _scaled_and_shifted(run, run.made(input.dims, input), weight, None)
+    return _scaled_and_shifted(run, run.result(input.dims, input), weight, None)
 
 
-def read_lengths(run: Run, along: Sequence[Term], beside: Sequence[Term]) -> None:
+def read_lengths(run: Interpreter, along: Sequence[Term], beside: Sequence[Term]) -> None:
     """The length of the vectors along some axes is taken: orthogonal maps keep it. Entries beside it stand alone.
 
     Each of these entries has one length, so how they move cannot depend on what the length is taken along.
@@ -108,7 +111,7 @@ def read_lengths(run: Run, along: Sequence[Term], beside: Sequence[Term]) -> Non
     run.axes.settle(beside)
 
 
-def _scaled_and_shifted(run: Run, value: Value, weight: Value | None, bias: Value | None) -> Value:
+def _scaled_and_shifted(run: Interpreter, value: Value, weight: Value | None, bias: Value | None) -> Value:
     if weight is not None:
         value = multiply(run, value, weight)
     return value if bias is None else add_like(run, value, bias)
@@ -121,7 +124,7 @@ def _beside_positions(value: Value, channel: Value) -> Value:
 
 @rule("batch_norm", "_native_batch_norm_legit_no_training", "native_batch_norm", "_batch_norm_impl_index")
 def batch_norm(
-    run: Run,
+    run: Interpreter,
     input: Value,
     weight: Value | None = None,
     bias: Value | None = None,
@@ -136,18 +139,18 @@ def batch_norm(
     return _by_units(run, input, weight, bias, running_mean, running_var)
 
 
-def _take_statistics(run: Run, along: Sequence[Term], beside: Sequence[Term]) -> None:
+def _take_statistics(run: Interpreter, along: Sequence[Term], beside: Sequence[Term]) -> None:
     """The statistics of a norm come from the batch itself, along some axes; those beside cannot depend on these."""
     run.restrict(along, Group.PERMUTATION, "its mean and variance are taken")
     run.axes.settle(beside)
 
 
 def _by_units(
-    run: Run, value: Value, weight: Value | None, bias: Value | None, running_mean: Value | None = None,
+    run: Interpreter, value: Value, weight: Value | None, bias: Value | None, running_mean: Value | None = None,
     running_var: Value | None = None,
 ) -> Value:  # fmt: skip
     """Statistics that were kept, a gain and a bias, with an entry for each channel."""
-    value = run.made(value.dims, value)
+    value = run.result(value.dims, value)
     if running_mean is not None:
         value = add_like(run, value, _beside_positions(value, running_mean))
     for scale in (running_var, weight):
@@ -158,7 +161,7 @@ def _by_units(
 
 @rule("instance_norm")
 def instance_norm(
-    run: Run, input: Value, weight: Value | None = None, bias: Value | None = None,
+    run: Interpreter, input: Value, weight: Value | None = None, bias: Value | None = None,
     running_mean: Value | None = None, running_var: Value | None = None, **_: Any,
 ) -> Value:  # fmt: skip
     run.axes.restrict(input.dims[1], Group.SIGNED, run.why("it is normalised unit by unit"))
@@ -169,30 +172,31 @@ def instance_norm(
 
 @rule("group_norm", "native_group_norm")
 def group_norm(
-    run: Run, input: Value, weight: Value | None = None, bias: Value | None = None, num_groups: int | None = None,
-    group: int | None = None, **_: Any,
+    run: Interpreter, input: Value, weight: Value | None = None, bias: Value | None = None, num_groups: int | None =
+    None, group: int | None = None, **_: Any,
 ) -> Value:  # fmt: skip
     groups = num_groups if num_groups is not None else group
     assert groups is not None
     run.restrict(input.dims, Group.PERMUTATION, "its mean and variance are taken")
     factors = run.axes.split(input.dims[1], [groups, input.shape[1] // groups])
     if factors is None:
-        return Value(run.given_up(input, run.shape))
+        return Value(run.give_up(input, run.shape))
     run.axes.settle([input.dims[0], factors[0]])
-    value = run.made([input.dims[0], Grid(tuple(factors)), *input.dims[2:]], input)
+    value = run.result([input.dims[0], Grid(tuple(factors)), *input.dims[2:]], input)
     return _by_units(run, value, weight, bias)
 
 
 @rule("_weight_norm", "_weight_norm_interface")
-def weight_norm(run: Run, v: Value, g: Value, dim: int = 0) -> Value:
+def weight_norm(run: Interpreter, v: Value, g: Value, dim: int = 0) -> Value:
     """``g v / |v|`` with the length over all axes but ``dim``."""
     read_lengths(run, [term for axis, term in enumerate(v.dims) if axis != dim % len(v.dims)], [v.dims[dim]])
-    return multiply(run, run.made(v.dims, v), g)
+    return multiply(run, run.result(v.dims, v), g)
 
 
 @rule("linalg_vector_norm", "norm", "linalg_norm")
-def vector_norm(run: Run, self: Value, ord: Any = 2, p: Any = None, dim: Any = None, keepdim: bool = False, **_: Any
-                ) -> Value:  # fmt: skip
+def vector_norm(
+    run: Interpreter, self: Value, ord: Any = 2, p: Any = None, dim: Any = None, keepdim: bool = False, **_: Any
+) -> Value:
     order = p if p is not None else ord
     axes = _axes(self, dim)
     along = [self.dims[axis] for axis in axes]
@@ -207,7 +211,7 @@ def vector_norm(run: Run, self: Value, ord: Any = 2, p: Any = None, dim: Any = N
 
 
 @rule("cdist", "_cdist_forward", "_euclidean_dist")
-def all_distances(run: Run, x1: Value, x2: Value, p: float = 2, **_: Any) -> Value:
+def all_distances(run: Interpreter, x1: Value, x2: Value, p: float = 2, **_: Any) -> Value:
     """The distances of all rows of one from all rows of the other: lengths of differences."""
     one = Value([*x1.dims[:-1], Same(1), x1.dims[-1]], x1.learned)
     other = Value([*x2.dims[:-2], Same(1), *x2.dims[-2:]], x2.learned)
@@ -215,15 +219,15 @@ def all_distances(run: Run, x1: Value, x2: Value, p: float = 2, **_: Any) -> Val
 
 
 @rule("pairwise_distance")
-def distance(run: Run, x1: Value, x2: Value, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Value:
+def distance(run: Interpreter, x1: Value, x2: Value, p: float = 2, eps: float = 1e-6, keepdim: bool = False) -> Value:
     apart = add_like(run, x1, x2)
     run.axes.restrict(apart.dims[-1], Group.PERMUTATION, run.why("a number is added to all its units alike"))
     length = _length(run, apart, p)
-    return run.made([*length.dims, Same(1)], length) if keepdim else length
+    return run.result([*length.dims, Same(1)], length) if keepdim else length
 
 
-def _length(run: Run, value: Value, order: float) -> Value:
+def _length(run: Interpreter, value: Value, order: float) -> Value:
     read_lengths(run, value.dims[-1:], value.dims[:-1])
     if order != 2:
         run.axes.restrict(value.dims[-1], Group.PERMUTATION, run.why("a norm is taken"))
-    return run.made(value.dims[:-1], value)
+    return run.result(value.dims[:-1], value)
