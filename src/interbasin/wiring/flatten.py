@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.naming import module_of
+from interbasin.wiring.axes.naming import flip, free_name, module_of
 from interbasin.wiring.axes.spaces import (
     BOUNDARY,
     FLATTENED,
@@ -290,15 +290,12 @@ class _Flattening:
         taken = {name for name in self.wiring.spaces if name not in self.blocks}
         for flat in sorted(self.flats.values(), key=lambda flat: flat.single is not None):
             if self._is_turned(flat):
-                flat.places = [
-                    (tensor, place, Role.READ.of(role), segment) for tensor, place, role, segment in flat.places
-                ]
+                flat.places = [(tensor, place, flip(role), segment) for tensor, place, role, segment in flat.places]
             tensor, _, role, segment = min(flat.places, key=self._rank)
             wish = module_of(tensor) + segment + (".input" if role is Role.READ else "")
             if flat.single is not None and flat.single not in taken:
                 wish = flat.single
-            names = (wish if count == 1 else f"{wish}.{count}" for count in range(1, len(taken) + 2))
-            flat.name = next(name for name in names if name not in taken)
+            flat.name = free_name(wish, taken)
             taken.add(flat.name)
 
     def _rank(self, place: tuple[str, int, Role, str]) -> tuple[bool, bool, bool, bool]:
@@ -342,7 +339,7 @@ class _Flattening:
             if key not in self.flats:
                 return Still(Grid(unit).size, FLATTENED)
             flat = self.flats[key]
-            return In(flat.name, Role.READ.of(role) if self._is_turned(flat) else role, Grid(unit).size)
+            return In(flat.name, flip(role) if self._is_turned(flat) else role, Grid(unit).size)
 
         rewritten = [self.cutter.rewrite(axis, visit) for axis in axes]
         return tuple(_without_rows(axis, swallowed) for axis in rewritten)
