@@ -28,7 +28,7 @@ from torch import nn
 import frame
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from interbasin.cli.wirings import fixed, share_moved  # isort: skip
+from interbasin.wiring.summary import fixed_axes, parameter_sizes, share_moved  # isort: skip
 from interbasin.errors import WiringError  # isort: skip
 from interbasin.extras import import_extra  # isort: skip
 from interbasin.wiring import Wiring, wire  # isort: skip
@@ -71,7 +71,7 @@ def measure(name: str) -> dict[str, Any]:
         return found | {"reasons": [str(error)]}
     except Exception as error:  # a bug of ours: it should be seen in the table, not end a run of half an hour
         return found | {"reasons": [f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:200]}"]}
-    sizes = {wiring.tied.get(one, one): parameter.numel() for one, parameter in network.named_parameters()}
+    sizes = parameter_sizes(wiring, network)
     found |= {
         "traced": True,
         "operators": operators(network, inputs),
@@ -110,7 +110,7 @@ def reasons(found: dict[str, Any], wiring: Wiring, sizes: dict[str, int]) -> lis
     """Why an architecture falls short of the bars; nothing if it does not."""
     said = []
     if found["coverage"] < BAR_COVERAGE:
-        held = [one for one in fixed(wiring, sizes) if one.lowers_coverage][:3]
+        held = [one for one in fixed_axes(wiring, sizes) if one.lowers_coverage][:3]
         total = max(found["parameters"], 1)
         said.append("fixed: " + "; ".join(f"{one.why}, {one.parameters / total:.0%}" for one in held))
     for check, bar in BAR_CHECK.items():

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from tests.architectures.randomise import randomise
-from tests.architectures.selection import FAMILIES, OFTEN_USED, parameters
+from tests.architectures.selection import FAMILIES, FAMILY_NETWORKS, OFTEN_USED, parameters
 from tests.architectures.shortfalls import SHORTFALLS
 from tests.architectures.zoo import ARCHITECTURES
 from torch import Tensor
@@ -75,24 +75,27 @@ def test_the_table_of_shortfalls_names_architectures_and_figures_that_exist() ->
 
 
 def test_the_selection_names_architectures_that_exist() -> None:
-    assert set(TRACEABLE) >= OFTEN_USED | set(FAMILIES.values())
+    assert set(TRACEABLE) >= OFTEN_USED | FAMILY_NETWORKS
+    assert set(FAMILIES) == set(operators.__all__)
 
 
-@pytest.mark.parametrize("family", operators.__all__)
-def test_every_family_of_operators_is_met_by_the_network_that_stands_for_it(
-    family: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("family", "operator"), [(family, operator) for family, networks in FAMILIES.items() for operator in networks]
+)
+def test_every_family_of_operators_is_met_by_the_networks_that_stand_for_it(
+    family: str, operator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    met: list[str] = []
+    met: set[str] = set()
 
     class Rules(dict[str, interpret.Entry]):
         def get(self, name: str, default: Any = None) -> Any:
-            if name in self:
-                met.append(self[name].apply.__module__)
+            met.add(name)
             return super().get(name, default)
 
     monkeypatch.setattr(interpret, "RULES", Rules(interpret.RULES))
-    wire(*ARCHITECTURES[FAMILIES[family]](0))
-    assert f"{operators.__name__}.{family}" in met
+    wire(*ARCHITECTURES[FAMILIES[family][operator]](0))
+    assert operator in met
+    assert interpret.RULES[operator].apply.__module__ == f"{operators.__name__}.{family}"
 
 
 @pytest.mark.parametrize("name", parameters(UNTRACEABLE))

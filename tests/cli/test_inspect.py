@@ -12,10 +12,9 @@ from tests.cli.test_frame import failed, run, run_apart
 from tests.test_storage import left_in
 
 from interbasin.cli.inspected import LARGEST_CHANGE
-from interbasin.cli.wirings import Line, fixed, fold, share_moved
 from interbasin.extras import import_extra
 from interbasin.models import load_model
-from interbasin.wiring import Group, Reason, Space, Wiring, wire
+from interbasin.wiring import Wiring
 
 SOURCE = """
 import torch
@@ -357,64 +356,3 @@ def test_what_is_in_the_way_is_said_before_anything_is_loaded(tmp_path):
 
 def test_torch_adds_nothing_to_the_sentence(nets, tmp_path):
     assert "cannot be traced" in failed(run_apart("inspect", f"{nets}:branching", cwd=tmp_path))
-
-
-# The parts
-
-
-def space(name: str, size: int = 4) -> Space:
-    return Space(name, size, (), 1, Group.PERMUTATION, (f"{name}.weight[0]",), (), ())
-
-
-def names(lines: list[Line]) -> list[str]:
-    return [line.name for line in lines]
-
-
-def test_layers_are_folded_only_where_they_are_alike():
-    layers = [space(f"layers.{place}.fc", size) for place, size in enumerate((4, 4, 4, 8, 4))]
-    modules = {f"layers.{place}" for place in range(5)}
-    assert names(fold(layers, modules)) == ["layers.{0..2,4}.fc", "layers.3.fc"]
-
-
-def test_numbers_that_do_not_count_layers_are_not_folded():
-    parts = [space(f"attention.qkv.{place}") for place in range(3)]
-    assert names(fold(parts, {"attention", "attention.qkv"})) == [one.name for one in parts]
-
-
-def test_layers_inside_layers_are_folded_together():
-    inner = [space(f"layers.{outer}.experts.{place}.up") for outer in range(3) for place in range(4)]
-    modules = {f"layers.{outer}" for outer in range(3)} | {one.name.removesuffix(".up") for one in inner}
-    (line,) = fold(inner, modules)
-    assert line.name == "layers.{0..2}.experts.{0..3}.up" and len(line.spaces) == 12 == len(line.tensors)
-
-
-def test_nothing_folds_to_nothing():
-    assert fold([], set()) == []
-
-
-def test_reasons_are_counted_without_the_module_they_were_met_in():
-    class Sorting(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(3))
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = layer(x).sort(dim=-1).values
-            return x
-
-    model = Sorting()
-    sizes = {name: one.numel() for name, one in model.named_parameters()}
-    wiring = wire(model, torch.randn(2, 6))
-    found = fixed(wiring, sizes)
-    (sort,) = [one for one in found if one.lowers_coverage]
-    assert sort.why.endswith("(aten.sort)") and sort.parameters == 2 * 42 + 42 and "layers" not in sort.why
-    assert share_moved(wiring, sizes) == 0.0 and [one.lowers_coverage for one in found] == [True, False, False]
-
-
-def test_a_reason_that_nobody_noted_is_still_listed():
-    still = Space("a", 4, (), 1, Group.FIXED, ("a.weight[0]",), (), (), None)
-    wiring = wire(torch.nn.Linear(3, 4), torch.randn(2, 3))
-    bare = Wiring({**wiring.spaces, "output": still}, wiring.tensors)
-    assert [one.why for one in fixed(bare, {"weight": 12, "bias": 4}) if one.lowers_coverage] == ["no reason was noted"]
-    assert Reason("unknown", "x").text == "x"

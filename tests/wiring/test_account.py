@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity
 from interbasin.wiring import Alignment, TensorAccount, Wiring, carry, carry_with_account, wire
-from interbasin.wiring.target import quote_names
+from interbasin.wiring.account import quote_names
 
 
 def gaussian(shape: tuple[int, ...], seed: int = 0) -> Tensor:

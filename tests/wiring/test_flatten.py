@@ -34,8 +34,8 @@ from interbasin.fit import procrustes
 from interbasin.maps import Identity, Linear, Map, Orthogonal
 from interbasin.wiring import Alignment, Group, Wiring, carry, wire
 from interbasin.wiring.axes.notation import line
-from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Reason, Role, Row, Still
-from interbasin.wiring.mover import Mover, narrowed
+from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Reason, Role, Row, Still, narrow
+from interbasin.wiring.mover import Mover
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 
@@ -299,7 +299,7 @@ def merged(before: Axis, after: Axis) -> Iterator[tuple[Axis, In]]:
         yield before, after
     elif isinstance(after, Each) and not isinstance(before, Each):
         for position, part in enumerate(after.parts):
-            yield from merged(narrowed(before, after.key, position), part)
+            yield from merged(narrow(before, after.key, position), part)
     elif isinstance(after, Row | Each | Grid):
         old, new = list(factors(before)), list(after.parts)
         if len(old) > len(new):

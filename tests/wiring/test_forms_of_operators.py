@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import interbasin as ib
-from interbasin.wiring.interpret import RULES, Entry, Run, Value
+from interbasin.wiring.interpret import RULES, Entry, Interpreter, Value
 
 DTYPE = torch.float64
 
@@ -226,9 +226,9 @@ def test_no_form_yields_a_wrong_map(name):
 
 
 def test_a_rule_that_fails_on_a_form_of_its_operator_fixes_what_it_touches(monkeypatch):
-    def fails(run: Run, self: Value) -> Value:
+    def fails(run: Interpreter, self: Value) -> Value:
         first, *_ = self.dims[5:]
-        return run.made([first], self)
+        return run.result([first], self)
 
     monkeypatch.setitem(RULES, "relu", Entry(fails, False, inspect.signature(fails)))
     model, inputs = made(lambda m, x: m.c(torch.relu(m.a(x))), a=L(6, 8), c=L(8, 3)), (numbers(3, 6),)

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from interbasin.activations.places import QKV, ModuleReading, Reading
 from interbasin.batches import call_arguments, call_error
 from interbasin.errors import DataError, InterbasinError, WiringError
-from interbasin.wiring.calls import observe_calls
-from interbasin.wiring.trace.tracing import output_tensors
+from interbasin.wiring.trace.calls import observe_calls, output_tensors
 
 ARGUMENTS = ("query", "key", "value")  # of `torch.nn.MultiheadAttention`
 ROLES = ("source", "target")

@@ -290,7 +290,7 @@ def _reading(
     return SpaceReading(place, space.name, space.width, tuple(parts), tuple(beside))
 
 
-def _movable_segments(axis: Row, spaces: Mapping[str, Space]) -> tuple[tuple[int, int], ...]:
+def _movable_segments(axis: Row[Axis, int], spaces: Mapping[str, Space]) -> tuple[tuple[int, int], ...]:
     """The segments of a row of tokens that could change places, where others cannot: registers are no paired rows.
 
     Behind the longest segment, which has another length for other inputs, positions are counted from the end.

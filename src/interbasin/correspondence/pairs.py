@@ -179,7 +179,7 @@ def split(tensor: TensorWiring) -> list[tuple[Segment | None, tuple[Axis, ...]]]
     return segments
 
 
-def _row(axis: Axis, axes: Sequence[Axis]) -> tuple[Row, tuple[Axis, ...], tuple[Axis, ...]] | None:
+def _row(axis: Axis, axes: Sequence[Axis]) -> tuple[Row[Axis, int], tuple[Axis, ...], tuple[Axis, ...]] | None:
     """The row in which an axis lists several segments, and the factors of a grid that stand before and after it."""
     parts: tuple[Axis, ...] = axis.parts if isinstance(axis, Grid) else (axis,)
     rows = [(place, part) for place, part in enumerate(parts) if isinstance(part, Row)]

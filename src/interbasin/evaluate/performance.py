@@ -35,8 +35,8 @@ from interbasin.evaluate.measured import Measured
 from interbasin.text import one_line
 from interbasin.wiring import Alignment
 from interbasin.wiring.check import round_off
+from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import copy_for_evaluation
-from interbasin.wiring.trace.tracing import output_tensors
 
 # Outputs and labels -> the mean loss of the batch, or one value per sample. Without labels, of the outputs alone.
 Loss: TypeAlias = Callable[..., Any]

@@ -22,7 +22,7 @@ from interbasin.maps.batched import BatchedPermutation, block_order
 from interbasin.maps.files import restore
 from interbasin.storage import as_path, new_folder, read_record, write_record
 from interbasin.wiring.axes.groups import belongs, is_blockwise, is_plane
-from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Row, Space, Still
+from interbasin.wiring.axes.spaces import Axis, Each, In, Space, rebuild
 from interbasin.wiring.wiring import VERSION, Wiring, read_back
 
 
@@ -280,18 +280,12 @@ def resize(wiring: Wiring, maps: Mapping[str, Map]) -> Wiring:
 
 
 def _resize_axis(axis: Axis, sizes: Mapping[str, int], where: str) -> Axis:
-    if isinstance(axis, Still):
-        return axis
     if isinstance(axis, In):
         return replace(axis, size=sizes.get(axis.space, axis.size))
-    parts = tuple(_resize_axis(part, sizes, where) for part in axis.parts)
-    if isinstance(axis, Grid):
-        return Grid(parts)
-    if isinstance(axis, Row):
-        return Row(parts, axis.key)
-    if len({part.size for part in parts}) > 1:
+    resized = rebuild(axis, lambda part: _resize_axis(part, sizes, where))
+    if isinstance(resized, Each) and len({part.size for part in resized.parts}) > 1:
         raise ShapeError(
             f"Different spaces stand beside the segments of {where}, and their maps end in different widths; give them "
             "maps to the same width."
         )
-    return Each(axis.key, parts)
+    return resized

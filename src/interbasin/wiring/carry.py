@@ -12,20 +12,29 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
-from interbasin.checkpoints.lora import Factor, Ranks, factor_of, plain_name, refuse_another_rank
-from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.checkpoints.lora import PREFIX, Factor, Ranks, factor_of, is_dora_name, plain_name, refuse_another_rank
+from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity, Map
-from interbasin.wiring.account import Carried, SquaredNorms, Status, TensorAccount
+from interbasin.wiring.account import (
+    Carried,
+    Misfit,
+    Shape,
+    SquaredNorms,
+    Status,
+    TargetShapes,
+    TensorAccount,
+    quote_names,
+    shape_misfit,
+)
 from interbasin.wiring.alignment import Alignment
-from interbasin.wiring.axes.spaces import BOUNDARY, Axis, Space, spaces_in
-from interbasin.wiring.lora_axes import factor_axes, factor_shape, refusal, updated_axis
+from interbasin.wiring.axes.spaces import BOUNDARY, Axis, In, Reason, Role, Space, Still, leaves, spaces_in
 from interbasin.wiring.mover import Mover
-from interbasin.wiring.target import Misfit, Shape, TargetShapes, quote_names, shape_misfit
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 from interbasin.wiring.trace.preflight import named_tensors, names_kept
 from interbasin.wiring.wiring import Wiring
 
 Model = TypeVar("Model", bound=nn.Module)
+_RANK = Reason("structure", "the rank of a low-rank update lies along it")
 
 
 @overload
@@ -252,12 +261,12 @@ class _Carrier:
         updated = None if factor is None else _listed(factor.weight, wiring)
         if factor is None or updated is None:
             known = [*wiring.tensors, *wiring.tied, *wiring.unused, *wiring.constants]
-            raise refusal(name) or UnknownNameError.of("tensor in the wiring", name, known)
+            raise _adapter_error(name) or UnknownNameError.of("tensor in the wiring", name, known)
         refuse_another_rank(factor, tuple(tensor.shape), self.ranks)
         if updated not in wiring.tensors:
             return _Place(updated, None, factor, int((factor.letter == "A") is not factor.of_table))
         axes = wiring.tensors[updated].axes
-        return _Place(updated, factor_axes(factor, tensor, axes), factor, updated_axis(factor, tensor, axes))
+        return _Place(updated, _factor_axes(factor, tensor, axes), factor, _updated_axis(factor, tensor, axes))
 
     def carry(self, name: str, tensor: Tensor, place: _Place | None = None) -> Tensor | Misfit:
         """The tensor in the new coordinates, or why the target cannot take it."""
@@ -278,7 +287,7 @@ class _Carrier:
         if own is not None or place.factor is None:
             return own
         updated = target.get(place.factor.weight)
-        return None if updated is None else factor_shape(place.factor, tensor, place.updated, updated)
+        return None if updated is None else _factor_shape(place.factor, tensor, place.updated, updated)
 
     def describe(self, place: _Place) -> tuple[Status, str]:
         """What becomes of a tensor if nothing stands against it, and why."""
@@ -320,6 +329,84 @@ def _own_name(name: str, wiring: Wiring) -> str | None:
         return name
     plain = plain_name(name)
     return plain if any(plain in names for names in known) else None
+
+
+# ---------------------------------------------------------------------- the factors of a LoRA
+
+
+def _factor_axes(factor: Factor, tensor: Tensor, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """What the axes of a factor are made of, where those of the tensor that it updates are ``axes``.
+
+    Raises:
+        ShapeError: if it is no factor of such a tensor.
+    """
+    own = axes[_updated_axis(factor, tensor, axes)]
+    if tensor.shape[1 if factor.letter == "A" else 0] != own.size:
+        raise ShapeError(
+            f"{factor.name} has shape {tuple(tensor.shape)}, but the layer it updates is {own.size} wide there; is it "
+            "the adapter of this network?"
+        )
+    if factor.is_bias:
+        return (own,)
+    still = Still(factor.rank(tuple(tensor.shape)), _RANK)
+    laid = (still, own) if factor.letter == "A" else (own, still)
+    kernel = axes[2:] if factor.letter == "A" else (Still(1, _RANK),) * (tensor.ndim - 2)
+    return (*laid, *kernel)[: tensor.ndim]
+
+
+def _updated_axis(factor: Factor, tensor: Tensor, axes: tuple[Axis, ...]) -> int:
+    """Along which axis of the tensor that it updates a factor lies: 0 or 1.
+
+    Raises:
+        ShapeError: if it is no factor of such a tensor.
+    """
+    if len(axes) < 2 or tensor.ndim < (1 if factor.is_bias else 2):
+        raise ShapeError(
+            f"{factor.name} is a factor of a low-rank update of a tensor with {len(axes)} axes; two are needed."
+        )
+    # A weight of (in, out), as a table of (rows, width) is: its update is (B A)^T, A (rank, in) and B (out, rank).
+    turned = factor.of_table or _stands_upside_down(axes[0], axes[1], factor, tensor)
+    return int((factor.letter == "A") is not turned)
+
+
+def _factor_shape(factor: Factor, tensor: Tensor, axis: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that a factor of this rank has if it lies along ``axis`` of an updated tensor of ``shape``."""
+    if factor.is_bias:
+        return (shape[axis],)
+    rank = factor.rank(tuple(tensor.shape))
+    if factor.letter == "A":
+        return (rank, shape[axis], *shape[2:])[: tensor.ndim]
+    return (shape[axis], rank, *([1] * (tensor.ndim - 2)))
+
+
+def _adapter_error(name: str) -> InterbasinError | None:
+    """The error for a tensor of an adapter that cannot be carried through the wiring of the network beneath."""
+    if is_dora_name(name):
+        return WiringError(
+            f"{name} belongs to a DoRA, whose magnitudes are lengths of rows of the updated weight and follow no map "
+            "of their own. Wire the network with its adapter on (wire(peft_model, inputs)), or merge it first "
+            "(peft_model.merge_and_unload()) and carry that."
+        )
+    if name.startswith(PREFIX):
+        return WiringError(
+            f"{name} is a tensor of an adapter, but neither a factor of a LoRA nor a tensor of the network that was "
+            "wired. Wire the network with its adapter on (wire(peft_model, inputs)), or merge it first "
+            "(peft_model.merge_and_unload()) and carry that."
+        )
+    return None
+
+
+def _stands_upside_down(first: Axis, second: Axis, factor: Factor, tensor: Tensor) -> bool:
+    """Whether a weight reads along its first axis: by the sizes if they tell, else by what its axes are made of."""
+    own = tensor.shape[1 if factor.letter == "A" else 0]
+    upright, turned = (second, first) if factor.letter == "A" else (first, second)
+    if first.size != second.size:
+        return own == turned.size and own != upright.size
+    return _share_read(first) > _share_read(second)
+
+
+def _share_read(axis: Axis) -> float:
+    return sum(share for leaf, share in leaves(axis) if isinstance(leaf, In) and leaf.role is Role.READ)
 
 
 # ---------------------------------------------------------------------- what is refused

@@ -16,9 +16,9 @@ from interbasin.errors import DataError, WiringError
 from interbasin.text import plural
 from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.carry import carry
+from interbasin.wiring.trace.calls import returned_tensors
 from interbasin.wiring.trace.copying import clone_arguments, copied
-from interbasin.wiring.trace.outputs import returned_tensors
-from interbasin.wiring.trace.preflight import admit, refuse_numbers_that_are_none
+from interbasin.wiring.trace.preflight import check_model, refuse_numbers_that_are_none
 from interbasin.wiring.trace.refusals import call_failed, short
 from interbasin.wiring.wiring import Wiring
 
@@ -94,7 +94,7 @@ def _outputs(model: nn.Module, inputs: Inputs) -> list[Tensor]:
 
 
 def _refuse_other_network(wiring: Wiring, model: nn.Module) -> None:
-    tensors, tied = admit(model)
+    tensors, tied = check_model(model)
     if torch.get_default_device().type == "meta":
         raise WiringError(
             "The default device is meta, where nothing is computed, so no check can be made; call "

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.naming import module_of
+from interbasin.wiring.axes.naming import flip, free_name, module_of
 from interbasin.wiring.axes.spaces import (
     BOUNDARY,
     FLATTENED,
@@ -32,10 +32,11 @@ from interbasin.wiring.axes.spaces import (
     Space,
     Still,
     leaves,
+    narrow,
     parts_of,
+    rebuild,
     spaces_in,
 )
-from interbasin.wiring.mover import narrowed
 
 if TYPE_CHECKING:
     from interbasin.wiring.wiring import Wiring
@@ -112,20 +113,20 @@ class _Cutter:
         return True
 
 
-def _only_reads(grid: Grid) -> bool:
+def _only_reads(grid: Grid[Axis]) -> bool:
     return all(leaf.role is Role.READ for leaf, _ in leaves(grid) if isinstance(leaf, In))
 
 
-def _beside(grid: Grid) -> list[Each]:
+def _beside(grid: Grid[Axis]) -> list[Each[Axis, int]]:
     """What stands in a grid beside the segments of a row on another axis."""
     factors = tuple(_factors(grid))
     return [factor for factor in factors if isinstance(factor, Each) and factor.key not in _keys(factors)]
 
 
-def _narrow(grid: Grid) -> tuple[Axis, ...]:
+def _narrow(grid: Grid[Axis]) -> tuple[Axis, ...]:
     """The grid beside each of those segments; nothing if it is the same beside all of them."""
     each = _beside(grid)[:1]
-    return tuple(narrowed(grid, one.key, place) for one in each for place in range(len(one.parts)))
+    return tuple(narrow(grid, one.key, place) for one in each for place in range(len(one.parts)))
 
 
 def _factors(axis: Axis) -> Iterator[Axis]:
@@ -155,7 +156,7 @@ def _find_blocks(wiring: Wiring) -> set[str]:
     for tensor in wiring.tensors.values():
         beside = [part for axis in tensor.axes for part in parts_of(axis) if isinstance(part, Each)]
 
-        def visit(unit: Unit, segment: str, beside: list[Each] = beside) -> Axis:
+        def visit(unit: Unit, segment: str, beside: list[Each[Axis, int]] = beside) -> Axis:
             names = set(spaces_in(unit))
             if len(unit) > 1:
                 runs.append(names)
@@ -289,15 +290,12 @@ class _Flattening:
         taken = {name for name in self.wiring.spaces if name not in self.blocks}
         for flat in sorted(self.flats.values(), key=lambda flat: flat.single is not None):
             if self._is_turned(flat):
-                flat.places = [
-                    (tensor, place, Role.READ.of(role), segment) for tensor, place, role, segment in flat.places
-                ]
+                flat.places = [(tensor, place, flip(role), segment) for tensor, place, role, segment in flat.places]
             tensor, _, role, segment = min(flat.places, key=self._rank)
             wish = module_of(tensor) + segment + (".input" if role is Role.READ else "")
             if flat.single is not None and flat.single not in taken:
                 wish = flat.single
-            names = (wish if count == 1 else f"{wish}.{count}" for count in range(1, len(taken) + 2))
-            flat.name = next(name for name in names if name not in taken)
+            flat.name = free_name(wish, taken)
             taken.add(flat.name)
 
     def _rank(self, place: tuple[str, int, Role, str]) -> tuple[bool, bool, bool, bool]:
@@ -341,7 +339,7 @@ class _Flattening:
             if key not in self.flats:
                 return Still(Grid(unit).size, FLATTENED)
             flat = self.flats[key]
-            return In(flat.name, Role.READ.of(role) if self._is_turned(flat) else role, Grid(unit).size)
+            return In(flat.name, flip(role) if self._is_turned(flat) else role, Grid(unit).size)
 
         rewritten = [self.cutter.rewrite(axis, visit) for axis in axes]
         return tuple(_without_rows(axis, swallowed) for axis in rewritten)
@@ -349,14 +347,10 @@ class _Flattening:
 
 def _without_rows(axis: Axis, swallowed: set[int]) -> Axis:
     """The axis where rows were merged whose segments it stood beside, alike beside all of them."""
-    if isinstance(axis, In | Still):
-        return axis
-    parts = tuple(_without_rows(part, swallowed) for part in axis.parts)
-    if isinstance(axis, Grid):
-        return Grid(parts)
-    if isinstance(axis, Row):
-        return Row(parts, axis.key)
-    return parts[0] if axis.key in swallowed and len(set(parts)) == 1 else Each(axis.key, parts)
+    rebuilt = rebuild(axis, lambda part: _without_rows(part, swallowed))
+    if isinstance(rebuilt, Each) and rebuilt.key in swallowed and len(set(rebuilt.parts)) == 1:
+        return rebuilt.parts[0]
+    return rebuilt
 
 
 def _scales(unit: Unit) -> bool:

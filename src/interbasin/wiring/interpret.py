@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator as python_operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,9 +18,8 @@ from torch import fx
 
 from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Reason, Role
-from interbasin.wiring.axes.terms import Atom, Plain, Same, Term
-from interbasin.wiring.trace.aliases import is_plain_write
+from interbasin.wiring.axes.spaces import Atom, Reason, Role, Same, Still, Term
+from interbasin.wiring.trace.aliases import arguments_of, is_plain_write
 from interbasin.wiring.trace.tracing import MARK
 
 INPUT = Reason("input", "it meets the network's input")
@@ -31,14 +30,14 @@ SOME_NUMBER, SOME_INDEX = float("nan"), object()
 # What a rule fails with where ranks or arguments are others than it was written for.
 UNFORESEEN = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 # Operators that lay a tensor out anew or take a part of it, and read no number: what they leave over is unread.
-LAYING_OUT = frozenset({
+VIEW_OPERATORS = frozenset({
     "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unsafe_chunk",
     "unsafe_split", "split_copy", "unbind", "view", "_unsafe_view", "reshape", "permute", "transpose", "t",
     "numpy_T", "mT", "expand", "unsqueeze", "squeeze", "flatten", "unflatten", "movedim", "moveaxis", "alias",
     "detach", "contiguous", "clone", "to", "_to_copy",
 })  # fmt: skip
 # Operators that hand a tensor on as it is.
-PASSING = frozenset(
+PASS_THROUGH = frozenset(
     {"to", "_to_copy", "alias", "detach", "contiguous", "clone", "type_as", "float", "double", "dropout"}
 )
 
@@ -89,7 +88,7 @@ class Entry:
     lazy: bool
     signature: inspect.Signature
 
-    def takes(self, run: Run, arguments: dict[str, Any]) -> bool:
+    def takes(self, run: Interpreter, arguments: dict[str, Any]) -> bool:
         """Whether the rule was written for such arguments, and looks at every tensor among them."""
         try:
             bound = self.signature.bind(run, **arguments)
@@ -107,10 +106,10 @@ RULES: dict[str, Entry] = {}
 def rule(*names: str, lazy: bool = False) -> Callable[[Rule], Rule]:
     """Register a rule for the aten operators ``names`` (all overloads).
 
-    The rule is called with the `Run` and the operator's arguments by the names of its schema: tensors as `Value`,
-    everything else as it stands. It returns the `Value` of the result (or one a result). What a rule takes without a
-    name (``**_``) may be numbers and flags; a tensor there, or an argument without a place, makes the operator one that
-    is not known.
+    The rule is called with the `Interpreter` and the operator's arguments by the names of its schema: tensors as
+    `Value`, everything else as it stands. It returns the `Value` of the result, or one per result. What a rule takes
+    without a name (``**_``) may be numbers and flags; with a tensor there, or an argument without a place, the operator
+    counts as unknown.
 
     Args:
         names: Without ``aten.``, the overload, or the underscore of an in-place form.
@@ -127,7 +126,7 @@ def rule(*names: str, lazy: bool = False) -> Callable[[Rule], Rule]:
 
 
 @dataclass
-class Run:
+class Interpreter:
     """One walk. Rules use `axes` to learn, and `why` to say in which operator and module they learned it."""
 
     axes: Axes
@@ -159,23 +158,28 @@ class Run:
     def why(self, what: str, kind: str = "operator") -> Reason:
         return Reason(kind, f"{what} ({self.operator}{f' in {self.module}' if self.module else ''})")
 
-    def made(self, dims: Sequence[Term], *sources: Value) -> Value:
+    def result(self, dims: Sequence[Term], *sources: Value) -> Value:
         """The value of a result, learned if all its sources are."""
         value = Value(self.axes.settle(dims), learned=bool(sources) and all(source.learned for source in sources))
         if not value.learned:
             for term in value.dims:
                 for leaf in self.axes.leaves(term):
-                    self.seen.setdefault(leaf.atom, leaf.role)
+                    self.seen.setdefault(leaf.space, leaf.role)
         return value
 
     def moves(self, value: Value) -> bool:
         return any(self.axes.moves(term) for term in value.dims)
 
+    def restrict(self, terms: Iterable[Term], group: Group, what: str) -> None:
+        """Only maps of ``group`` may act on ``terms`` from now on, because of ``what`` the operator does."""
+        for term in terms:
+            self.axes.restrict(term, group, self.why(what))
+
     def fix(self, value: Value, why: Reason) -> None:
         for term in value.dims:
             self.axes.restrict(term, Group.FIXED, why)
 
-    def written(self, before: Value, after: Value) -> None:
+    def write_back(self, before: Value, after: Value) -> None:
         """A tensor that outlives the call is written into: the next call reads there what this one wrote.
 
         That is right if it moves as what was there before; otherwise neither can move.
@@ -200,27 +204,27 @@ class Run:
     def half(self, base: Value, pending: Pending) -> list[Term]:
         size = base.shape[pending.axis] // 2
         if not pending.strided:
-            return self.taken(base, pending.axis, pending.index * size, size)
+            return self.take(base, pending.axis, pending.index * size, size)
         factors = self.axes.split(base.dims[pending.axis], [size, 2])
         if factors is None:
-            return self.given_up(base, (*base.shape[: pending.axis], size, *base.shape[pending.axis + 1 :]))
+            return self.give_up(base, (*base.shape[: pending.axis], size, *base.shape[pending.axis + 1 :]))
         spread = [*base.dims[: pending.axis], *factors, *base.dims[pending.axis + 1 :]]
-        kept = self.taken(Value(spread), pending.axis + 1, pending.index, 1)
+        kept = self.take(Value(spread), pending.axis + 1, pending.index, 1)
         return [term for position, term in enumerate(kept) if position != pending.axis + 1]
 
-    def taken(self, value: Value, axis: int, start: int, length: int) -> list[Term]:
+    def take(self, value: Value, axis: int, start: int, length: int) -> list[Term]:
         """The axes of a slice."""
         kept = self.axes.take(value.dims, axis, start, length)
         if kept is None:
-            return self.given_up(value, (*value.shape[:axis], length, *value.shape[axis + 1 :]))
+            return self.give_up(value, (*value.shape[:axis], length, *value.shape[axis + 1 :]))
         return kept
 
-    def given_up(self, value: Value, shape: Sequence[int]) -> list[Term]:
-        """Plain axes in place of what could not be followed; whatever the operator touches is fixed."""
+    def give_up(self, value: Value, shape: Sequence[int]) -> list[Term]:
+        """Still axes in place of what could not be followed; whatever the operator touches is fixed."""
         why = self.why("its axes are cut in a way that is not followed")
         for touched in (value, *self.operands):
             self.fix(touched, why)
-        return [Plain(size, why) if size > 1 else Same(1) for size in shape]
+        return [still(size, why) for size in shape]
 
     # ------------------------------------------------------------------ the walk
 
@@ -276,24 +280,24 @@ class Run:
             return None
         if _is_number(node.meta.get("val")):
             return self._number(node, name, value_of)
-        arguments = _bound(node, value_of)
+        arguments = {name: value_of(argument) for name, argument in arguments_of(node).items()}
         packet = name.split(".")[1] if name.startswith("aten.") else name
         in_place = is_plain_write(node)
         self.operator, self.shapes = name.removesuffix(".default"), _shapes(node.meta.get("val"))
-        if packet not in LAYING_OUT:
+        if packet not in VIEW_OPERATORS:
             self._read(_values(list(arguments.values())))
         entry = RULES.get(packet) or (RULES.get(packet.removesuffix("_")) if in_place else None)
         result = self._checked(node, name, self._apply(entry, name, arguments))
         if in_place:
             before, held[node.args[0]] = held[node.args[0]], result  # type: ignore[index]
             if node in self.writes and isinstance(before, Value) and isinstance(result, Value):
-                self.written(before, result)
+                self.write_back(before, result)
         return result
 
     def _read(self, values: Sequence[Value]) -> None:
         for value in values:
             for term in value.dims:
-                self.read.update(leaf.atom for leaf in self.axes.leaves(term))
+                self.read.update(leaf.space for leaf in self.axes.leaves(term))
 
     def _checked(self, node: fx.Node, name: str, result: Any) -> Any:
         """The result with a value for every tensor that is read; what is cast is not what it was."""
@@ -330,7 +334,7 @@ class Run:
         found = node.meta["val"]
         if isinstance(found, bool | int | float):
             return found
-        values = [value for argument in _bound(node, value_of).values() for value in _values(argument)]
+        values = [value for argument in arguments_of(node).values() for value in _values(value_of(argument))]
         for value in values:
             self.fix(self.settle(value), self.why(f"a number is taken out of it by {name}"))
         return SOME_INDEX if isinstance(found, torch.SymInt | torch.SymBool) else SOME_NUMBER
@@ -342,7 +346,7 @@ class Run:
         """
         packet = str(node.target).split(".")[1] if str(node.target).startswith("aten.") else ""
         source = node.args[0] if node.args else None
-        return held.get(source) if packet in PASSING and isinstance(source, fx.Node) else None
+        return held.get(source) if packet in PASS_THROUGH and isinstance(source, fx.Node) else None
 
     def _mark(self, node: fx.Node, held: dict[fx.Node, Any]) -> None:
         marked, place = node.args
@@ -358,7 +362,7 @@ class Run:
                 if entered.shape == _shapes(marked.meta.get("val"))[0] and len(entered.shape) > max(axis, 0):
                     dims = list(entered.dims)
                     (dims[axis],) = self.axes.parameter((entered.shape[axis],))
-                    held[marked] = self.made(dims)
+                    held[marked] = self.result(dims)
                 else:
                     held[marked] = self.not_known(f"{name}, which changes the shape", [entered])
         if held[marked] is not None:
@@ -389,7 +393,7 @@ class Run:
         why = Reason("unknown", f"the operator {name} has no rule{where}") if moving else _plain_reason(values)
         for value in moving:
             self.fix(value, why)
-        results = [Value([_still(size, why) for size in shape]) for shape in self.shapes]
+        results = [Value([still(size, why) for size in shape]) for shape in self.shapes]
         return results[0] if len(results) == 1 else results
 
     def _higher_order(self, node: fx.Node, name: str, value_of: Any) -> Any:
@@ -416,23 +420,17 @@ class Run:
 
 def constant(shape: Sequence[int], why: Reason = INPUT) -> Value:
     """A value that never moves."""
-    return Value([_still(size, why) for size in shape])
+    return Value([still(size, why) for size in shape])
 
 
-def _still(size: int, why: Reason) -> Term:
-    return Plain(size, why) if size > 1 else Same(size)
+def still(size: int, why: Reason) -> Term:
+    """An axis that never moves."""
+    return Still(size, why) if size > 1 else Same(size)
 
 
 def _plain_reason(values: Sequence[Value]) -> Reason:
-    reasons = [term.why for value in values for term in value.dims if isinstance(term, Plain)]
+    reasons = [term.why for value in values for term in value.dims if isinstance(term, Still)]
     return next((reason for reason in reasons if reason.kind in ("unknown", "operator")), INPUT)
-
-
-def _bound(node: fx.Node, value_of: Any) -> dict[str, Any]:
-    assert isinstance(node.target, torch._ops.OpOverload)
-    names = [argument.name for argument in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    return {name: value_of(argument) for name, argument in given.items()}
 
 
 def _values(argument: Any) -> list[Value]:

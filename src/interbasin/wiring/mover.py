@@ -16,7 +16,7 @@ from torch import Tensor
 from interbasin.arrays import has_arithmetic, working_dtype
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
-from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, Still, spaces_in
+from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, narrow, parts_of, spaces_in
 
 _STAYS = Permutation([0])
 # The axes of a piece, each with the number of the axis of the whole tensor that it is a part of.
@@ -66,11 +66,7 @@ class Mover:
                 )
 
     def _touches(self, axis: Axis) -> bool:
-        if isinstance(axis, In):
-            return axis.space in self.maps
-        if isinstance(axis, Row | Grid | Each):
-            return any(self._touches(part) for part in axis.parts)
-        return False
+        return any(isinstance(part, In) and part.space in self.maps for part in parts_of(axis))
 
     def _move_piece(self, pieces: tuple[Tensor, ...], axes: HomedAxes) -> Tensor:
         tensor = pieces[0]
@@ -94,7 +90,7 @@ class Mover:
         within = self.spaces[axis.space].within
         return 1 + max((self._depth(In(name, Role.WRITE, 1)) for name in within), default=0)
 
-    def _whole(self, tensor: Tensor, axis: In, place: int) -> Tensor:
+    def _whole(self, tensor: Tensor, axis: In[str], place: int) -> Tensor:
         one = self._side(axis.space, axis.role)
         if one.source_width != tensor.shape[place]:
             raise ShapeError(
@@ -103,7 +99,7 @@ class Mover:
             )
         return one(tensor.movedim(place, -1)).movedim(-1, place)
 
-    def _blockwise(self, tensor: Tensor, axis: In, place: int, beside: list[int]) -> Tensor:
+    def _blockwise(self, tensor: Tensor, axis: In[str], place: int, beside: list[int]) -> Tensor:
         order = [*beside, place]
         front = tensor.permute(*order, *(other for other in range(tensor.ndim) if other not in order))
         stack = self._stack(axis)
@@ -120,7 +116,7 @@ class Mover:
             inverse[other] = position
         return back.permute(*inverse)
 
-    def _stack(self, axis: In) -> Tensor:
+    def _stack(self, axis: In[str]) -> Tensor:
         """The matrices of all blocks, ``(blocks, target, source)``."""
         known = (axis.space, axis.role)
         if known not in self._stacked:
@@ -157,7 +153,7 @@ def map_pieces(
             segments = zip(*(torch.split(tensor, sizes, place) for tensor in tensors), strict=True)
             changed_segments = []
             for position, segment in enumerate(segments):
-                beside = [(other_home, narrowed(other, axis.key, position)) for other_home, other in axes]
+                beside = [(other_home, narrow(other, axis.key, position)) for other_home, other in axes]
                 beside[place] = (home, axis.parts[position])
                 changed_segments.append(map_pieces(segment, beside, change))
             _refuse_different_widths(changed_segments, place)
@@ -208,15 +204,3 @@ def _size(one: Map) -> Map:
     if isinstance(one, Blocks):
         return Blocks([_size(block) for block in one.maps], order=one.order)
     return Linear(one.matrix * one.dual().matrix)
-
-
-def narrowed(axis: Axis, key: int | None, position: int) -> Axis:
-    """The axis beside one stretch of a row."""
-    if key is None or isinstance(axis, In | Still):
-        return axis
-    if isinstance(axis, Each) and axis.key == key:
-        return axis.parts[position]
-    if isinstance(axis, Each):
-        return Each(axis.key, tuple(narrowed(part, key, position) for part in axis.parts))
-    parts = tuple(narrowed(part, key, position) for part in axis.parts)
-    return Grid(parts) if isinstance(axis, Grid) else Row(parts, axis.key)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import nn
 
 from interbasin.errors import FileError, InterbasinError, UnknownNameError, WiringError
@@ -16,8 +15,9 @@ from interbasin.randomness import generator_of
 from interbasin.storage import new_folder, read_record, write_record
 from interbasin.wiring.axes.groups import Group, meet, sample
 from interbasin.wiring.axes.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
-from interbasin.wiring.axes.spaces import BOUNDARY, Axis, Grid, In, Row, Space, Still
+from interbasin.wiring.axes.spaces import Axis, Space
 from interbasin.wiring.flatten import flatten
+from interbasin.wiring.summary import coverage
 from interbasin.wiring.trace.tracing import Inputs
 from interbasin.wiring.validate import require_sound
 
@@ -65,32 +65,7 @@ class Wiring:
 
         Axes of inputs, outputs, kernels and positions could not. A network without any other is covered.
         """
-        moved = counted = 0.0
-        for tensor in self.tensors.values():
-            numel = float(torch.Size(tensor.shape).numel())
-            for axis in tensor.axes:
-                one, all_ = self._share(axis)
-                moved, counted = moved + one * numel, counted + all_ * numel
-        return moved / counted if counted else 1.0
-
-    def _share(self, axis: Axis) -> tuple[float, float]:
-        """How much of an axis moves, and how much could."""
-        if isinstance(axis, Still):
-            return 0.0, 0.0 if axis.why.kind in BOUNDARY or axis.size == 1 else 1.0
-        if isinstance(axis, In):
-            space = self.spaces[axis.space]
-            if not space.is_fixed:
-                return 1.0, 1.0
-            return 0.0, 0.0 if space.because is not None and space.because.kind in BOUNDARY else 1.0
-        shares = [self._share(part) for part in axis.parts]
-        if isinstance(axis, Grid):
-            return max(one for one, _ in shares), max(all_ for _, all_ in shares)
-        weights = [part.size for part in axis.parts] if isinstance(axis, Row) else [1] * len(shares)
-        total = max(sum(weights), 1)
-        return (
-            sum(one * weight for (one, _), weight in zip(shares, weights, strict=True)) / total,
-            sum(all_ * weight for (_, all_), weight in zip(shares, weights, strict=True)) / total,
-        )
+        return coverage(self)
 
     def sample(self, seed: int = 0, spaces: Sequence[str] | None = None, *, isometric: bool = False) -> Alignment:
         """Random exact maps, one for each space that is not fixed (or each of the named ``spaces``).

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Reason, Role
-from interbasin.wiring.axes.terms import Family, Leaf, Plain, Product, Same, Sum, Term, common_factors
+from interbasin.wiring.axes.spaces import Each, Grid, In, Reason, Role, Row, Same, Still, Term
+from interbasin.wiring.axes.terms import common_factors
 
 WHY = Reason("operator", "a test")
 PLACE = Reason("position", "a position")
@@ -35,20 +35,20 @@ def terms(draw: st.DrawFn, axes: Axes, size: int, depth: int = 2) -> Term:
     if kind == "leaf":
         return fresh(axes, size)
     if kind == "plain":
-        return Plain(size, PLACE)
+        return Still(size, PLACE)
     if kind == "sum":
         first = draw(st.integers(1, size - 1))
         parts = [draw(terms(axes, one, depth - 1)) for one in (first, size - first)]
-        return axes.resolve(Sum(tuple(part if part.size > 1 else Plain(1, PLACE) for part in parts)))
+        return axes.resolve(Row(tuple(part if part.size > 1 else Still(1, PLACE) for part in parts)))
     outer = draw(st.sampled_from(divisors))
-    return axes.resolve(Product((draw(terms(axes, outer, depth - 1)), draw(terms(axes, size // outer, depth - 1)))))
+    return axes.resolve(Grid((draw(terms(axes, outer, depth - 1)), draw(terms(axes, size // outer, depth - 1)))))
 
 
 sizes = st.sampled_from([2, 3, 4, 6, 8, 12])
 
 
 def groups_of(axes: Axes, term: Term) -> list[Group]:
-    return [leaf.atom.group for leaf in axes.leaves(term)]
+    return [leaf.space.group for leaf in axes.leaves(term)]
 
 
 # ---------------------------------------------------------------------- making one
@@ -81,8 +81,8 @@ def test_what_is_made_one_moves_together_or_not_at_all(data: st.DataObject, size
     found = axes.unify(one, other, WHY, role=role, same=Group.FIXED)
     assert found.size == size
     for leaf in axes.leaves(one):
-        followed = [again for again in axes.leaves(other) if again.atom is leaf.atom]
-        assert followed or leaf.atom.group is Group.FIXED
+        followed = [again for again in axes.leaves(other) if again.space is leaf.space]
+        assert followed or leaf.space.group is Group.FIXED
 
 
 @given(st.data(), sizes)
@@ -107,23 +107,23 @@ def test_a_gain_makes_a_signed_permutation_and_follows_without_the_signs() -> No
     axes.unify(gain, units, WHY, role=Role.SCALE, pair=Group.SIGNED)
     (leaf,) = axes.leaves(gain)
     (unit,) = axes.leaves(units)
-    assert leaf.atom is unit.atom and leaf.role is Role.SCALE and unit.role is Role.WRITE
-    assert unit.atom.group is Group.SIGNED
+    assert leaf.space is unit.space and leaf.role is Role.SCALE and unit.role is Role.WRITE
+    assert unit.space.group is Group.SIGNED
 
 
 def test_structures_that_do_not_fit_are_given_up_with_a_reason() -> None:
     axes = Axes()
     axes.context = Reason("operator", "axes of different structure meet")
-    one = axes.resolve(Product((fresh(axes, 2), fresh(axes, 3))))
-    other = axes.resolve(Product((fresh(axes, 3), fresh(axes, 2))))
+    one = axes.resolve(Grid((fresh(axes, 2), fresh(axes, 3))))
+    other = axes.resolve(Grid((fresh(axes, 3), fresh(axes, 2))))
     found = axes.unify(one, other, WHY)
-    assert isinstance(found, Plain) and found.why == axes.context
+    assert isinstance(found, Still) and found.why == axes.context
     assert {*groups_of(axes, one), *groups_of(axes, other)} == {Group.FIXED}
 
 
 def test_what_meets_positions_is_nowhere_the_same_any_more() -> None:
     axes = Axes()
-    found = axes.unify(Plain(6, PLACE), Product((Plain(3, PLACE), Same(2))), WHY)
+    found = axes.unify(Still(6, PLACE), Grid((Still(3, PLACE), Same(2))), WHY)
     assert not any(isinstance(part, Same) for part in (found, *getattr(found, "parts", ())))
 
 
@@ -138,7 +138,7 @@ def test_the_pieces_of_a_cut_side_by_side_are_the_term(data: st.DataObject, size
     pieces = axes.cut(term, [first, size - first])
     assume(pieces is not None)
     assert [piece.size for piece in pieces] == [first, size - first]
-    whole, joined = axes.resolve(term), axes.resolve(Sum(tuple(pieces)))
+    whole, joined = axes.resolve(term), axes.resolve(Row(tuple(pieces)))
     assert set(axes.leaves(joined)) == set(axes.leaves(whole))
     again = axes.cut(term, [first, size - first])
     assert [list(axes.leaves(piece)) for piece in again] == [list(axes.leaves(piece)) for piece in pieces]
@@ -152,7 +152,7 @@ def test_the_factors_of_a_term_multiplied_are_the_term(data: st.DataObject, size
     factors = axes.split(term, [outer, size // outer])
     assume(factors is not None)
     assert [factor.size for factor in factors] == [outer, size // outer]
-    product, whole = axes.resolve(Product(tuple(factors))), axes.resolve(term)
+    product, whole = axes.resolve(Grid(tuple(factors))), axes.resolve(term)
     # However often: stretches that are all alike come back as one beside the positions.
     assert list(dict.fromkeys(axes.leaves(product))) == list(dict.fromkeys(axes.leaves(whole)))
     again = axes.split(term, [outer, size // outer])
@@ -162,16 +162,16 @@ def test_the_factors_of_a_term_multiplied_are_the_term(data: st.DataObject, size
 def test_stretches_that_are_all_alike_are_factored_into_their_positions_and_one_of_them() -> None:
     axes = Axes()
     unit = fresh(axes, 2)
-    term = axes.resolve(Product((Sum((Same(2), Same(2))), unit)))
-    assert term == Sum((Product((Same(2), unit)), Product((Same(2), unit))))
+    term = axes.resolve(Grid((Row((Same(2), Same(2))), unit)))
+    assert term == Row((Grid((Same(2), unit)), Grid((Same(2), unit))))
     outer, inner = axes.split(term, [2, 4]) or []
-    assert inner == Product((Same(2), unit)) and not list(axes.leaves(outer))
-    assert [type(part) for part in axes.resolve(Product((outer, inner))).parts] == [Plain, Same, Leaf]
+    assert inner == Grid((Same(2), unit)) and not list(axes.leaves(outer))
+    assert [type(part) for part in axes.resolve(Grid((outer, inner))).parts] == [Still, Same, In]
 
 
 def test_a_product_is_cut_along_its_outer_factor_only() -> None:
     axes = Axes()
-    term = axes.resolve(Product((fresh(axes, 4), fresh(axes, 3))))
+    term = axes.resolve(Grid((fresh(axes, 4), fresh(axes, 3))))
     assert axes.cut(term, [2, 10]) is None
     pieces = axes.cut(term, [3, 9])
     assert pieces is not None and [piece.size for piece in pieces] == [3, 9]
@@ -179,8 +179,8 @@ def test_a_product_is_cut_along_its_outer_factor_only() -> None:
 
 def test_stretches_that_end_inside_a_block_are_not_factored() -> None:
     axes = Axes()
-    assert axes.split(axes.resolve(Sum((fresh(axes, 3), fresh(axes, 5)))), [2, 4]) is None
-    assert axes.split(axes.resolve(Sum((fresh(axes, 3), fresh(axes, 5)))), [4, 2]) is None
+    assert axes.split(axes.resolve(Row((fresh(axes, 3), fresh(axes, 5)))), [2, 4]) is None
+    assert axes.split(axes.resolve(Row((fresh(axes, 3), fresh(axes, 5)))), [4, 2]) is None
 
 
 @given(st.lists(st.sampled_from([2, 3, 4, 5]), min_size=1, max_size=4), st.randoms(use_true_random=False))
@@ -210,7 +210,7 @@ def test_common_factors_are_the_coarsest(one: list[int], other: list[int], found
 
 
 def atoms(axes: Axes, *dims: Term):
-    return [leaf.atom for term in dims for leaf in axes.leaves(term)]
+    return [leaf.space for term in dims for leaf in axes.leaves(term)]
 
 
 def test_the_axes_of_a_tensor_may_depend_on_each_other_until_a_tensor_has_one_alone() -> None:
@@ -235,7 +235,7 @@ def test_what_stands_beside_two_of_its_blocks_depends_on_neither() -> None:
 def test_what_has_its_blocks_on_its_own_axis_may_have_them_on_another_too() -> None:
     axes = Axes()
     heads, channels = axes.parameter([3, 4])
-    axes.settle([Product((heads, channels)), Product((heads, channels))])
+    axes.settle([Grid((heads, channels)), Grid((heads, channels))])
     assert axes.allowed(*atoms(axes, channels)) == set(atoms(axes, heads))
     axes.settle([heads, channels, heads, channels])
     assert axes.allowed(*atoms(axes, channels)) == set()
@@ -244,17 +244,17 @@ def test_what_has_its_blocks_on_its_own_axis_may_have_them_on_another_too() -> N
 def test_what_shares_its_axis_with_the_blocks_of_another_depends_on_neither() -> None:
     axes = Axes()
     heads, channels = axes.parameter([3, 4])
-    axes.settle([heads, Product((channels, heads, channels))])
+    axes.settle([heads, Grid((channels, heads, channels))])
     assert axes.allowed(*atoms(axes, channels)) == set()
     heads, channels = axes.parameter([3, 4])
-    axes.settle([heads, Product((channels, heads))])
+    axes.settle([heads, Grid((channels, heads))])
     assert axes.allowed(*atoms(axes, channels)) == set()
 
 
 def test_what_stands_beside_only_some_stretches_of_a_row_does_not_depend_on_them() -> None:
     axes = Axes()
     heads, channels = axes.parameter([3, 4])
-    axes.settle([Sum((heads, Plain(2, PLACE))), channels])
+    axes.settle([Row((heads, Still(2, PLACE))), channels])
     assert axes.allowed(*atoms(axes, channels)) == set()
 
 
@@ -263,9 +263,9 @@ def test_an_axis_that_is_cut_takes_what_depends_on_it_apart() -> None:
     row, beside = axes.parameter([6, 4])
     pieces = axes.cut(row, [2, 4])
     family = axes.resolve(beside)
-    assert pieces is not None and isinstance(family, Family)
+    assert pieces is not None and isinstance(family, Each)
     taken = axes.take([row, beside], 0, 0, 2)
-    assert taken is not None and taken[1] == family.members[0]
+    assert taken is not None and taken[1] == family.parts[0]
 
 
 def test_a_tensor_without_the_row_makes_the_members_of_a_family_one() -> None:
@@ -273,16 +273,16 @@ def test_a_tensor_without_the_row_makes_the_members_of_a_family_one() -> None:
     row, beside = axes.parameter([6, 4])
     axes.cut(row, [2, 4])
     (found,) = axes.settle([beside])
-    assert isinstance(found, Leaf)
-    assert isinstance(axes.resolve(beside), Leaf)
+    assert isinstance(found, In)
+    assert isinstance(axes.resolve(beside), In)
 
 
 def test_a_tensor_with_the_row_twice_makes_the_members_of_a_family_one() -> None:
     axes = Axes()
     row, beside = axes.parameter([6, 4])
     axes.cut(row, [2, 4])
-    assert isinstance(axes.settle([row, beside])[1], Family)
-    assert isinstance(axes.settle([row, row, beside])[2], Leaf)
+    assert isinstance(axes.settle([row, beside])[1], Each)
+    assert isinstance(axes.settle([row, row, beside])[2], In)
 
 
 def test_factors_may_depend_on_each_other() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.models.folding import UnitNorm
-from interbasin.wiring.folding.recognise import recognise
+from interbasin.wiring.folding.plan import recognise
 
 
 class OffsetRms(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from interbasin.extras import import_extra
 from interbasin.wiring import wire
-from interbasin.wiring.trace.outputs import returned_tensors
+from interbasin.wiring.trace.calls import returned_tensors
 
 
 def returning(what: Callable[[Tensor, Tensor], Any]) -> Written:

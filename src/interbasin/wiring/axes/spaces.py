@@ -1,10 +1,22 @@
-"""The words of a wiring: spaces, the roles of axes in them, and the reasons why something does not move."""
+"""The words of a wiring: spaces, the reasons why something does not move, and what the axes of tensors are made of::
+
+    Still    does not move: positions, inputs, outputs, kernels; carries the reason
+    Same     the same numbers all along, only while tracing: broadcast, so nothing is asked of what meets it
+    In       lies in a space, and moves by its map (write), by the dual (read) or by its size (scale)
+    Row      one segment after the other: a concatenation
+    Grid     mixed radix, outermost first, as a view lays it out: a product
+    Each     another axis beside each segment of a Row that stands on another axis of the same tensor
+
+While a network is traced its spaces are unknown: atoms. An axis of atoms is a `Term`; an axis of named spaces, as a
+wiring has it, is an `Axis`. Nothing here learns anything: what is known of atoms is learned in `axes`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from interbasin.maps.base import Group, Role
 
@@ -12,6 +24,7 @@ __all__ = [
     "BOUNDARY",
     "FLATTENED",
     "PLACES",
+    "Atom",
     "Axis",
     "Each",
     "Grid",
@@ -19,10 +32,14 @@ __all__ = [
     "Reason",
     "Role",
     "Row",
+    "Same",
     "Space",
     "Still",
+    "Term",
     "leaves",
+    "narrow",
     "parts_of",
+    "rebuild",
     "spaces_in",
 ]
 
@@ -91,7 +108,36 @@ class Space:
         return f"{self.blocks} x {of}" if self.blocks > 1 and not self.is_fixed else of
 
 
+class Atom:
+    """A space that is still unknown. What is known of it lives in its root, the end of its chain of links."""
+
+    __slots__ = ("because", "dependents", "group", "limits", "link", "parts", "size", "twin")
+
+    def __init__(self, size: int, group: Group = Group.INVERTIBLE, because: Reason | None = None) -> None:
+        self.size = size
+        self.group = group
+        self.because = because
+        self.link: tuple[Atom, Role] | None = None
+        self.parts: Term | None = None
+        # Of an atom that was cut: the one whose segments are known to be the same, for each `Each` that follows either.
+        self.twin: Atom | None = None
+        # It may depend on an atom that lies in every one of these sets. None given: on nothing.
+        self.limits: list[frozenset[Atom]] = []
+        self.dependents: set[Atom] = set()
+
+
 # ---------------------------------------------------------------------- what an axis of a tensor is made of
+
+
+class _Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+# What names a space (a str, or an atom), what names a row (a number, or the atom that was cut), and a part of an axis.
+Name = TypeVar("Name", covariant=True)
+Key = TypeVar("Key", covariant=True)
+Part = TypeVar("Part", bound=_Sized, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -103,20 +149,27 @@ class Still:
 
 
 @dataclass(frozen=True)
-class In:
+class Same:
+    """Is the same all along."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class In(Generic[Name]):
     """Lies in a space."""
 
-    space: str
+    space: Name
     role: Role
     size: int
 
 
 @dataclass(frozen=True)
-class Row:
-    """One stretch after the other. ``key`` names the row for an `Each` on another axis."""
+class Row(Generic[Part, Key]):
+    """One segment after the other. ``key`` names the row for an `Each` on another axis."""
 
-    parts: tuple[Axis, ...]
-    key: int | None = None
+    parts: tuple[Part, ...]
+    key: Key | None = None
 
     @property
     def size(self) -> int:
@@ -124,10 +177,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Generic[Part]):
     """Mixed radix, outermost first: heads by channels, channels by positions."""
 
-    parts: tuple[Axis, ...]
+    parts: tuple[Part, ...]
 
     @property
     def size(self) -> int:
@@ -135,21 +188,27 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Each:
-    """Something else beside each stretch of the row ``key``, which stands on another axis of the same tensor."""
+class Each(Generic[Part, Key]):
+    """Something else beside each segment of the row ``key``, which stands on another axis of the same tensor.
 
-    key: int
-    parts: tuple[Axis, ...]
+    While tracing it also holds the ``segments`` of that row, which may be cut again.
+    """
+
+    key: Key
+    parts: tuple[Part, ...]
+    segments: tuple[Part, ...] = ()
 
     @property
     def size(self) -> int:
         return self.parts[0].size
 
 
-Axis = Still | In | Row | Grid | Each
+Axis: TypeAlias = "Still | In[str] | Row[Axis, int] | Grid[Axis] | Each[Axis, int]"
+Term: TypeAlias = "Still | Same | In[Atom] | Row[Term, Atom] | Grid[Term] | Each[Term, Atom]"
+AnyAxis = TypeVar("AnyAxis", Axis, Term)
 
 
-def parts_of(axis: Axis) -> Iterator[Axis]:
+def parts_of(axis: AnyAxis) -> Iterator[AnyAxis]:
     """An axis and all that it is made of, at every depth."""
     yield axis
     if isinstance(axis, Row | Grid | Each):
@@ -157,12 +216,32 @@ def parts_of(axis: Axis) -> Iterator[Axis]:
             yield from parts_of(part)
 
 
+def rebuild(axis: AnyAxis, change: Callable[[AnyAxis], AnyAxis]) -> AnyAxis:
+    """The axis with each of its parts changed."""
+    if isinstance(axis, Row):
+        return Row(tuple(map(change, axis.parts)), axis.key)
+    if isinstance(axis, Grid):
+        return Grid(tuple(map(change, axis.parts)))
+    if isinstance(axis, Each):
+        return Each(axis.key, tuple(map(change, axis.parts)), axis.segments)
+    return axis
+
+
+def narrow(axis: AnyAxis, key: object, position: int) -> AnyAxis:
+    """The axis beside one segment of the row ``key``."""
+    if key is None:
+        return axis
+    if isinstance(axis, Each) and axis.key == key:
+        return axis.parts[position]
+    return rebuild(axis, lambda part: narrow(part, key, position))
+
+
 def spaces_in(axes: Iterable[Axis]) -> list[str]:
     """The spaces that axes lie in, each once, in order."""
     return list(dict.fromkeys(part.space for axis in axes for part in parts_of(axis) if isinstance(part, In)))
 
 
-def leaves(axis: Axis, share: float = 1.0) -> Iterator[tuple[Still | In, float]]:
+def leaves(axis: Axis, share: float = 1.0) -> Iterator[tuple[Still | In[str], float]]:
     """The leaves of an axis, each with the share of the axis' entries that it describes."""
     if isinstance(axis, Row):
         for part in axis.parts:

@@ -1,4 +1,4 @@
-"""Sums of products over a shared axis: any invertible map on one side is undone by its dual on the other."""
+"""Sums of products over a shared axis, attention among them: the dual on one side undoes any map on the other."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Role
-from interbasin.wiring.axes.terms import Same, Term
-from interbasin.wiring.interpret import Run, Value, rule
-from interbasin.wiring.operators.elementwise import add_like
+from interbasin.wiring.axes.spaces import Grid, Role, Same, Still, Term
+from interbasin.wiring.interpret import Interpreter, Value, rule
+from interbasin.wiring.operators.elementwise import add_like, nonlinear
 
 
-def contract(run: Run, one: Value, letters: str, other: Value, others: str, result: str) -> Value:
+def contract(run: Interpreter, one: Value, letters: str, other: Value, others: str, result: str) -> Value:
     """The value of an einsum of two operands, whose axes are named by letters.
 
     A letter of both that is kept is a batch: entries of the same index meet, so permutations survive where both vary.
@@ -26,29 +25,29 @@ def contract(run: Run, one: Value, letters: str, other: Value, others: str, resu
     batch = [letter for letter in shared if letter in result]
     summed = [letter for letter in shared if letter not in result]
     for letter in sorted(batch, key=lambda letter: axes.dependence(left[letter], right[letter])):
-        a, b = _stretched(left[letter], right[letter])
+        a, b = _expand(left[letter], right[letter])
         why = run.why("entries of equal index meet")
         found[letter] = axes.unify(a, b, why, pair=Group.PERMUTATION)
     # The result is without what is summed, so nothing in it can depend on that: said first, it saves many cases.
     axes.settle([found[letter] for letter in result])
     for letter in sorted(summed, key=lambda letter: axes.dependence(left[letter], right[letter])):
-        a, b = _stretched(left[letter], right[letter])
+        a, b = _expand(left[letter], right[letter])
         axes.unify(a, b, run.why("both factors of a product lie in it"), role=Role.READ, same=Group.PERMUTATION)
     for letter, term in found.items():
         if letter not in result and letter not in shared:
             axes.restrict(term, Group.PERMUTATION, run.why("its units are summed"))
     # What is summed away may not depend on an axis that stands twice beside it, once from each factor.
     axes.settle(list(found.values()))
-    return run.made([found[letter] for letter in result], one, other)
+    return run.result([found[letter] for letter in result], one, other)
 
 
-def _stretched(a: Term, b: Term) -> tuple[Term, Term]:
+def _expand(a: Term, b: Term) -> tuple[Term, Term]:
     size = max(a.size, b.size)
     return (Same(size) if a.size == 1 else a), (Same(size) if b.size == 1 else b)
 
 
 @rule("linear")
-def linear(run: Run, input: Value, weight: Value, bias: Value | None = None) -> Value:
+def linear(run: Interpreter, input: Value, weight: Value, bias: Value | None = None) -> Value:
     lead = _letters(len(input.dims) - 1)
     product = contract(run, input, lead + "y", weight, "zy"[2 - len(weight.dims) :], lead + "z"[: len(weight.dims) - 1])
     return product if bias is None else add_like(run, product, bias)
@@ -56,7 +55,7 @@ def linear(run: Run, input: Value, weight: Value, bias: Value | None = None) -> 
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "vdot")
 def matmul(
-    run: Run,
+    run: Interpreter,
     self: Value,
     other: Value | None = None,
     mat2: Value | None = None,
@@ -74,13 +73,13 @@ def matmul(
 
 
 @rule("addbmm")
-def addbmm(run: Run, self: Value, batch1: Value, batch2: Value, **_: Any) -> Value:
+def addbmm(run: Interpreter, self: Value, batch1: Value, batch2: Value, **_: Any) -> Value:
     return add_like(run, contract(run, batch1, "abc", batch2, "acd", "bd"), self)
 
 
 @rule("addmm", "baddbmm")
 def addmm(
-    run: Run, self: Value, mat1: Value | None = None, mat2: Value | None = None, batch1: Value | None = None,
+    run: Interpreter, self: Value, mat1: Value | None = None, mat2: Value | None = None, batch1: Value | None = None,
     batch2: Value | None = None, **_: Any,
 ) -> Value:  # fmt: skip
     first = mat1 if mat1 is not None else batch1
@@ -92,7 +91,7 @@ def addmm(
 
 
 @rule("einsum")
-def einsum(run: Run, equation: str, tensors: list[Value], path: Any = None) -> Value:
+def einsum(run: Interpreter, equation: str, tensors: list[Value], path: Any = None) -> Value:
     left, _, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     names = ""
@@ -120,11 +119,11 @@ def einsum(run: Run, equation: str, tensors: list[Value], path: Any = None) -> V
         if letter not in result:
             run.axes.restrict(summed, Group.PERMUTATION, run.why("its units are summed"))
     held = dict(zip(letters, value.dims, strict=True))
-    return run.made([held[letter] for letter in result], *tensors)
+    return run.result([held[letter] for letter in result], *tensors)
 
 
 @rule("tensordot")
-def tensordot(run: Run, self: Value, other: Value, dims_self: Sequence[int], dims_other: Sequence[int], **_: Any
+def tensordot(run: Interpreter, self: Value, other: Value, dims_self: Sequence[int], dims_other: Sequence[int], **_: Any
               ) -> Value:  # fmt: skip
     own, its = list(_letters(len(self.dims))), list("0123456789"[: len(other.dims)])
     for one, another in zip(dims_self, dims_other, strict=True):
@@ -134,7 +133,7 @@ def tensordot(run: Run, self: Value, other: Value, dims_self: Sequence[int], dim
 
 
 @rule("inner")
-def inner(run: Run, self: Value, other: Value) -> Value:
+def inner(run: Interpreter, self: Value, other: Value) -> Value:
     if not self.dims or not other.dims:
         return run.not_known("aten.inner of numbers", [self, other])  # type: ignore[no-any-return]
     own, its = _letters(len(self.dims) - 1), "0123456789"[: len(other.dims) - 1]
@@ -142,7 +141,7 @@ def inner(run: Run, self: Value, other: Value) -> Value:
 
 
 @rule("cosine_similarity")
-def cosine_similarity(run: Run, x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8) -> Value:
+def cosine_similarity(run: Interpreter, x1: Value, x2: Value, dim: int = 1, eps: float = 1e-8) -> Value:
     """A product of two vectors over their lengths: both turn alike."""
     lead = _letters(len(x1.dims))
     axis = dim % len(x1.dims)
@@ -156,12 +155,12 @@ def cosine_similarity(run: Run, x1: Value, x2: Value, dim: int = 1, eps: float =
 
 
 @rule("outer", "ger")
-def outer(run: Run, self: Value, vec2: Value) -> Value:
-    return run.made([*self.dims, *vec2.dims], self, vec2)
+def outer(run: Interpreter, self: Value, vec2: Value) -> Value:
+    return run.result([*self.dims, *vec2.dims], self, vec2)
 
 
 @rule("bilinear")
-def bilinear(run: Run, input1: Value, input2: Value, weight: Value, bias: Value | None = None) -> Value:
+def bilinear(run: Interpreter, input1: Value, input2: Value, weight: Value, bias: Value | None = None) -> Value:
     lead = _letters(len(input1.dims) - 1)
     half = contract(run, input1, lead + "x", weight, "zxy", lead + "zy")
     product = contract(run, half, lead + "zy", input2, lead + "y", lead + "z")
@@ -174,3 +173,59 @@ def _letters(count: int) -> str:
 
 # The letters that matmul and linear use themselves are kept out of the batch.
 _RESERVED = str.maketrans("wxyz", "WXYZ")
+
+
+# ---------------------------------------------------------------------- attention
+
+
+@rule("scaled_dot_product_attention")
+def attention(
+    run: Interpreter,
+    query: Value,
+    key: Value,
+    value: Value,
+    attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    if enable_gqa:
+        heads = query.shape[-3]
+        key, value = _repeated(run, key, heads), _repeated(run, value, heads)
+    rank = max(len(one.dims) for one in (query, key, value))
+    query, key, value = (
+        Value([*[Same(1)] * (rank - len(one.dims)), *one.dims], one.learned) for one in (query, key, value)
+    )
+    batch = "abcdefgh"[: rank - 2]
+    scores = contract(run, query, batch + "tx", key, batch + "sx", batch + "ts")
+    if is_causal:
+        why = run.why("attention is causal along it", "position")
+        along = [run.axes.unify(term, Still(term.size, why), why) for term in scores.dims[-2:]]
+        scores = run.result([*scores.dims[:-2], *along], scores)
+    if attn_mask is not None:
+        scores = add_like(run, scores, attn_mask)
+    weights = _softmax(run, scores, -1, "the softmax of attention bends it")
+    return contract(run, weights, batch + "ts", value, batch + "sx", batch + "tx")
+
+
+def _repeated(run: Interpreter, value: Value, heads: int) -> Value:
+    """Key-value heads, each standing for the group of query heads that share it."""
+    own = value.shape[-3]
+    if own == heads:
+        return value
+    dims = list(value.dims)
+    dims[-3] = Grid((dims[-3], Same(heads // own)))
+    return run.result(dims, value)
+
+
+@rule("softmax", "_softmax", "log_softmax", "_log_softmax", "softmin", "_safe_softmax")
+def softmax(run: Interpreter, self: Value, dim: int | None = None, **_: Any) -> Value:
+    return _softmax(run, self, -1 if dim is None else dim, "a softmax bends it")
+
+
+def _softmax(run: Interpreter, value: Value, dim: int, what: str) -> Value:
+    """Each entry beside the axis has one sum along it, so how it moves cannot depend on what lies along the axis."""
+    axis = dim % len(value.dims) if value.dims else 0
+    run.axes.settle([term for place, term in enumerate(value.dims) if place != axis])
+    return nonlinear(run, value, Group.PERMUTATION, what)

@@ -39,18 +39,30 @@ class Writes:
 def regions(node: fx.Node) -> list[fx.GraphModule]:
     """The graphs inside a node that runs others: regions with gradients or autocast switched."""
     owner = node.graph.owning_module
-    inside = [one for one in node.all_input_nodes if one.op == "get_attr"]
-    found = [getattr(owner, str(one.target), None) for one in inside]
-    return [one for one in found if isinstance(one, fx.GraphModule)]
+    inside = [getattr(owner, str(one.target), None) for one in node.all_input_nodes if one.op == "get_attr"]
+    return [graph for graph in inside if isinstance(graph, fx.GraphModule)]
+
+
+def operator_name(node: fx.Node) -> str:
+    """The name of an operator without its overload and the underscore of an in-place form; nothing for other nodes."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    return node.target._schema.name.partition("::")[2].rstrip("_")
+
+
+def arguments_of(node: fx.Node) -> dict[str, Any]:
+    """The arguments of an operator by the names of its schema, without those that were left out."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    names = (argument.name for argument in node.target._schema.arguments)
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
 def written(node: fx.Node) -> list[fx.Node]:
     """The arguments that an operator writes into."""
     if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
         return []
-    arguments = node.target._schema.arguments
-    given = dict(zip((one.name for one in arguments), node.args, strict=False)) | node.kwargs
-    changed = [given.get(one.name) for one in arguments if one.alias_info is not None and one.alias_info.is_write]
+    infos = {argument.name: argument.alias_info for argument in node.target._schema.arguments}
+    changed = [value for name, value in arguments_of(node).items() if (info := infos[name]) and info.is_write]
     return [one for one in _flat(changed) if isinstance(one, fx.Node)]
 
 
@@ -126,7 +138,7 @@ class _Survey:
         for target in written(node):
             _join(self._families, node, target)
         declared = any(one.alias_info is not None for one in node.target._schema.returns) and not written(node)
-        handed_on = node.target._schema.name.partition("::")[2] in HANDED_ON
+        handed_on = operator_name(node) in HANDED_ON
         if node.args and isinstance(node.args[0], fx.Node) and (declared or handed_on):
             # A view lies on the memory of its first argument, whatever the tracer made of it.
             for one in _storages(node):

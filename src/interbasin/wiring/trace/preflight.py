@@ -25,7 +25,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return parameters | dict(model.named_buffers(remove_duplicate=False))
 
 
-def admit(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+def check_model(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors that can move, tied ones once, and the other names of those: name -> the name it is listed under.
 
     Tensors that no checkpoint holds, or that hold no numbers to map, stay out: tables of frequencies, indices, masks.

@@ -17,7 +17,7 @@ from torch import fx, nn
 
 from interbasin.batches import bound_inputs
 from interbasin.errors import WiringError
-from interbasin.wiring.trace.aliases import Writes, regions, written
+from interbasin.wiring.trace.aliases import Writes, arguments_of, operator_name, regions, written
 from interbasin.wiring.trace.copying import clone_arguments, copied
 
 DROPOUT = frozenset({"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout"})
@@ -49,8 +49,9 @@ def _writes(node: fx.Node) -> bool:
 def _draws(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
-    name = node.target._schema.name.partition("::")[2].rstrip("_")
-    given = _arguments(node)
+    name = operator_name(node)
+    defaults = {one.name: one.default_value for one in node.target._schema.arguments if one.has_default_value()}
+    given = defaults | arguments_of(node)
     if name in DROPOUT:
         return given.get("train") is not False and 0 < _number(given.get("p")) < 1
     if name.startswith("rrelu"):
@@ -61,13 +62,6 @@ def _draws(node: fx.Node) -> bool:
         return _number(given.get("dropout_p")) > 0
     # One with a generator of its own may well draw the same at every call; `Wiring.check` tells.
     return torch.Tag.nondeterministic_seeded in node.target.tags and given.get("generator") is None
-
-
-def _arguments(node: fx.Node) -> dict[str, Any]:
-    assert isinstance(node.target, torch._ops.OpOverload)
-    schema = node.target._schema.arguments
-    defaults = {one.name: one.default_value for one in schema if one.has_default_value()}
-    return defaults | dict(zip((one.name for one in schema), node.args, strict=False)) | node.kwargs
 
 
 def _number(value: Any) -> float:
@@ -150,15 +144,11 @@ def _refuse_mixed_factors(model: nn.Module, graph: fx.GraphModule) -> None:
     for node in graph.graph.nodes:
         for inner in [] if "autocast" in str(node.target) else regions(node):
             _refuse_mixed_factors(model, inner)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if operator_name(node) not in PRODUCTS:
             continue
-        schema = node.target._schema
-        if schema.name.partition("::")[2] not in PRODUCTS:
-            continue
-        given = dict(zip((one.name for one in schema.arguments), node.args, strict=False)) | node.kwargs
-        factors = [given.get(one.name) for one in schema.arguments if one.name in FACTORS]
-        values = [one.meta.get("val") for one in factors if isinstance(one, fx.Node)]
-        dtypes = list(dict.fromkeys(one.dtype for one in values if isinstance(one, torch.Tensor)))
+        factors = [factor for name, factor in arguments_of(node).items() if name in FACTORS]
+        values = [factor.meta.get("val") for factor in factors if isinstance(factor, fx.Node)]
+        dtypes = list(dict.fromkeys(value.dtype for value in values if isinstance(value, torch.Tensor)))
         if len(dtypes) > 1:
             raise WiringError(
                 f"The example inputs do not fit {_named(model)}: a product of {' and '.join(map(str, dtypes))}"

@@ -13,8 +13,8 @@ import io
 import itertools
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,14 +23,13 @@ from torch.export.graph_signature import OutputKind
 
 from interbasin.batches import Inputs, bound_inputs
 from interbasin.errors import WiringError
-from interbasin.wiring.calls import observe_calls
 from interbasin.wiring.trace.aliases import writes_of
+from interbasin.wiring.trace.calls import iterate_tensors, observe_calls, returned_tensors
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
-from interbasin.wiring.trace.outputs import returned_tensors
 from interbasin.wiring.trace.preflight import named_tensors
 from interbasin.wiring.trace.refusals import explain, refuse_graph
 
-__all__ = ["MARK", "Inputs", "Trace", "bound_inputs", "output_tensors", "trace"]
+__all__ = ["MARK", "Inputs", "Trace", "bound_inputs", "trace"]
 
 # An operator that does nothing but stand in the graph: it says what goes into a module and what comes out of it.
 _LIBRARY = torch.library.Library("interbasin", "DEF")  # type: ignore[no-untyped-call]
@@ -57,27 +56,6 @@ class Trace:
     placeholders: list[str | None]
     results: list[str | None]
     writes: frozenset[fx.Node] = frozenset()
-
-
-def output_tensors(output: Any) -> list[Tensor]:
-    """The floating-point tensors of whatever a module returned, in order. Caches are not among them."""
-    return [tensor for tensor in _tensors(output) if tensor.is_floating_point()]
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, Mapping):
-        for name, part in output.items():
-            if name != "past_key_values":
-                yield from _tensors(part)
-    elif isinstance(output, list | tuple):
-        for part in output:
-            yield from _tensors(part)
-    elif is_dataclass(output) and not isinstance(output, type):
-        for one in fields(output):
-            if one.name != "past_key_values":
-                yield from _tensors(getattr(output, one.name))
 
 
 class _FlatOutputs(nn.Module):
@@ -128,7 +106,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
 
 def _refuse_empty(model: nn.Module, given: Any) -> None:
     """Refuse tensors of no entries: how such a one is cut up does not tell which axis goes where."""
-    found = next((tensor for tensor in _tensors(given) if not tensor.numel()), None)
+    found = next((tensor for tensor in iterate_tensors(given) if not tensor.numel()), None)
     if found is not None:
         raise WiringError(
             f"The example inputs of {type(model).__name__} hold an empty tensor, of shape {tuple(found.shape)}, along "
@@ -195,6 +173,6 @@ def _shell(model: nn.Module) -> nn.Module:
 
 
 def _mark(values: Sequence[Any], place: str) -> None:
-    first = next((tensor for tensor in _tensors(list(values)) if tensor.is_floating_point()), None)
+    first = next((tensor for tensor in iterate_tensors(list(values)) if tensor.is_floating_point()), None)
     if first is not None:
         MARK(first, place)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from interbasin.wiring.calls import observe_calls
+from interbasin.wiring.trace.calls import observe_calls
 from interbasin.wiring.wire import wire
 
 

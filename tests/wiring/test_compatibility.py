@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from interbasin.wiring.same_architecture import made_alike
+from interbasin.wiring.compatibility import made_alike
 
 
 class Net(nn.Module):

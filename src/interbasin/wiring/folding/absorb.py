@@ -11,8 +11,7 @@ from interbasin.errors import WiringError
 from interbasin.maps import Linear
 from interbasin.models.folding import SpelledNorm, add_bias, replace_module
 from interbasin.wiring.axes.spaces import Axis, Role
-from interbasin.wiring.folding.planning import Plan
-from interbasin.wiring.folding.recognise import Elementary
+from interbasin.wiring.folding.plan import Elementary, Plan
 from interbasin.wiring.mover import Mover
 from interbasin.wiring.trace.preflight import named_tensors
 from interbasin.wiring.wiring import Wiring
