@@ -86,10 +86,7 @@ def alignment_error(
     standing_in = standing(alignment.wiring, at)
     names = [name for name in alignment.maps if name in standing_in] if spaces is None else list(spaces)
     if not names:
-        raise DataError(
-            "Asked for the alignment error, but no space of the alignment stands anywhere whole, so none has rows of "
-            "its own; align other spaces."
-        )
+        raise DataError("No space of the alignment stands anywhere whole, so none can be measured; align other spaces.")
     maps = {name: whole_map(alignment, name) for name in names}
     grams = not all(map.is_isometric and map.is_exact_inverse for map in maps.values())
     recording = record(

@@ -93,8 +93,7 @@ class Nearest:
         block = rows_of(documents, "The documents", first=self.seen)
         if block.shape[1] != self.width:
             raise ShapeError(
-                f"The queries are {self.width} wide and the documents {block.shape[1]}; both must come from one model, "
-                "or be translated to its space."
+                f"The queries are {self.width} wide and the documents {block.shape[1]}; both must be of one space."
             )
         block = prepared(block.to(self._queries.dtype), self.metric)
         half = block.square().sum(1) / 2 if self.metric == "l2" else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from interbasin.checks import require_finite
 from interbasin.errors import FitError
@@ -13,6 +12,7 @@ from interbasin.fit.procrustes import nearest_orthogonal
 from interbasin.fit.registry import Proposal, solver
 from interbasin.maps import Linear, Map
 from interbasin.statistics import PairedMoments
+from interbasin.statistics.similarity import matrix_powers
 
 
 @solver(name="cca", reference="hotelling:36", grams=True)
@@ -43,8 +43,10 @@ def cca(
     ridge = require_finite("ridge", ridge, 0, error=FitError)
     grams = moments.gram_source(centered=centered), moments.gram_target(centered=centered)
     (whiten_source, _, rank_source), (whiten_target, colour_target, rank_target) = (
-        _whitening(gram / moments.count, power, ridge, moments) for gram in grams
+        matrix_powers(gram / moments.count, power, moments, ridge) for gram in grams
     )
+    if power == 0:  # nothing is whitened, and directions without variance need no special care
+        whiten_source, whiten_target = (torch.eye(len(gram)).to(gram) for gram in grams)
     whitened = whiten_target @ (moments.cross(centered=centered) / moments.count) @ whiten_source
     rotation, rank = nearest_orthogonal(whitened, unobserved=unobserved)
     rank = min(rank, rank_source, rank_target)
@@ -52,17 +54,3 @@ def cca(
     map: Map = rotation if power == 0 else Linear(colour_target @ rotation.matrix.to(whitened) @ whiten_source)
     status = "converged" if rank == min(whitened.shape) else "rank-deficient"
     return Proposal(map, status, details={"rank": rank, "power": power, "correlations": correlations})
-
-
-def _whitening(second: Tensor, power: float, ridge: float, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
-    """``second ** -power`` and ``second ** power`` on the directions that vary, and how many those are."""
-    values, vectors = torch.linalg.eigh(second)
-    kept = values > values[-1].clamp(min=0) * moments.rank_tolerance(len(values))
-    if power == 0:
-        # Nothing is whitened, and directions without variance need no special care.
-        identity = torch.eye(len(values), dtype=values.dtype, device=values.device)
-        return identity, identity, int(kept.sum())
-    lifted = torch.where(kept, values + ridge * float(values.clamp(min=0).mean()), 1)
-    whitening = torch.where(kept, lifted**-power, 0)
-    colouring = torch.where(kept, lifted**power, 0)
-    return (vectors * whitening) @ vectors.mT, (vectors * colouring) @ vectors.mT, int(kept.sum())

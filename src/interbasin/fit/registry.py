@@ -223,10 +223,7 @@ def _collect_moments(
         if not source.count:
             raise DataError(f"{name} got PairedMoments that are empty; call update(x, y) first.")
         if grams and not source.has_grams:
-            raise DataError(
-                f"{name} needs the Gram matrices; collect the statistics with PairedMoments(grams=True), or "
-                "record(..., grams=True)."
-            )
+            raise DataError(f"{name} needs the Gram matrices: PairedMoments(grams=True), or record(..., grams=True).")
         return source
     if source is None or target is None:
         what = "nothing" if source is None else f"only {type(source).__name__}"

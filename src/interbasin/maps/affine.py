@@ -43,8 +43,7 @@ class Affine(Map):
         shift = as_tensor(offset, "The offset of an Affine map")
         if shift.shape != (part.target_width,):
             raise ShapeError(
-                f"An Affine map needs one offset for each of its {part.target_width} target units, got shape "
-                f"{tuple(shift.shape)}."
+                f"An Affine map needs {part.target_width} offsets, one per unit, got {tuple(shift.shape)}."
             )
         shift = to_floating(shift)
         shift = require_finite_entries(shift.to(dtype=part.dtype or shift.dtype), "The offset of an Affine map")

@@ -201,10 +201,7 @@ def dense_matrix(values: object, what: str) -> Tensor:
     """
     tensor = as_tensor(values, what)
     if tensor.ndim != 2 or 0 in tensor.shape:
-        raise ShapeError(
-            f"{what} must be a matrix (target, source) with at least one row and one column, got shape "
-            f"{tuple(tensor.shape)}."
-        )
+        raise ShapeError(f"{what} must be a matrix (target, source) that is not empty, got {tuple(tensor.shape)}.")
     return copy_row_major(require_finite_entries(to_floating(tensor), what))
 
 

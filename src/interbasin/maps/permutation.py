@@ -151,8 +151,7 @@ class SignedPermutation(_Matching):
         signs = as_tensor(sign, "The sign of a signed permutation")
         if signs.shape != checked.shape:
             raise ShapeError(
-                f"A signed permutation needs one sign for each of its {checked.numel()} target units, "
-                f"got signs of shape {tuple(signs.shape)}."
+                f"A signed permutation needs {checked.numel()} signs, one per target unit, got {tuple(signs.shape)}."
             )
         if not bool(((signs == 1) | (signs == -1)).all()):
             raise MapError("The signs of a signed permutation must be +1 or -1; use Linear for other factors.")
@@ -219,10 +218,7 @@ def _check_index(index: object, source_width: int | None) -> tuple[Tensor, int]:
     units, counts = torch.unique(matched, return_counts=True)
     if len(units) < len(matched):
         twice = units[counts > 1].tolist()
-        raise MapError(
-            f"A permutation uses each source unit at most once, got {twice[:5]} more than once; use Linear to copy "
-            "units."
-        )
+        raise MapError(f"A permutation uses each source unit at most once, got {twice[:5]} more than once; use Linear.")
     return checked, width
 
 

@@ -95,8 +95,7 @@ class Accumulator:
             widths, others = ({name: side.width for name, side in sides.items()} for sides in (mine, theirs))
             if widths != others:
                 raise ShapeError(
-                    f"Statistics of different spaces cannot be merged: {kind} widths {widths} and {others}; "
-                    "merge statistics of the same two networks."
+                    f"Statistics of different spaces cannot be merged: {kind} widths {widths} and {others}."
                 )
         return self.plus(other.about(self))
 

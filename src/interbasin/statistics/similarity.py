@@ -26,10 +26,7 @@ def check_widths(moments: PairedMoments, map: Map) -> None:
     """Refuse what is not a map, or is one between spaces of other widths than the statistics'."""
     require_map(map, "What carries the source")
     if (map.source_width, map.target_width) != (moments.source_width, moments.target_width):
-        raise ShapeError(
-            f"{map!r} does not fit statistics of {moments.target_width} <- {moments.source_width}; "
-            "use a map fitted between the same two spaces."
-        )
+        raise ShapeError(f"{map!r} does not fit statistics of {moments.target_width} <- {moments.source_width}.")
 
 
 def carried_energy(moments: PairedMoments, map: Map, *, centered: bool = True) -> float:
@@ -181,21 +178,24 @@ def similarities(moments: PairedMoments) -> dict[str, float]:
 
 
 def _canonical(moments: PairedMoments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    inverse_x, root_x, rank_x = _roots(moments.gram_source(), moments)
-    inverse_y, root_y, rank_y = _roots(moments.gram_target(), moments)
-    left, values, right = torch.linalg.svd(inverse_y @ moments.cross() @ inverse_x, full_matrices=False)
+    inverse_x, root_x, rank_x = matrix_powers(moments.gram_source(), 0.5, moments)
+    inverse_y, root_y, rank_y = matrix_powers(moments.gram_target(), 0.5, moments)
     kept = min(rank_x, rank_y)
+    _require_spread(kept)
+    left, values, right = torch.linalg.svd(inverse_y @ moments.cross() @ inverse_x, full_matrices=False)
     return values[:kept].clamp(max=1), left[:, :kept], right.mT[:, :kept], root_x, root_y
 
 
-def _roots(gram: Tensor, moments: PairedMoments) -> tuple[Tensor, Tensor, int]:
-    """The symmetric (pseudo-)inverse root and root of a Gram matrix, and its rank."""
+def matrix_powers(gram: Tensor, power: float, moments: PairedMoments, ridge: float = 0.0) -> tuple[Tensor, Tensor, int]:
+    """``gram ** -power`` and ``gram ** power`` on the directions that vary, and how many those are.
+
+    ``ridge`` is added to the eigenvalues, relative to their mean.
+    """
     values, vectors = torch.linalg.eigh(gram)
-    _require_spread(float(values[-1]))
-    kept = values > values[-1] * moments.rank_tolerance(len(values))
-    root = torch.where(kept, values, 0).sqrt()
-    inverse = torch.where(kept, 1 / torch.where(kept, root, 1), 0)
-    return (vectors * inverse) @ vectors.mT, (vectors * root) @ vectors.mT, int(kept.sum())
+    kept = values > values[-1].clamp(min=0) * moments.rank_tolerance(len(values))
+    lifted = torch.where(kept, values + ridge * float(values.clamp(min=0).mean()), 1)
+    down, up = (torch.where(kept, lifted**exponent, 0) for exponent in (-power, power))
+    return (vectors * down) @ vectors.mT, (vectors * up) @ vectors.mT, int(kept.sum())
 
 
 def _require_spread(scale: float) -> None:

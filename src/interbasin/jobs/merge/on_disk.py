@@ -240,8 +240,8 @@ def _compare_configurations(folders: Sequence[Path]) -> list[str]:
         if settings.get("model_type") != expected.get("model_type"):
             raise WiringError(
                 f"{first} is of the architecture {expected.get('model_type')} and {folder} of "
-                f"{settings.get('model_type')}, which compute differently though their tensors are alike; to merge "
-                "them all the same, give the files of the weights, for which no configuration is read."
+                f"{settings.get('model_type')}, which compute differently though their tensors are alike; if they may "
+                "be merged, give the weights' files themselves, for which no configuration is read."
             )
         # A setting that is left out stands for a default that is not known here.
         shared = sorted((expected.keys() & settings.keys()) - BESIDES)
