@@ -97,16 +97,25 @@ def tensor_from(chunks: Iterable[Array], entry: Entry) -> Tensor:
     return tensor
 
 
+def fault_of(tensor: Tensor) -> str | None:
+    """What keeps the numbers of a tensor from being stored or added, and what helps; None if nothing does."""
+    if tensor.is_nested:
+        return "is a nested tensor; give its parts by name"
+    if tensor.is_quantized:
+        return f"is quantised by torch ({tensor.dtype}); call .dequantize() first"
+    if tensor.layout != torch.strided:
+        return f"is sparse ({tensor.layout}); call .to_dense() first"
+    return "has a shape but no numbers (device meta); load its numbers first" if tensor.is_meta else None
+
+
 def _require_numbers(name: object, value: object, label: str) -> None:
     if not isinstance(name, str):
         raise DataError(f"Tensors go by their names, and {label} has the key {name!r}; name them as the network does.")
     if not isinstance(value, Tensor):
         raise DataError(f"{name} of {label} is a {type(value).__name__}, expected a tensor; leave it out.")
-    if value.is_quantized or value.layout != torch.strided or value.device.type == "meta":
-        raise DataError(
-            f"{name} of {label} has no numbers to add ({value.dtype}, {value.layout}, device {value.device.type}); "
-            "give the network as it was before it was quantised, or its tensors dense and loaded."
-        )
+    fault = fault_of(value)
+    if fault is not None:
+        raise DataError(f"{name} of {label} has no numbers to add: it {fault}.")
 
 
 def _refuse_codes(module: nn.Module, label: str) -> None:
@@ -207,14 +216,8 @@ def _check_name(name: object, names: set[str]) -> None:
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise DataError(f"A checkpoint holds tensors, but {name} is a {type(value).__name__}; leave it out.")
-    if value.is_nested:
-        raise DataError(f"{name} is a nested tensor, which a safetensors file cannot hold; store its parts by name.")
-    if value.is_quantized or value.layout != torch.strided:
-        raise DataError(
-            f"{name} is quantised or sparse ({value.dtype}, {value.layout}), which a safetensors file cannot hold; "
-            "call .dequantize() or .to_dense() first."
-        )
-    if kind_of_dtype(value.dtype) not in CODES:
-        raise DataError(f"{name} is of {value.dtype}, which a safetensors file cannot hold; convert it first.")
-    if value.device.type == "meta":
-        raise DataError(f"{name} has a shape but no numbers (device meta); load its numbers first.")
+    fault = fault_of(value)
+    if fault is None and kind_of_dtype(value.dtype) not in CODES:
+        fault = f"is of {value.dtype}, which a safetensors file cannot hold; convert it first"
+    if fault is not None:
+        raise DataError(f"{name} {fault}.")
