@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from interbasin.checkpoints.checkpoint import CODES, Entry, LazyTensors, kind_of_dtype
+from interbasin.checkpoints.checkpoint import CODES, Entry, LazyTensors
 from interbasin.checkpoints.write import Shard, Tensors
 from interbasin.errors import DataError, WiringError
 
@@ -36,7 +36,7 @@ class HeldTensors(LazyTensors):
             _require_numbers(name, tensor, label)
             stored = first.setdefault(identity(tensor), name)
             if stored == name:
-                self.tensors[name], self.entries[name] = tensor.detach(), entry_of(tensor)
+                self.tensors[name], self.entries[name] = tensor.detach(), Entry.of(tensor.dtype, tensor.shape)
             else:
                 self.ties[name] = stored
 
@@ -61,11 +61,6 @@ def tensors_of(source: nn.Module | Mapping[str, Tensor], label: str) -> LazyTens
             f"{type(source).__name__}; open what lies on disk with open_checkpoint."
         )
     return HeldTensors(source, label)
-
-
-def entry_of(tensor: Tensor) -> Entry:
-    """Dtype and shape of a tensor."""
-    return Entry(kind_of_dtype(tensor.dtype), tuple(tensor.shape), tensor.element_size())
 
 
 def identity(tensor: Tensor) -> object:
@@ -155,7 +150,7 @@ def collect_shards(tensors: Tensors, stored: frozenset[str], limit: int | None) 
 
 
 def _shard(tensors: Mapping[str, Tensor], ties: Mapping[str, str]) -> Shard:
-    entries = {name: entry_of(tensor) for name, tensor in tensors.items()}
+    entries = {name: Entry.of(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     return Shard(entries, lambda name: [bytes_in(tensors[name])], ties)
 
 
@@ -217,7 +212,7 @@ def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise DataError(f"A checkpoint holds tensors, but {name} is a {type(value).__name__}; leave it out.")
     fault = fault_of(value)
-    if fault is None and kind_of_dtype(value.dtype) not in CODES:
+    if fault is None and Entry.of(value.dtype, value.shape).kind not in CODES:
         fault = f"is of {value.dtype}, which a safetensors file cannot hold; convert it first"
     if fault is not None:
         raise DataError(f"{name} {fault}.")

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interbasin.checkpoints.checkpoint import StoredFile, damage_error, head_of, kind_of, stamp_of
-from interbasin.checkpoints.in_memory import entry_of, fault_of, identity
+from interbasin.checkpoints.checkpoint import Entry, StoredFile, damage_error, head_of, kind_of, stamp_of
+from interbasin.checkpoints.in_memory import fault_of, identity
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.text import list_names
 
@@ -59,7 +59,7 @@ def open_torch(path: Path, part: str | None = None) -> TorchFile:
         stored = first.setdefault(identity(tensor), name)
         if stored != name:
             ties[name] = stored
-    entries = {name: entry_of(tensor) for name, tensor in tensors.items() if name not in ties}
+    entries = {name: Entry.of(tensor.dtype, tensor.shape) for name, tensor in tensors.items() if name not in ties}
     return TorchFile(path, entries, ties, stamp, part=part, prefix=prefix, left_out=left_out, tensors=tensors)
 
 
