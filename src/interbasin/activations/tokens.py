@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from interbasin.arrays import working_dtype
 from interbasin.batches import OFFSETS
+from interbasin.checks import require_whole
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 
 Mode = Literal["interpolate2d", "interpolate", "mean", "offsets"]
@@ -50,26 +51,25 @@ class Tokens:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise UnknownNameError.of("token mode", self.mode, MODES)
-        if self.prefix is not None and not _two_counts(self.prefix):
-            raise DataError(
-                f"The prefix is a number of tokens for the source and one for the target, found {self.prefix!r}; give "
-                "prefix=(1, 1), or leave it out."
-            )
-        if self.grid is not None and not (
-            isinstance(self.grid, tuple | list) and len(self.grid) == 2 and all(map(_two_counts, self.grid))
-        ):
-            raise DataError(
-                f"The grid is height and width for the source and for the target, found {self.grid!r}; give "
-                "grid=((14, 14), (16, 16)), or leave it out."
-            )
+        if self.prefix is not None:
+            _require_counts("prefix", self.prefix, "(1, 1)")
+        if self.grid is not None:
+            for side in _require_two("grid", self.grid, "((14, 14), (16, 16))"):
+                _require_counts("grid", side, "((14, 14), (16, 16))")
 
 
-def _two_counts(counts: object) -> bool:
-    return (
-        isinstance(counts, tuple | list)
-        and len(counts) == 2
-        and all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
-    )
+def _require_two(name: str, values: Any, example: str) -> Sequence[Any]:
+    if not isinstance(values, tuple | list) or len(values) != 2:
+        raise DataError(
+            f"{name} holds what is of the source and what is of the target, found {values!r}; give {name}={example}, "
+            "or leave it out."
+        )
+    return values
+
+
+def _require_counts(name: str, values: Any, example: str) -> None:
+    for value in _require_two(name, values, example):
+        require_whole(name, value, least=0)
 
 
 def pool_tokens(activation: Tensor, how: str | None, mask: Tensor | None) -> Tensor:
