@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from interbasin.arrays import working_dtype
 from interbasin.batches import OFFSETS
-from interbasin.checks import require_whole
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 
 Mode = Literal["interpolate2d", "interpolate", "mean", "offsets"]
@@ -51,25 +51,27 @@ class Tokens:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise UnknownNameError.of("token mode", self.mode, MODES)
-        if self.prefix is not None:
-            _require_counts("prefix", self.prefix, "(1, 1)")
-        if self.grid is not None:
-            for side in _require_two("grid", self.grid, "((14, 14), (16, 16))"):
-                _require_counts("grid", side, "((14, 14), (16, 16))")
+        if self.prefix is not None and not _two_counts(self.prefix):
+            raise DataError(
+                f"The prefix is a number of tokens for the source and one for the target, found {self.prefix!r}; give "
+                "prefix=(1, 1), or leave it out."
+            )
+        if self.grid is not None and not (_is_pair(self.grid) and all(map(_two_counts, self.grid))):
+            raise DataError(
+                f"The grid is height and width for the source and for the target, found {self.grid!r}; give "
+                "grid=((14, 14), (16, 16)), or leave it out."
+            )
 
 
-def _require_two(name: str, values: Any, example: str) -> Sequence[Any]:
-    if not isinstance(values, tuple | list) or len(values) != 2:
-        raise DataError(
-            f"{name} holds what is of the source and what is of the target, found {values!r}; give {name}={example}, "
-            "or leave it out."
-        )
-    return values
+def _is_pair(values: object) -> bool:
+    return isinstance(values, tuple | list) and len(values) == 2
 
 
-def _require_counts(name: str, values: Any, example: str) -> None:
-    for value in _require_two(name, values, example):
-        require_whole(name, value, least=0)
+def _two_counts(values: Any) -> bool:
+    if not _is_pair(values):
+        return False
+    is_whole = (isinstance(value, int | np.integer) and type(value) is not bool for value in values)
+    return all(is_whole) and min(values) >= 0
 
 
 def pool_tokens(activation: Tensor, how: str | None, mask: Tensor | None) -> Tensor:
