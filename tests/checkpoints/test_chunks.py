@@ -15,8 +15,8 @@ from tests.checkpoints.strategies import weights
 from tests.test_storage import left_in, refused
 
 from interbasin.checkpoints import LazyTensors, open_checkpoint, write, write_checkpoint, write_into
-from interbasin.checkpoints.checkpoint import CODES, KINDS, Entry, kind_of_dtype
-from interbasin.checkpoints.in_memory import entry_of, tensor_from
+from interbasin.checkpoints.checkpoint import CODES, KINDS, Entry
+from interbasin.checkpoints.in_memory import tensor_from
 from interbasin.checkpoints.write import is_our_file, is_our_folder
 from interbasin.errors import CheckpointError, DataError, UnknownNameError
 
@@ -30,7 +30,7 @@ class InChunks(LazyTensors):
 
     def __init__(self, tensors: dict[str, torch.Tensor], ties: dict[str, str] | None = None) -> None:
         self.tensors, self.ties = tensors, ties or {}
-        self.entries = {name: entry_of(tensor) for name, tensor in tensors.items()}
+        self.entries = {name: Entry.of(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
 
     def chunks(self, name: str) -> Iterator[np.ndarray]:
         raw = stored(self.tensors[self.stored_name(name)])
@@ -158,5 +158,6 @@ def test_a_file_that_goes_away_is_noticed(tmp_path):
 
 @given(tensor=any_tensor())
 def test_dtypes_go_by_their_names(tensor):
-    kind = kind_of_dtype(tensor.dtype)
-    assert Entry(kind, (), 1).dtype == tensor.dtype and KINDS[CODES[kind]] == (kind, tensor.element_size())
+    entry = Entry.of(tensor.dtype, tensor.shape)
+    assert entry.dtype == tensor.dtype and entry.nbytes == tensor.nbytes
+    assert KINDS[CODES[entry.kind]] == (entry.kind, tensor.element_size())

@@ -121,24 +121,15 @@ class Activation:
 
 @dataclass
 class Pairing:
-    """Batch after batch, the rows of all pairs.
-
-    Attributes:
-        plan: What is paired with what.
-        sums: What the rows are added to: one for each pair of the plan, or one for all layers.
-        caller: With the networks.
-        pool, tokens: How rows are made, as `record` takes them.
-        source: The source, where it runs step by step beside the target.
-        present: What has arrived and still waits for a partner.
-    """
+    """Batch after batch, the rows of all pairs; ``pool`` and ``tokens`` are those of `record`."""
 
     plan: Plan
-    sums: Sequence[PairedMoments | LayerwiseMoments]
+    sums: Sequence[PairedMoments | LayerwiseMoments]  # one for each pair of the plan, or one for all layers
     caller: Caller
     pool: str | None = None
     tokens: Tokens | None = None
-    source: SteppedForward | None = None
-    present: dict[Key, Activation] = field(default_factory=dict)
+    source: SteppedForward | None = None  # where the source runs step by step beside the target
+    present: dict[Key, Activation] = field(default_factory=dict)  # what has arrived and still waits for a partner
 
     def start(self, calls: Sequence[Call]) -> None:
         """A new batch is about to be seen."""

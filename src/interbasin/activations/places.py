@@ -98,19 +98,12 @@ def width_axis(module: nn.Module, ndim: int) -> int:
 
 @dataclass(frozen=True)
 class ModuleReading:
-    """What a module takes or returns, whole.
-
-    Attributes:
-        place: Where.
-        space: The space that was said to stand there, if one was.
-        width: The width of that space, which the activation must have.
-        shared: Of an argument of attention, the others that are the same tensor, and are not recorded separately.
-    """
+    """What a module takes or returns, whole."""
 
     place: Place
-    space: str | None = None
-    width: int | None = None
-    shared: tuple[str, ...] = ()
+    space: str | None = None  # the space that was said to stand there, if one was
+    width: int | None = None  # of that space, which the activation must have
+    shared: tuple[str, ...] = ()  # other arguments of attention that are the same tensor, recorded with this one
 
     def rows(self, activation: Tensor, module: nn.Module) -> Tensor:
         """``(batch, positions..., width)``, a view."""
@@ -166,20 +159,13 @@ class _AxisPart:
 
 @dataclass(frozen=True)
 class SpaceReading:
-    """A space at a place.
-
-    Attributes:
-        place: Where.
-        space: The space's name.
-        width: How many columns there will be, the blocks of the space side by side.
-        beside: Other spaces that stand there too and would become rows.
-    """
+    """A space at a place."""
 
     place: Place
     space: str
-    width: int
+    width: int  # how many columns there will be, the blocks of the space side by side
     parts: tuple[_AxisPart, ...]
-    beside: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()  # other spaces that stand there too and would become rows
 
     @property
     def row_axes(self) -> int:

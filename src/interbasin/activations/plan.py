@@ -47,35 +47,23 @@ _OF_PLACES = re.compile(r"[:\[]")  # what only names of places hold, and no spac
 
 @dataclass(frozen=True)
 class Item:
-    """Something that was asked for: an activation that is recorded, or an affine image of it.
+    """Something that was asked for: an activation that is recorded, or an affine image of it."""
 
-    Attributes:
-        key: What is recorded.
-        place: Where it stands, as text.
-        weight, bias: Of the image.
-    """
-
-    key: Key
-    place: str
-    weight: Tensor | None = field(default=None, compare=False)
+    key: Key  # what is recorded
+    place: str  # where it stands
+    weight: Tensor | None = field(default=None, compare=False)  # of the image
     bias: Tensor | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for, and what has to be recorded for it.
-
-    Attributes:
-        requested: ``(source, target)`` -> the two.
-        keys: All that is recorded, each once.
-        pairs: What is recorded together, each pair once, and whether anything is derived from it, which needs Gram
-            matrices. Nothing for statistics of all pairs of layers.
-        layers: For such statistics, what is recorded of the source and of the target: layer -> key.
-    """
+    """What was asked for, and what has to be recorded for it."""
 
     requested: Mapping[tuple[str, str], tuple[Item, Item]]
-    keys: Collection[Key]
+    keys: Collection[Key]  # all that is recorded, each once
+    # What is recorded together, each pair once, and whether anything is derived from it, which needs Gram matrices.
     pairs: Mapping[tuple[Key, Key], bool] = field(default_factory=dict)
+    # For statistics of all pairs of layers, what is recorded of the source and of the target: layer -> key.
     layers: tuple[Mapping[str, Key], Mapping[str, Key]] | None = None
 
     def describe(self) -> list[list[str]]:

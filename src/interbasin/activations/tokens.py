@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -55,21 +56,22 @@ class Tokens:
                 f"The prefix is a number of tokens for the source and one for the target, found {self.prefix!r}; give "
                 "prefix=(1, 1), or leave it out."
             )
-        if self.grid is not None and not (
-            isinstance(self.grid, tuple | list) and len(self.grid) == 2 and all(map(_two_counts, self.grid))
-        ):
+        if self.grid is not None and not (_is_pair(self.grid) and all(map(_two_counts, self.grid))):
             raise DataError(
                 f"The grid is height and width for the source and for the target, found {self.grid!r}; give "
                 "grid=((14, 14), (16, 16)), or leave it out."
             )
 
 
-def _two_counts(counts: object) -> bool:
-    return (
-        isinstance(counts, tuple | list)
-        and len(counts) == 2
-        and all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
-    )
+def _is_pair(values: object) -> bool:
+    return isinstance(values, tuple | list) and len(values) == 2
+
+
+def _two_counts(values: Any) -> bool:
+    if not _is_pair(values):
+        return False
+    is_whole = (isinstance(value, int | np.integer) and type(value) is not bool for value in values)
+    return all(is_whole) and min(values) >= 0
 
 
 def pool_tokens(activation: Tensor, how: str | None, mask: Tensor | None) -> Tensor:

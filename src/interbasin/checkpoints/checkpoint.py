@@ -71,17 +71,6 @@ SIGNATURES = {
 }
 
 
-def kind_of_dtype(dtype: torch.dtype) -> str:
-    """What torch calls a dtype, without its own name before it.
-
-    Example:
-        >>> import torch
-        >>> kind_of_dtype(torch.bfloat16)
-        'bfloat16'
-    """
-    return str(dtype).removeprefix("torch.")
-
-
 @dataclass(frozen=True)
 class Entry:
     """What is known of a tensor before it is read.
@@ -95,6 +84,10 @@ class Entry:
     kind: str
     shape: tuple[int, ...]
     itemsize: int
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, shape: Iterable[int]) -> Entry:
+        return cls(str(dtype).removeprefix("torch."), tuple(shape), dtype.itemsize)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -20,14 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.arrays import working_dtype
-from interbasin.checkpoints.checkpoint import (
-    ARITHMETIC,
-    Checkpoint,
-    Entry,
-    LazyTensors,
-    kind_of_dtype,
-    require_same_tensors,
-)
+from interbasin.checkpoints.checkpoint import ARITHMETIC, Checkpoint, Entry, LazyTensors, require_same_tensors
 from interbasin.checkpoints.in_memory import tensors_of
 from interbasin.checkpoints.lora import Adapter, Ranks, factor_of, plain_name, product, refuse_another_rank
 from interbasin.checks import require_finite
@@ -59,7 +52,7 @@ class Difference(LazyTensors):
         for name in names:
             if name not in self.ties:
                 wide = working_dtype(base.dtype(name), tuned.dtype(name), dtype or torch.float32)
-                self.entries[name] = Entry(kind_of_dtype(wide), base.shape(name), wide.itemsize)
+                self.entries[name] = Entry.of(wide, base.shape(name))
 
     def __getitem__(self, name: str) -> Tensor:
         name = self.stored_name(name)
@@ -225,8 +218,7 @@ class LoraUpdate(LazyTensors):
                 f"{list_names(parts.values())} make an update of shape {list_names(map(str, shapes - {shape}))}, and "
                 f"{name} of {self._base.label} has shape {shape}; is it the adapter of this network?"
             )
-        wide = working_dtype(*map(self._tensors.dtype, parts.values()))
-        return Entry(kind_of_dtype(wide), shape, wide.itemsize)
+        return Entry.of(working_dtype(*map(self._tensors.dtype, parts.values())), shape)
 
     def _product_shape(self, name: str) -> tuple[int, ...]:
         a, b = (self._tensors.shape(self._parts[name][letter]) for letter in "AB")

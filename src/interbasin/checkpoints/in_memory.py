@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from interbasin.checkpoints.checkpoint import CODES, Entry, LazyTensors, kind_of_dtype
+from interbasin.checkpoints.checkpoint import CODES, Entry, LazyTensors
 from interbasin.checkpoints.write import Shard, Tensors
 from interbasin.errors import DataError, WiringError
 
@@ -36,7 +36,7 @@ class HeldTensors(LazyTensors):
             _require_numbers(name, tensor, label)
             stored = first.setdefault(identity(tensor), name)
             if stored == name:
-                self.tensors[name], self.entries[name] = tensor.detach(), entry_of(tensor)
+                self.tensors[name], self.entries[name] = tensor.detach(), Entry.of(tensor.dtype, tensor.shape)
             else:
                 self.ties[name] = stored
 
@@ -61,11 +61,6 @@ def tensors_of(source: nn.Module | Mapping[str, Tensor], label: str) -> LazyTens
             f"{type(source).__name__}; open what lies on disk with open_checkpoint."
         )
     return HeldTensors(source, label)
-
-
-def entry_of(tensor: Tensor) -> Entry:
-    """Dtype and shape of a tensor."""
-    return Entry(kind_of_dtype(tensor.dtype), tuple(tensor.shape), tensor.element_size())
 
 
 def identity(tensor: Tensor) -> object:
@@ -97,16 +92,25 @@ def tensor_from(chunks: Iterable[Array], entry: Entry) -> Tensor:
     return tensor
 
 
+def fault_of(tensor: Tensor) -> str | None:
+    """What keeps the numbers of a tensor from being stored or added, and what helps; None if nothing does."""
+    if tensor.is_nested:
+        return "is a nested tensor; give its parts by name"
+    if tensor.is_quantized:
+        return f"is quantised by torch ({tensor.dtype}); call .dequantize() first"
+    if tensor.layout != torch.strided:
+        return f"is sparse ({tensor.layout}); call .to_dense() first"
+    return "has a shape but no numbers (device meta); load its numbers first" if tensor.is_meta else None
+
+
 def _require_numbers(name: object, value: object, label: str) -> None:
     if not isinstance(name, str):
         raise DataError(f"Tensors go by their names, and {label} has the key {name!r}; name them as the network does.")
     if not isinstance(value, Tensor):
         raise DataError(f"{name} of {label} is a {type(value).__name__}, expected a tensor; leave it out.")
-    if value.is_quantized or value.layout != torch.strided or value.device.type == "meta":
-        raise DataError(
-            f"{name} of {label} has no numbers to add ({value.dtype}, {value.layout}, device {value.device.type}); "
-            "give the network as it was before it was quantised, or its tensors dense and loaded."
-        )
+    fault = fault_of(value)
+    if fault is not None:
+        raise DataError(f"{name} of {label} has no numbers to add: it {fault}.")
 
 
 def _refuse_codes(module: nn.Module, label: str) -> None:
@@ -146,7 +150,7 @@ def collect_shards(tensors: Tensors, stored: frozenset[str], limit: int | None) 
 
 
 def _shard(tensors: Mapping[str, Tensor], ties: Mapping[str, str]) -> Shard:
-    entries = {name: entry_of(tensor) for name, tensor in tensors.items()}
+    entries = {name: Entry.of(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
     return Shard(entries, lambda name: [bytes_in(tensors[name])], ties)
 
 
@@ -207,14 +211,8 @@ def _check_name(name: object, names: set[str]) -> None:
 def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise DataError(f"A checkpoint holds tensors, but {name} is a {type(value).__name__}; leave it out.")
-    if value.is_nested:
-        raise DataError(f"{name} is a nested tensor, which a safetensors file cannot hold; store its parts by name.")
-    if value.is_quantized or value.layout != torch.strided:
-        raise DataError(
-            f"{name} is quantised or sparse ({value.dtype}, {value.layout}), which a safetensors file cannot hold; "
-            "call .dequantize() or .to_dense() first."
-        )
-    if kind_of_dtype(value.dtype) not in CODES:
-        raise DataError(f"{name} is of {value.dtype}, which a safetensors file cannot hold; convert it first.")
-    if value.device.type == "meta":
-        raise DataError(f"{name} has a shape but no numbers (device meta); load its numbers first.")
+    fault = fault_of(value)
+    if fault is None and Entry.of(value.dtype, value.shape).kind not in CODES:
+        fault = f"is of {value.dtype}, which a safetensors file cannot hold; convert it first"
+    if fault is not None:
+        raise DataError(f"{name} {fault}.")

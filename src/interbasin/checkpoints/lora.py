@@ -99,23 +99,14 @@ def refuse_factors(label: str, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor of a low-rank update.
-
-    Attributes:
-        name: Its own.
-        layer: The layer it updates.
-        letter: ``"A"`` reads what the layer reads, ``"B"`` writes what it writes.
-        adapter: PEFT's name of the adapter, which files leave out.
-        of_table: It updates an embedding.
-        is_bias: It is the bias behind B.
-    """
+    """One factor of a low-rank update."""
 
     name: str
-    layer: str
-    letter: str
-    adapter: str
-    of_table: bool
-    is_bias: bool
+    layer: str  # which it updates
+    letter: str  # "A" reads what the layer reads, "B" writes what it writes
+    adapter: str  # PEFT's name of the adapter, which files leave out
+    of_table: bool  # whether it updates an embedding
+    is_bias: bool  # whether it is the bias behind B
 
     @property
     def weight(self) -> str:

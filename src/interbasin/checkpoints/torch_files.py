@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interbasin.checkpoints.checkpoint import StoredFile, damage_error, head_of, kind_of, stamp_of
-from interbasin.checkpoints.in_memory import entry_of, identity
+from interbasin.checkpoints.checkpoint import Entry, StoredFile, damage_error, head_of, kind_of, stamp_of
+from interbasin.checkpoints.in_memory import fault_of, identity
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.text import list_names
 
@@ -53,11 +53,13 @@ def open_torch(path: Path, part: str | None = None) -> TorchFile:
     ties: dict[str, str] = {}
     first: dict[object, str] = {}
     for name, tensor in tensors.items():
-        _refuse_odd(path, name, tensor)
+        fault = fault_of(tensor)
+        if fault is not None:
+            raise CheckpointError(f"{name} in {path} {fault}, and save it again.")
         stored = first.setdefault(identity(tensor), name)
         if stored != name:
             ties[name] = stored
-    entries = {name: entry_of(tensor) for name, tensor in tensors.items() if name not in ties}
+    entries = {name: Entry.of(tensor.dtype, tensor.shape) for name, tensor in tensors.items() if name not in ties}
     return TorchFile(path, entries, ties, stamp, part=part, prefix=prefix, left_out=left_out, tensors=tensors)
 
 
@@ -150,15 +152,3 @@ def _prefix_of(names: list[str]) -> str:
         if more is None or any(name == prefix + more for name in names):
             return prefix
         prefix += more
-
-
-def _refuse_odd(path: Path, name: str, tensor: Tensor) -> None:
-    if tensor.is_quantized:
-        raise CheckpointError(
-            f"{name} in {path} is quantised by torch ({tensor.dtype}), which cannot be carried; call .dequantize() on "
-            "such tensors and save them again."
-        )
-    if tensor.layout != torch.strided:
-        raise CheckpointError(f"{name} in {path} is sparse ({tensor.layout}); call .to_dense() and save it again.")
-    if tensor.device.type == "meta":
-        raise CheckpointError(f"{name} in {path} has a shape but no numbers (device meta); save it with its numbers.")

@@ -175,17 +175,11 @@ def is_our_folder(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one file is to hold.
-
-    Attributes:
-        entries: Dtype and shape of its tensors.
-        chunks: Name -> the bytes of the tensor, piece by piece.
-        ties: Names that are not stored -> the name, in this file or another, that they stand for.
-    """
+    """What one file is to hold."""
 
     entries: Mapping[str, Entry]
-    chunks: Callable[[str], Iterable[Array]]
-    ties: Mapping[str, str]
+    chunks: Callable[[str], Iterable[Array]]  # name -> the bytes of the tensor, piece by piece
+    ties: Mapping[str, str]  # names that are not stored -> the name, in this file or another, that they stand for
 
 
 def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> Iterator[Shard]:

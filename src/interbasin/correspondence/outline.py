@@ -76,20 +76,12 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """What one module does to one set of spaces.
+    """What one module does to one set of spaces."""
 
-    Attributes:
-        name: Of the module, or of a tensor that is a module's own parameter.
-        terms: Its tensors, or the segments of them that belong together.
-        position: In the order of the data.
-        placed: Whether the position is known, from a call of the module; otherwise it is that of what was registered
-            before it.
-    """
-
-    name: str
-    terms: tuple[Term, ...]
-    position: tuple[int, int]
-    placed: bool
+    name: str  # of the module, or of a tensor that is a module's own parameter
+    terms: tuple[Term, ...]  # its tensors, or the segments of them that belong together
+    position: tuple[int, int]  # in the order of the data
+    placed: bool  # whether a call of the module tells its position; else it is that of what was registered before it
 
     @cached_property
     def main(self) -> Term:

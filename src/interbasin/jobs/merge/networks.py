@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from interbasin.batch_norm import has_batch_norm, reset_batch_norm
 from interbasin.batches import describe_size, require_reiterable
-from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors, kind_of_dtype
+from interbasin.checkpoints.checkpoint import Checkpoint, Entry, LazyTensors
 from interbasin.checkpoints.in_memory import HeldTensors, bytes_in
 from interbasin.errors import DataError, WiringError
 from interbasin.jobs.rebasin import rebasin
@@ -115,7 +115,7 @@ def reset_on_disk(
     _require_statistics(network, data)
     own = network.state_dict()
     for name in checkpoint:
-        if name not in own or kind_of_dtype(own[name].dtype) != checkpoint.entry(name).kind:
+        if name not in own or own[name].dtype != checkpoint.dtype(name):
             raise WiringError(
                 f"{name} of {checkpoint.label} has another name or dtype in the network that is built from it, so its "
                 "statistics cannot be reset as they are stored; merge without reset=, load the result and use "
