@@ -258,7 +258,7 @@ def same_probe(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return (
         first.get("widths") == second.get("widths")
         and probes[0].shape == probes[1].shape
-        and bool(np.allclose(*probes, rtol=1e-6, atol=1e-9))
+        and bool(np.allclose(probes[0], probes[1], rtol=1e-6, atol=1e-9))
     )
 
 

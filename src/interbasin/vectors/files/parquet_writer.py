@@ -184,7 +184,7 @@ class Column:
         plain = packed = 0
         for first in range(0, len(vectors), rows_per_page):
             rows = min(rows_per_page, len(vectors) - first)
-            body = [self._levels(rows), flat[first * row_bytes : (first + rows) * row_bytes]]
+            body: list[Any] = [self._levels(rows), flat[first * row_bytes : (first + rows) * row_bytes]]
             size = sum(map(len, body))
             if codec is not None:
                 body = [codec.compress(body[0] + body[1].tobytes(), asbytes=True)]
