@@ -135,10 +135,10 @@ def table_pieces(
         while len(matrix):
             if vectors is None:
                 vectors = np.empty((min(rows_per_batch, rows - row), width), dtype=selection.dtype)
-            taken = min(len(matrix), len(vectors) - filled)
-            vectors[filled : filled + taken] = matrix[:taken]
-            rests.append(rest.slice(0, taken))
-            matrix, rest, filled, row = matrix[taken:], rest.slice(taken), filled + taken, row + taken
+            count = min(len(matrix), len(vectors) - filled)
+            vectors[filled : filled + count] = matrix[:count]
+            rests.append(rest.slice(0, count))
+            matrix, rest, filled, row = matrix[count:], rest.slice(count), filled + count, row + count
             if filled == len(vectors):
                 yield Piece(vectors, pa.Table.from_batches(rests) if rest.num_columns else None)
                 vectors, filled, rests = None, 0, []
