@@ -215,7 +215,7 @@ def test_a_name_as_long_as_names_may_be_can_be_written(tmp_path):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_folder_is_replaced_whole_with_and_without_an_exchange(exchange, saved, tmp_path, monkeypatch):
     if not exchange:
-        monkeypatch.setattr(atomic, "_exchanged", lambda *paths: False)
+        monkeypatch.setattr(atomic, "_exchange", lambda *paths: False)
     save_number(saved, 2.0, force=True)
     assert number_in(saved) == 2.0
     assert left_in(tmp_path) == ["saved", "saved/thing.json", "saved/thing.safetensors"]
@@ -248,7 +248,7 @@ STEPS = {
     "the document": lambda patch, fault: patch.setattr(Path, "write_text", fault),
     "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
     "the flush": lambda patch, fault: patch.setattr(os, "fsync", fault),
-    "the exchange": lambda patch, fault: patch.setattr(atomic, "_exchanged", fault),
+    "the exchange": lambda patch, fault: patch.setattr(atomic, "_exchange", fault),
     "the first rename": lambda patch, fault: without_exchange(patch, fault),
     "the second rename": lambda patch, fault: without_exchange(patch, after(1, os.replace, fault)),
 }
@@ -256,7 +256,7 @@ STEPS = {
 
 def without_exchange(patch: pytest.MonkeyPatch, replace: Callable[..., object]) -> None:
     """As on systems that cannot exchange two folders in one step."""
-    patch.setattr(atomic, "_exchanged", lambda *paths: False)
+    patch.setattr(atomic, "_exchange", lambda *paths: False)
     patch.setattr(os, "replace", replace)
 
 

@@ -26,7 +26,7 @@ from interbasin.models import load_model
 from interbasin.outcome import Outcome, new_outcome, outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import files_of
 from interbasin.storage import atomic
-from interbasin.storage.stale import LOCK, claimed, sweep
+from interbasin.storage.atomic import LOCK, claim_folder, remove_stale_folders
 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
@@ -279,7 +279,7 @@ FAULTS = {
     "a text": lambda patch, fault: patch.setattr(Path, "write_text", fault),
     "a hash": lambda patch, fault: patch.setattr("hashlib.file_digest", fault),
     "the flush": lambda patch, fault: patch.setattr(os, "fsync", fault),
-    "the exchange": lambda patch, fault: patch.setattr(atomic, "_exchanged", fault),
+    "the exchange": lambda patch, fault: patch.setattr(atomic, "_exchange", fault),
     "the permissions": lambda patch, fault: patch.setattr(Path, "chmod", fault),
 }
 
@@ -360,21 +360,21 @@ def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_
 def test_what_is_being_filled_is_not_tidied_away(saved, tmp_path):
     process = start(tmp_path / "slow")
     try:
-        assert sweep(tmp_path) == 0
+        assert remove_stale_folders(tmp_path) == 0
         save(tmp_path / "other")
         (temporary,) = tmp_path.glob(".interbasin-*")
         assert (temporary / LOCK).exists() and (temporary / "model.safetensors").exists()
     finally:
         stop(process, signal.SIGKILL)
-    assert sweep(tmp_path) == 1 and sweep(tmp_path / "nowhere") == 0
+    assert remove_stale_folders(tmp_path) == 1 and remove_stale_folders(tmp_path / "nowhere") == 0
 
 
 def test_a_file_system_without_locks_is_never_swept(tmp_path, monkeypatch):
     folder = tmp_path / ".interbasin-x"
     folder.mkdir()
     monkeypatch.setattr("fcntl.flock", full_disk)
-    with claimed(folder):
-        assert sweep(tmp_path) == 0 and folder.exists()
+    with claim_folder(folder):
+        assert remove_stale_folders(tmp_path) == 0 and folder.exists()
     assert left_in(folder) == []
 
 

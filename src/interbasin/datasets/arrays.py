@@ -102,9 +102,11 @@ def open_npz_samples(path: Path) -> ArraySamples:
 
 
 def _map_array(reader: MappedReader) -> NDArray[Any]:
-    header, order = reader.header, "F" if reader.header.fortran else "C"
+    header = reader.header
     try:
-        return np.memmap(reader.path, header.dtype, mode="r", offset=reader.offset, shape=header.shape, order=order)
+        return np.memmap(
+            reader.path, header.dtype, "r", reader.offset, header.shape, order="F" if header.fortran else "C"
+        )
     except (OSError, ValueError) as error:
         raise damaged(reader.path, error) from error
 

@@ -45,18 +45,16 @@ def read_labels(
     queries, documents = _numbers(query_ids, "query_ids"), _numbers(document_ids, "document_ids")
     labels: dict[int, list[int]] = {}
     for line, (query, document, relevance) in _entries(Path(path)):
-        pair = _number(query, queries), _number(document, documents)
-        if line == 1 and pair == (None, None) and not _is_number(relevance):  # titles
+        query_number, document_number = _number(query, queries), _number(document, documents)
+        if line == 1 and query_number is None and document_number is None and not _is_number(relevance):  # titles
             continue
-        if None in pair:
-            raise DataError(
-                f"Line {line} of {path} names {(query, document)[pair.index(None)]!r:.80}, which is neither a number "
-                "nor among the ids that were given; give the ids that it uses."
-            )
+        if query_number is None or document_number is None:
+            unknown = query if query_number is None else document
+            raise DataError(f"Line {line} of {path} names {unknown!r:.80}, which is no number and no id; give its ids.")
         if relevance is not None and not _is_number(relevance):
             raise DataError(f"Line {line} of {path} has the relevance {relevance!r:.80}; a relevance is a number.")
         if relevance is None or float(relevance) > 0:
-            labels.setdefault(pair[0], []).append(pair[1])
+            labels.setdefault(query_number, []).append(document_number)
     if not labels:
         raise DataError(f"{path} names no right document; a line is: query document [relevance].")
     return labels

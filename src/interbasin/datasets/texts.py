@@ -42,9 +42,7 @@ class TextSamples:
         tensors = {name: value for name, value in encoded.items() if isinstance(value, Tensor)}
         ids = tensors.get("input_ids")
         if ids is None or ids.ndim != 2 or not ids.shape[1]:
-            raise DataError(
-                f"The tokenizer made no tokens of {self.name}, from text {rows[0]} on; is it the right one?"
-            )
+            raise DataError(f"The tokenizer made no tokens of {self.name} from text {rows[0]} on; is it the right one?")
         return tensors
 
 

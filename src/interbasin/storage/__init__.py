@@ -2,7 +2,6 @@
 
 from interbasin.storage.atomic import (
     FORMAT_PREFIX,
-    TEMPORARY,
     as_path,
     is_ours,
     new_file,
@@ -14,7 +13,6 @@ from interbasin.storage.records import read_document, read_record, write_documen
 
 __all__ = [
     "FORMAT_PREFIX",
-    "TEMPORARY",
     "as_path",
     "is_ours",
     "new_file",

@@ -2,6 +2,10 @@
 
 They are filled under a temporary name beside their destination and renamed when they are complete, so an interrupt or
 a full disk leaves what was there before.
+
+A writer that ends, well or badly, removes its temporary folder. Only SIGKILL, or a machine that stops, leaves one
+behind. `claim_folder` keeps a locked file in it; the system lifts that lock with the process, so a folder whose lock
+can be had belongs to nobody, and `remove_stale_folders` removes it.
 """
 
 from __future__ import annotations
@@ -11,31 +15,32 @@ import ctypes
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from interbasin.errors import FileError
 
-if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merge: what needs no tensors goes without
-    pass
+if sys.platform != "win32":  # which has no such locks: stale folders stay there
+    import fcntl
 
 FORMAT_PREFIX = "interbasin."
 # Short, so that whatever name the destination may have, the temporary one may be had as well.
 TEMPORARY = ".interbasin-"
+LOCK = ".claimed"
 
 
-def as_path(given: object) -> Path:
-    """``given`` as a path.
+def as_path(name: object) -> Path:
+    """``name`` as a path.
 
     Raises:
         FileError: if it cannot be one.
     """
-    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    path = os.fspath(name) if isinstance(name, str | os.PathLike) else None
     if not isinstance(path, str):
         raise FileError(
-            f"A file or a folder is named by text or a pathlib.Path, found a {type(given).__name__}; give its name."
+            f"A file or a folder is named by text or a pathlib.Path, found a {type(name).__name__}; give its name."
         )
     return Path(path)
 
@@ -62,12 +67,7 @@ def new_folder(
     refuse_what_is_in_the_way(path, holds, force=force, ours=ours)
     # Behind a symbolic link the folder it names is replaced, and the link stays.
     destination = Path(os.path.realpath(path))
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
-    except OSError as error:
-        raise _cannot_write(destination, error) from error
-    try:
+    with _temporary_folder(destination) as temporary:
         yield temporary
         # mkdtemp makes private folders; what we leave behind follows the user's umask like any other folder.
         temporary.chmod(0o777 & ~_umask())
@@ -75,12 +75,6 @@ def new_folder(
         # Filling it may have taken hours, in which someone else may have written there.
         refuse_what_is_in_the_way(path, holds, force=force, ours=ours)
         _move_into_place(temporary, destination)
-    except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise _cannot_write(destination, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -99,22 +93,59 @@ def new_file(
     """
     refuse_file_in_the_way(path, force=force, ours=ours)
     destination = Path(os.path.realpath(path))
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
-    except OSError as error:
-        raise _cannot_write(destination, error) from error
-    try:
+    with _temporary_folder(destination) as folder:
         yield folder / destination.name
         _flush(folder)
         refuse_file_in_the_way(path, force=force, ours=ours)
         os.replace(folder / destination.name, destination)
+
+
+@contextlib.contextmanager
+def _temporary_folder(destination: Path) -> Iterator[Path]:
+    """A folder beside the destination for as long as the block lasts; what the system refuses becomes a `FileError`."""
+    folder = None
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
+        yield folder
+    except FileError:
+        raise
     except OSError as error:
-        if isinstance(error, FileError):
-            raise
-        raise _cannot_write(destination, error) from error
+        raise cannot_write(destination, error) from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def claim_folder(folder: Path) -> Iterator[None]:
+    """Mark a temporary folder as being filled for as long as the block, and this process, lasts."""
+    if sys.platform == "win32":
+        yield
+        return
+    # Locked before it has the name that is looked for, so that it is never found free.
+    with (folder / f"{LOCK}-soon").open("w") as file:
+        with contextlib.suppress(OSError):  # a file system without locks: then nothing is ever removed there
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (folder / f"{LOCK}-soon").rename(folder / LOCK)
+        try:
+            yield
+        finally:
+            for name in (LOCK, f"{LOCK}-soon"):
+                (folder / name).unlink(missing_ok=True)
+
+
+def remove_stale_folders(parent: Path) -> int:
+    """Remove the folders beside a destination that killed processes left half-filled; how many there were."""
+    if sys.platform == "win32" or not parent.is_dir():
+        return 0
+    count = 0
+    for lock in parent.glob(f"{TEMPORARY}*/{LOCK}"):
+        with contextlib.suppress(OSError), lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+            count += 1
+    return count
 
 
 def is_ours(folder: Path, holds: Collection[str] | None = None) -> bool:
@@ -147,33 +178,22 @@ def refuse_what_is_in_the_way(
     destination = as_path(path)
     try:
         entries = sorted(destination.iterdir())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         if os.path.lexists(destination):
+            is_link = isinstance(error, FileNotFoundError)
+            obstacle = "that is a link to nothing" if is_link else "a file of that name exists"
             raise FileError(
-                f"Asked to write a folder at {destination}, which is a link to nothing; choose another name."
+                f"Asked to write a folder at {destination}, but {obstacle}; choose another name."
             ) from error
         _refuse_what_is_above(destination)
         return
-    except NotADirectoryError as error:
-        if os.path.lexists(destination):
-            raise FileError(
-                f"Asked to write a folder at {destination}, but a file of that name exists; choose another name."
-            ) from error
-        _refuse_what_is_above(destination)
-        return
-    except OSError as error:
-        raise _cannot_write(destination, error) from error
-    except ValueError as error:
-        raise FileError(f"{destination!r} cannot be the name of a folder ({error}); choose another.") from error
+    except (OSError, ValueError) as error:
+        raise cannot_write(destination, error) from error
     if os.path.samefile(destination, "."):
         raise FileError("Asked to write to the current folder, which would be replaced by a new one; give a new name.")
     if not entries:
         return
-    if not force:
-        raise FileError(
-            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
-            "force=True (--force)."
-        )
+    _require_force(destination, force)
     if not (is_ours(destination, holds) if ours is None else ours(destination)):
         raise FileError(
             f"Asked to replace {destination}, but that folder holds files that this command did not write; "
@@ -191,22 +211,24 @@ def refuse_file_in_the_way(
     except (FileNotFoundError, NotADirectoryError):
         _refuse_what_is_above(destination, "file")
         return
-    except OSError as error:
-        raise _cannot_write(destination, error) from error
-    except ValueError as error:
-        raise FileError(f"{destination!r} cannot be the name of a file ({error}); choose another.") from error
+    except (OSError, ValueError) as error:
+        raise cannot_write(destination, error) from error
     if not destination.is_file():
-        found = "a folder of that name exists" if destination.is_dir() else "that is no ordinary file"
-        raise FileError(f"Asked to write a file at {destination}, but {found}; choose another name.")
-    if not force:
-        raise FileError(
-            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
-            "force=True (--force)."
-        )
+        obstacle = "a folder of that name exists" if destination.is_dir() else "that is no ordinary file"
+        raise FileError(f"Asked to write a file at {destination}, but {obstacle}; choose another name.")
+    _require_force(destination, force)
     if ours is None or not ours(destination):
         raise FileError(
             f"Asked to replace {destination}, but this command did not write that file; choose another name, or remove "
             "the file yourself."
+        )
+
+
+def _require_force(destination: Path, force: bool) -> None:
+    if not force:
+        raise FileError(
+            f"{destination} exists already and nothing is overwritten unasked; choose another name, or ask for it with "
+            "force=True (--force)."
         )
 
 
@@ -222,7 +244,7 @@ def _refuse_what_is_above(destination: Path, what: str = "folder") -> None:
 def _move_into_place(temporary: Path, destination: Path) -> None:
     if not destination.exists() or not any(destination.iterdir()):
         os.replace(temporary, destination)
-    elif not _exchanged(temporary, destination):
+    elif not _exchange(temporary, destination):
         # Elsewhere a folder cannot be renamed over a full one: step the old one aside, and back again if that fails.
         aside = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=destination.parent))
         try:
@@ -236,14 +258,14 @@ def _move_into_place(temporary: Path, destination: Path) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Whether the two folders could be exchanged in one step (Linux); no moment then has neither in place."""
     current_folder, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
-    return bool(rename(current_folder, os.fsencode(one), current_folder, os.fsencode(other), exchange) == 0)
+    return bool(rename(current_folder, os.fsencode(first), current_folder, os.fsencode(second), exchange) == 0)
 
 
 def _flush(folder: Path) -> None:
@@ -265,6 +287,12 @@ def _umask() -> int:
     return mask
 
 
-def _cannot_write(destination: Path, error: OSError) -> FileError:
-    reason = error.strerror or str(error)
-    return FileError(f"Could not write {destination}: {reason}; is there room on the disk and leave to write there?")
+def cannot_write(destination: Path | str, error: OSError | ValueError, *, kept: bool = False) -> FileError:
+    """The error for an output that the system refuses; one of ours passes as it is."""
+    if isinstance(error, FileError):
+        return error
+    if isinstance(error, ValueError):
+        return FileError(f"{str(destination)!r} cannot be the name of a folder or file ({error}); choose another.")
+    kept_words = " What is done is kept: make room and run the same command to go on." if kept else ""
+    advice = f"is there room on the disk and leave to write there?{kept_words}"
+    return FileError(f"Could not write {destination}: {error.strerror or error}; {advice}")

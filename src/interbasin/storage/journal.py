@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from interbasin.errors import FileError
-from interbasin.storage.atomic import FORMAT_PREFIX, TEMPORARY
+from interbasin.storage.atomic import FORMAT_PREFIX, TEMPORARY, cannot_write
 from interbasin.storage.records import read_document
 
 if sys.platform != "win32":
@@ -55,7 +55,7 @@ class Unfinished:
         destination: Path,
         work: Mapping[str, Any],
         *,
-        counts: Sequence[str] = ("rows", "rows_per_batch"),
+        counts: Sequence[str],
         refuse_what_is_in_the_way: Callable[[], object],
         force: bool = False,
     ) -> None:
@@ -64,17 +64,18 @@ class Unfinished:
         # A digest, so that whatever name the destination may have, this one may be had as well.
         name = hashlib.sha256(self.destination.name.encode()).hexdigest()[:16]
         self.folder = self.destination.parent / f"{TEMPORARY}{name}"
+        self._state = self.folder / "state.json"
         self._work = json.loads(json.dumps(work))
         self._flushed_at = time.monotonic()
         self._durable: dict[str, Any] = {}
         self._lock: IO[str] | None = None
         self.done: dict[str, Any] = {}
         above = self.destination.parent
-        self._made_above = [one for one in (above, *above.parents) if not one.exists()]
+        self._made_above = [folder for folder in (above, *above.parents) if not folder.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._claim()
-            self.done = self._found()
+            self.done = self._take_up()
         except OSError as error:
             self._release()
             self._remove_made_above()
@@ -82,21 +83,13 @@ class Unfinished:
 
     def cannot_write(self, error: OSError) -> FileError:
         """The error for an output that the system refuses; one of ours passes as it is."""
-        return cannot_write(self.name, error, kept=self._has_rows)
+        return cannot_write(self.name, error, kept=bool(self.done.get("rows")))
 
     def _remove_made_above(self) -> None:
         """Folders that were made for an output which did not come about, unless there is something in them."""
         with contextlib.suppress(OSError):
             for folder in self._made_above:
                 folder.rmdir()
-
-    @property
-    def _has_rows(self) -> bool:
-        return bool(self.done.get("rows"))
-
-    @property
-    def _state(self) -> Path:
-        return self.folder / "state.json"
 
     def _claim(self) -> None:
         if sys.platform == "win32":
@@ -109,7 +102,8 @@ class Unfinished:
                 f"Another process is writing {self.name} at this moment; wait for it, or choose another name."
             ) from error
 
-    def _found(self) -> dict[str, Any]:
+    def _take_up(self) -> dict[str, Any]:
+        """What an earlier run of the same work did, as far as it can be relied on."""
         if not self._state.exists():
             self._empty()
             return {}
@@ -150,30 +144,23 @@ class Unfinished:
         )
 
     def require_bytes(self, sizes: Mapping[str, int]) -> None:
-        """Nothing, if the files and folders that grow here are as large as they were when they were last saved.
+        """Raise a `FileError` if a file or folder that grows here is smaller than when it was last saved, or missing.
 
-        Where they are not and force was asked for, all of it is started anew.
-
-        Raises:
-            FileError: if one is missing or was cut.
+        Where that is so and force was asked for, all of it is started anew.
         """
         for name, size in sizes.items() if self.done else ():
             path = self.folder / name
             if path.exists() and (path.is_dir() or path.stat().st_size >= size):
                 continue
             if not self._force:
-                found = f"has {path.stat().st_size:,} of {size:,} bytes" if path.exists() else "is missing"
-                raise self._cannot_go_on(f"its {name} {found}")
+                fault = f"has {path.stat().st_size:,} of {size:,} bytes" if path.exists() else "is missing"
+                raise self._cannot_go_on(f"its {name} {fault}")
             self._empty()
             self.done, self._durable = {}, {}
             return
 
     def require_room(self, needed: int) -> None:
-        """Nothing, if so many bytes more fit.
-
-        Raises:
-            FileError: if they do not, before hours of work rather than after.
-        """
+        """Raise a `FileError` if so many bytes more do not fit, before hours of work rather than after."""
         free = shutil.disk_usage(self.folder).free
         if free < needed:
             raise FileError(
@@ -208,7 +195,6 @@ class Unfinished:
 
     def finish(self, name: str) -> None:
         """Move what is complete, the file or folder ``name`` in here, to the destination, and leave nothing behind."""
-        made = self.folder / name
         try:
             # The work may have taken hours, in which someone else may have written there.
             self._refuse_what_is_in_the_way()
@@ -220,20 +206,16 @@ class Unfinished:
         try:
             if self.destination.is_dir() and not self.destination.is_symlink():
                 shutil.rmtree(self.destination)
-            os.replace(made, self.destination)
+            os.replace(self.folder / name, self.destination)
             _flush_folder(self.destination.parent)
         except OSError as error:
             raise self.cannot_write(error) from error
-        self.discard()
-
-    def discard(self) -> None:
-        """Leave nothing behind."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self._release()
 
     def close(self) -> None:
         """Let another process have it; where nothing was done, leave nothing behind."""
-        if self._lock is not None and not self._has_rows:
+        if self._lock is not None and not self.done.get("rows"):
             shutil.rmtree(self.folder, ignore_errors=True)
             self._remove_made_above()
         self._release()
@@ -244,16 +226,12 @@ class Unfinished:
             self._lock = None
 
 
-def check_same_work(found: Mapping[str, Any], asked: Mapping[str, Any], what: str, remedy: str) -> None:
-    """Nothing, if what was begun is what is asked for now.
-
-    Raises:
-        FileError: if it is not; says which part differs.
-    """
+def check_same_work(begun: Mapping[str, Any], work: Mapping[str, Any], what: str, remedy: str) -> None:
+    """Raise a `FileError` that says how the work that was begun differs from the one that is asked for now."""
     differs = []
-    if found.get("source") != asked.get("source"):
+    if begun.get("source") != work.get("source"):
         differs.append("from another source, or the source has changed since")
-    before, now = dict(found.get("layout", {})), dict(asked.get("layout", {}))
+    before, now = dict(begun.get("layout", {})), dict(work.get("layout", {}))
     scales = before.pop("scale", None), now.pop("scale", None)
     if scales[0] != scales[1]:
         differs.append(f"with the scale {scales[0]}, and {scales[1]} is asked for now")
@@ -262,7 +240,7 @@ def check_same_work(found: Mapping[str, Any], asked: Mapping[str, Any], what: st
         differs.append("with bad rows kept, and to refuse them is asked for now")
     if before != now:
         differs.append("in another layout")
-    if not same_probe(found.get("translator", {}), asked.get("translator", {})):
+    if not same_probe(begun.get("translator", {}), work.get("translator", {})):
         differs.append("by another translator")
     if differs:
         raise FileError(
@@ -271,32 +249,21 @@ def check_same_work(found: Mapping[str, Any], asked: Mapping[str, Any], what: st
         )
 
 
-def same_probe(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_probe(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two fingerprints are of one translator; sums may differ in their last digits from machine to machine."""
     try:
-        found, asked = (np.asarray(which.get("probe", []), dtype=np.float64) for which in (one, other))
+        probes = [np.asarray(fingerprint.get("probe", []), dtype=np.float64) for fingerprint in (first, second)]
     except (TypeError, ValueError):  # of what was damaged
         return False
     return (
-        one.get("widths") == other.get("widths")
-        and found.shape == asked.shape
-        and bool(np.allclose(found, asked, rtol=1e-6, atol=1e-9))
-    )
-
-
-def cannot_write(destination: Path | str, error: OSError, *, kept: bool) -> FileError:
-    """The error for an output that the system refuses; one of ours passes as it is."""
-    if isinstance(error, FileError):
-        return error
-    go_on = " What is done is kept: make room and run the same command to go on." if kept else ""
-    return FileError(
-        f"Could not write {destination}: {error.strerror or error}; is there room on the disk and leave to write "
-        f"there?{go_on}"
+        first.get("widths") == second.get("widths")
+        and probes[0].shape == probes[1].shape
+        and bool(np.allclose(probes[0], probes[1], rtol=1e-6, atol=1e-9))
     )
 
 
 def _boot() -> str | None:
-    """What changes when the machine starts again; None where that is not told."""
+    """What changes when the machine starts again; None where the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

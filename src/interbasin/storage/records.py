@@ -39,9 +39,7 @@ def write_record(
     try:
         save_file(plain, folder / f"{name}.safetensors", metadata={"mark": mark})
     except SafetensorError as error:
-        raise FileError(
-            f"Could not write {name}.safetensors ({error}); is there room on the disk and leave to write?"
-        ) from error
+        raise FileError(f"Could not write {name}.safetensors ({error}); is there room on the disk?") from error
     head = {"format": FORMAT_PREFIX + format, "version": version, "mark": mark, "checksum": _checksum(plain)}
     write_document(folder / f"{name}.json", {**head, **document})
 
@@ -50,11 +48,11 @@ def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
     """What changes when a number of the tensors does: safetensors itself notices only a wrong length."""
     import torch
 
-    found = 0
+    checksum = 0
     for name in sorted(tensors):
-        found = zlib.crc32(name.encode("utf-8", "surrogatepass"), found)
-        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
-    return f"{found:08x}"
+        checksum = zlib.crc32(name.encode("utf-8", "surrogatepass"), checksum)
+        checksum = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, checksum)
+    return f"{checksum:08x}"
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
@@ -79,9 +77,9 @@ def read_record(
     folder = as_path(folder)
     for attempt in range(READS):
         if not os.path.isdir(folder):
-            found = "it is a file" if os.path.lexists(folder) else "there is nothing there"
+            fault = "it is a file" if os.path.lexists(folder) else "there is nothing there"
             raise FileError(
-                f"Expected a folder with a saved {format} at {folder}, but {found}; give the folder it was saved to."
+                f"Expected a folder with a saved {format} at {folder}, but {fault}; give the folder it was saved to."
             )
         document = read_document(folder / f"{name}.json", format, version)
         mark, tensors = _read_tensors(folder / f"{name}.safetensors")
@@ -93,9 +91,7 @@ def read_record(
                 )
             return document, tensors
         time.sleep(0.01 * (attempt + 1))
-    raise FileError(
-        f"{name}.json and {name}.safetensors in {folder} do not belong together; copy the whole folder again."
-    )
+    raise FileError(f"{name}.json and {name}.safetensors in {folder} do not belong together; copy both again.")
 
 
 def read_document(path: Path, format: str, version: int) -> dict[str, Any]:
@@ -104,39 +100,6 @@ def read_document(path: Path, format: str, version: int) -> dict[str, Any]:
     Raises:
         FileError: if it is missing, damaged, of another format or of a later version.
     """
-    document = _read_document(path, format)
-    _check_version(document, path, format, version)
-    return document
-
-
-def _check_version(document: Mapping[str, Any], path: Path, format: str, version: int) -> None:
-    if document.get("format") != FORMAT_PREFIX + format:
-        raise FileError(
-            f"{path} is not a saved {format}: its format is {document.get('format')!r}, expected "
-            f"{FORMAT_PREFIX + format!r}; give a folder that a {format} was saved to."
-        )
-    found = document.get("version")
-    if not isinstance(found, int) or not 1 <= found <= version:
-        raise FileError(
-            f"{path} has format version {found!r} and this program reads versions 1 to {version}; "
-            "update interbasin, or save the file again with the version that wrote it."
-        )
-
-
-def _read_tensors(path: Path) -> tuple[str | None, dict[str, torch.Tensor]]:
-    from interbasin.arrays import copy_row_major
-
-    if not path.is_file():
-        raise FileError(f"{path} is missing beside {path.stem}.json; copy the whole folder again.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: copy_row_major(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
-            return (file.metadata() or {}).get("mark"), tensors
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
-
-
-def _read_document(path: Path, format: str) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -152,4 +115,32 @@ def _read_document(path: Path, format: str) -> dict[str, Any]:
             f"{path} is not a saved {format}: it holds a JSON {type(document).__name__}, expected an object; "
             f"give a folder that a {format} was saved to."
         )
+    _check_version(document, path, format, version)
     return document
+
+
+def _check_version(document: Mapping[str, Any], path: Path, format: str, version: int) -> None:
+    if document.get("format") != FORMAT_PREFIX + format:
+        raise FileError(
+            f"{path} is not a saved {format}: its format is {document.get('format')!r}, expected "
+            f"{FORMAT_PREFIX + format!r}; give a folder that a {format} was saved to."
+        )
+    written = document.get("version")
+    if not isinstance(written, int) or not 1 <= written <= version:
+        raise FileError(
+            f"{path} has format version {written!r} and this program reads versions 1 to {version}; "
+            "update interbasin, or save the file again with the version that wrote it."
+        )
+
+
+def _read_tensors(path: Path) -> tuple[str | None, dict[str, torch.Tensor]]:
+    from interbasin.arrays import copy_row_major
+
+    if not path.is_file():
+        raise FileError(f"{path} is missing beside {path.stem}.json; copy the whole folder again.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: copy_row_major(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
+            return (file.metadata() or {}).get("mark"), tensors
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error

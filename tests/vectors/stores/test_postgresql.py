@@ -400,7 +400,7 @@ def test_a_run_that_fails_at_once_leaves_nothing_behind(server, output):
 def test_the_key_and_what_is_no_vector_are_never_replaced(server):
     server.fill(X)
     for table in ("docs", "fresh"):
-        with pytest.raises(StoreError, match="is the key column 'id', by which rows are told apart; name another"):
+        with pytest.raises(StoreError, match="is the key column 'id', which tells rows apart; name another"):
             translate_vectors(TRANSLATOR, server.address(), f"postgresql:?table={table}&column=id", force=True)
     with pytest.raises(StoreError, match="The column 'note' exists already and holds text; only columns of vectors"):
         translate_vectors(TRANSLATOR, server.address(), "postgresql:?table=docs&column=note", force=True)

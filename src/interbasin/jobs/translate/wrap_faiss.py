@@ -63,7 +63,6 @@ def wrapped(
         index = faiss.IndexPreTransform(transform, rows.index)
     calculated = time.perf_counter()
     write_index(index, destination, faiss, refuse)
-    output = f"faiss://{destination}"
     return Applied(
         metrics={"rows": rows.rows, "resumed_at": 0},
         notes=(
@@ -71,9 +70,9 @@ def wrapped(
             "those of the old space.",
         ),
         timings={"translate": calculated - started, "finish": time.perf_counter() - calculated},
-        request={"vectors": rows.name, "output": output, "wrap": True},
+        request={"vectors": rows.name, "output": f"faiss://{destination}", "wrap": True},
         source=rows.name,
-        output=output,
+        output=f"faiss://{destination}",
         rows=rows.rows,
         resumed_at=0,
         source_width=translator.source_width,

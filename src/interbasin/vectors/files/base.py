@@ -124,9 +124,9 @@ class Vectors:
                 f"Reading {self.path} was to start at row {start}, but it has {plural(self.rows, 'row')}; "
                 f"start must lie from 0 to {self.rows}."
             )
-        return self._unchanged(rows_per_batch, start)
+        return self._read(rows_per_batch, start)
 
-    def _unchanged(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
+    def _read(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
         """The reader's batches, none of which comes from another file than the one that was opened."""
         self._require_unchanged()
         for batch in self.reader.batches(rows_per_batch, start):

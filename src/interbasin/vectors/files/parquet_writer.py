@@ -184,15 +184,15 @@ class Column:
         plain = packed = 0
         for first in range(0, len(vectors), rows_per_page):
             rows = min(rows_per_page, len(vectors) - first)
-            body = [self._levels(rows), flat[first * row_bytes : (first + rows) * row_bytes]]
+            body: list[Any] = [self._levels(rows), flat[first * row_bytes : (first + rows) * row_bytes]]
             size = sum(map(len, body))
             if codec is not None:
                 body = [codec.compress(body[0] + body[1].tobytes(), asbytes=True)]
-            taken = sum(map(len, body))
+            stored = sum(map(len, body))
             page = {1: (I32, rows * self.width), 2: (I32, PLAIN), 3: (I32, RLE), 4: (I32, RLE)}
-            header = encode({1: (I32, 0), 2: (I32, size), 3: (I32, taken), 5: (STRUCT, page)})
+            header = encode({1: (I32, 0), 2: (I32, size), 3: (I32, stored), 5: (STRUCT, page)})
             buffers += [header, *body]
-            plain, packed = plain + len(header) + size, packed + len(header) + taken
+            plain, packed = plain + len(header) + size, packed + len(header) + stored
         metadata: Struct = {
             1: (I32, PHYSICAL[self.itemsize]),
             2: (LIST, (I32, [PLAIN, RLE])),

@@ -62,8 +62,9 @@ def select(schema: pa.Schema, column: str | None, where: str) -> Selection:
             )
     else:
         fields = find_vectors(schema, where)
-    stored = [np.dtype(number_type(field.type).to_pandas_dtype()) for field in fields]
-    dtype = np.result_type(*(batch_dtype(kind, where) for kind in stored))
+    kinds = [kind for field in fields if (kind := number_type(field.type)) is not None]
+    stored = [np.dtype(kind.to_pandas_dtype()) for kind in kinds]
+    dtype = np.result_type(*(batch_dtype(dtype, where) for dtype in stored))
     storage, lists = storage_type(fields[0].type), is_list(fields[0].type)
     # list_size is an attribute of the fixed-size kind alone.
     width = len(fields) if not lists else storage.list_size if pa.types.is_fixed_size_list(storage) else None
@@ -134,10 +135,10 @@ def table_pieces(
         while len(matrix):
             if vectors is None:
                 vectors = np.empty((min(rows_per_batch, rows - row), width), dtype=selection.dtype)
-            taken = min(len(matrix), len(vectors) - filled)
-            vectors[filled : filled + taken] = matrix[:taken]
-            rests.append(rest.slice(0, taken))
-            matrix, rest, filled, row = matrix[taken:], rest.slice(taken), filled + taken, row + taken
+            count = min(len(matrix), len(vectors) - filled)
+            vectors[filled : filled + count] = matrix[:count]
+            rests.append(rest.slice(0, count))
+            matrix, rest, filled, row = matrix[count:], rest.slice(count), filled + count, row + count
             if filled == len(vectors):
                 yield Piece(vectors, pa.Table.from_batches(rests) if rest.num_columns else None)
                 vectors, filled, rests = None, 0, []

@@ -217,7 +217,7 @@ def open_postgresql(address: StoreURI) -> PostgresqlRows:
         DataError: if no row has a vector.
     """
     with contextlib.closing(connect(address)) as connection, explain_errors(address, "looking at the table"):
-        number, *place = find_table(connection, address)
+        number, schema, name = find_table(connection, address)
         columns = dict(
             connection.execute(
                 "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -228,7 +228,7 @@ def open_postgresql(address: StoreURI) -> PostgresqlRows:
         column = choose_column(columns, address)
         key = choose_key(connection, address, number, columns)
         written = columns[column].partition("(")[0]
-        table = Table(number, tuple(place), column, key, written.rpartition(".")[2], written, columns[key])
+        table = Table(number, (schema, name), column, key, written.rpartition(".")[2], written, columns[key])
         names = {"column": column, "table": table.place}
         query = compose("SELECT count({column}), count(*) - count({column}) FROM {table}", **names)
         rows, without = connection.execute(query).fetchone()

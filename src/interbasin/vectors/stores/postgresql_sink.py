@@ -104,13 +104,13 @@ class PostgresqlSink:
         return self._connection.execute(compose(query, **names), values)
 
     def _refuse_what_is_in_the_way(self) -> None:
-        taken = None
+        obstacle = None
         if self._in_table and self._column == self._source.column:
-            taken = "the source column itself, which is never written to"
+            obstacle = "the source column itself, which is never written to"
         elif self._column == self._source.key:
-            taken = f"the key column {self._column!r}, by which rows are told apart"
-        if taken is not None:
-            raise StoreError(f"The output {self.name} is {taken}; name another column.")
+            obstacle = f"the key column {self._column!r}, which tells rows apart"
+        if obstacle is not None:
+            raise StoreError(f"The output {self.name} is {obstacle}; name another column.")
         kind = self._kind_in_the_way()
         if kind is None:
             return
@@ -351,7 +351,7 @@ class PostgresqlSink:
             "WHERE a.attrelid = %s AND a.attname = %s",
             [source.number, source.column],
         ).fetchone()
-        missed, stale, left, checksum = self._execute(
+        missed, stale, present, checksum = self._execute(
             "SELECT count(*) FILTER (WHERE s IS NOT NULL AND NOT done), count(*) FILTER (WHERE s IS NULL AND done), "
             "count(*) FILTER (WHERE s IS NOT NULL AND done), "
             "sum(('x' || encode(substr(sha256({send}(s) || textsend(k::text)), 1, {count}), 'hex'))"
@@ -362,7 +362,7 @@ class PostgresqlSink:
             both=both,
         ).fetchone()
         # Of a row that was removed from the table, its new column went along.
-        gone = max(int(stale), self.rows - int(left))
+        gone = max(int(stale), self.rows - int(present))
         again = "run again with --force when nothing is being written"
         notes = []
         if missed:
