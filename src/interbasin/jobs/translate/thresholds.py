@@ -186,9 +186,6 @@ class VectorScores:
         old_queries, old_documents: The vectors of old scores.
         new_queries, new_documents: The same items in new scores, one of them or both translated.
         metric: How they are compared; for ``"l2"`` scores are minus the distance.
-
-    Raises:
-        ShapeError: if there are not as many new ones as old ones.
     """
 
     def __init__(
@@ -267,9 +264,7 @@ def _paired_scores(old: Any, new: Any) -> tuple[NDArray[np.float64], NDArray[np.
     except (TypeError, ValueError) as error:
         raise DataError(f"Scores are numbers ({error}); give one for every pair.") from error
     if before.shape != after.shape or before.size == 0:
-        raise ShapeError(
-            f"Scores are pairs of old and new, found shapes {before.shape} and {after.shape}; give one for one."
-        )
+        raise ShapeError(f"Give one new score for every old one, found shapes {after.shape} and {before.shape}.")
     return before, after
 
 

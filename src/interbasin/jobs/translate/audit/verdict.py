@@ -62,15 +62,10 @@ def judge(
     depth: int,
     margin: float,
 ) -> Verdict:
-    """The verdict.
+    """The verdict on the best method of each way, by a bootstrap over the queries; None if nothing can be measured.
 
-    Args:
-        choices: Per way (keep, translate, adapt, rerank, keep_rerank, reembed), best method and number per query.
-        bootstrap: Over these queries; None if there is nothing to measure by.
-        labelled: Whether the numbers are recall by labels; else they are overlap with what the new model finds.
-        bound: Whether re-embedding was measured on a pool, which gives an upper bound.
-        k, depth: How many are looked at, and how many embedded anew.
-        margin: A difference that does not matter.
+    The numbers are recall if ``labelled``, else overlap with what the new model finds; ``bound`` says that re-embedding
+    was measured on a pool, which gives an upper bound.
     """
     if bootstrap is None:
         return Verdict(
