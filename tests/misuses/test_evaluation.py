@@ -215,7 +215,9 @@ ROW, OTHER = [[1.0, 2.0]], [[1.0, 2.0, 3.0]]
 
 @misuses(
     ("a search by an unknown metric", lambda: evaluate.nearest(ROW, ROW, 1, "cosin"), UnknownNameError, "cosine"),
-    ("a search for no documents", lambda: evaluate.nearest(ROW, ROW, 0), ShapeError, "nearest 0"),
+    ("a search for no documents", lambda: evaluate.nearest(ROW, ROW, 0), DataError, "k must"),
+    ("a search for true documents", lambda: evaluate.nearest(ROW, ROW, True), DataError, "k must"),
+    ("a search for half a document", lambda: evaluate.nearest(ROW, ROW, 1.5), DataError, "k must"),
     ("a search among other widths", lambda: evaluate.nearest(ROW, OTHER), ShapeError, "3"),
     ("a search for a vector", lambda: evaluate.nearest([1.0, 2.0], ROW), ShapeError, "(2,)"),
     ("a search in a vector", lambda: evaluate.nearest(ROW, np.ones(2)), ShapeError, "(2,)"),

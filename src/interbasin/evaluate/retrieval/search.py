@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interbasin.arrays import as_tensor, working_dtype
+from interbasin.checks import require_whole
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 
 METRICS = ("cosine", "dot", "l2")
@@ -55,8 +56,8 @@ class Nearest:
         metric: ``"cosine"``, ``"dot"`` or ``"l2"``.
 
     Raises:
-        ShapeError: if the queries are no rows, or k is no count.
-        DataError: if they hold NaN or infinity; names the rows.
+        ShapeError: if the queries are no rows.
+        DataError: if they hold NaN or infinity, naming the rows; if k is no count.
 
     Example:
         >>> search = Nearest([[1.0, 0.0]], k=2)
@@ -69,9 +70,7 @@ class Nearest:
     def __init__(self, queries: Any, k: int = 10, metric: str = "cosine") -> None:
         if metric not in METRICS:
             raise UnknownNameError.of("metric", metric, METRICS)
-        if k < 1:
-            raise ShapeError(f"The nearest {k} documents were asked for; give 1 or more.")
-        self.metric, self.k, self.seen = metric, k, 0
+        self.metric, self.k, self.seen = metric, require_whole("k", k, least=1), 0
         self._queries = prepared(rows_of(queries, "The queries"), metric)
         count = len(self._queries)
         self._rows = torch.full((count, 0), -1, dtype=torch.int64)

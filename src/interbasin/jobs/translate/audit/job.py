@@ -299,7 +299,7 @@ def _pool_overlap(rankings: Rankings) -> float:
     keep = rankings["keep", ""].rows
     translated = [ranking.rows for (way, _), ranking in rankings.items() if way == "translate"]
     shared = [len(np.intersect1d(a, b)) for rows in translated for a, b in zip(rows, keep, strict=True)]
-    return float(np.mean(shared)) / keep.shape[1]
+    return float(np.mean(shared) / keep.shape[1])
 
 
 def _describe_inputs(inputs: AuditInputs, fitted: Mapping[str, CrossFitted], queries: int, zeros: int) -> list[str]:
