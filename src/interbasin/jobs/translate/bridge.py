@@ -225,11 +225,7 @@ def bridge(
 
 
 def write_graph(path: Path, steps: Steps, notes: dict[str, str]) -> None:
-    """Write ``x`` (rows, source), float32 -> ``y`` (rows, target), float32.
-
-    Raises:
-        MissingExtraError: without the extra ``vectors``.
-    """
+    """Write ``x`` (rows, source), float32 -> ``y`` (rows, target), float32."""
     onnx = import_extra("onnx", "Writing an ONNX graph", "vectors")
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     nodes: list[Any] = []
@@ -277,11 +273,9 @@ def write_graph(path: Path, steps: Steps, notes: dict[str, str]) -> None:
 
 
 def check_graph(path: Path, steps: Steps, rows: NDArray[Any]) -> float:
-    """Run the graph on rows and compare; the largest difference, relative to the largest number.
+    """Run the graph on rows and compare: the largest difference, relative to the largest number.
 
-    Raises:
-        FitError: if it is more than float32 explains.
-        MissingExtraError: without the extra ``vectors``.
+    A difference that is more than float32 explains is an error.
     """
     onnxruntime = import_extra("onnxruntime", "Checking an ONNX graph", "vectors")
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])

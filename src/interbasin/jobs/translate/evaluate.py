@@ -68,8 +68,7 @@ def evaluate_translation(
         translator: Fitted.
         x, y: The pairs.
         metric: How rows are compared in retrieval.
-        draws: For the intervals.
-        seed: Of the draws.
+        draws, seed: Of the intervals.
 
     Raises:
         FitError: if it gives cosines with anchors, which nothing can be compared with.
@@ -107,11 +106,8 @@ def evaluate_translation(
 
 def interval_metrics(name: str, interval: Interval, suffix: str = "") -> dict[str, float]:
     """A figure and the ends of its interval, as ``metrics`` name them."""
-    return {
-        f"{name}{suffix}": interval.value,
-        f"{name}_low{suffix}": interval.low,
-        f"{name}_high{suffix}": interval.high,
-    }
+    ends = (("", interval.value), ("_low", interval.low), ("_high", interval.high))
+    return {f"{name}{end}{suffix}": value for end, value in ends}
 
 
 def intervals_of(bootstrap: Bootstrap, columns: Mapping[Key, NDArray[Any]]) -> dict[Key, Interval]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from interbasin.randomness import generator_of
 
@@ -37,15 +38,13 @@ def farthest_points(sides: Sequence[Tensor], delta: float, starts: Sequence[int]
         starts: The first anchor of each subset.
     """
     count, most = sides[0].shape
-    taken = torch.empty(len(starts), min(most, count), dtype=torch.int64)
-    sizes = [0] * len(starts)
+    kept: list[list[int]] = [[] for _ in starts]
     remaining = torch.full((count, len(starts)), torch.inf)
     points = torch.tensor(list(starts), dtype=torch.int64)
     growing = list(range(len(starts)))
-    for step in range(taken.shape[1]):
+    for _ in range(min(most, count)):
         for place, point in zip(growing, points.tolist(), strict=True):
-            taken[place, step] = point
-            sizes[place] += 1
+            kept[place].append(point)
         for rows in sides:
             distance = 1 - (rows @ rows[points].mT).abs()
             remaining[:, growing] = torch.minimum(remaining[:, growing], distance.to(remaining))
@@ -56,7 +55,7 @@ def farthest_points(sides: Sequence[Tensor], delta: float, starts: Sequence[int]
         growing = [place for place, goes_on in zip(growing, going, strict=True) if goes_on]
         if not growing:
             break
-    return [taken[place, :size] for place, size in enumerate(sizes)]
+    return [torch.tensor(places, dtype=torch.int64) for places in kept]
 
 
 STRENGTHS: tuple[float, ...] = tuple(10 ** (-6 + step / 4) for step in range(29))
@@ -140,19 +139,14 @@ def choose_strength(anchors: Tensor, seed: int) -> float:
     for _ in range(_VIEWS):
         turn = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64)).Q
         half = turn[:, : width // 2]
-        seen, shown = _unit(judges @ half), _unit(anchors @ half)
+        seen, shown = (normalize(rows @ half, eps=1e-30) for rows in (judges, anchors))
         # The judges by their cosines in this view, along the directions that the strength then weighs.
         along = seen @ (shown.mT @ anchors) @ vectors
         for place, strength in enumerate(STRENGTHS):
             back = (along / (values + strength * mean).clamp(min=1e-300)) @ vectors.mT
-            agreement[place] += (_unit(back) * judges).sum(1).mean()
+            agreement[place] += (normalize(back, eps=1e-30) * judges).sum(1).mean()
     return STRENGTHS[int(agreement.argmax())]
 
 
 def _mean_square(values: Tensor, count: int) -> float:
     return float(values.sum()) / max(1, min(len(values), count))
-
-
-def _unit(rows: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows / lengths.clamp(min=1e-30)

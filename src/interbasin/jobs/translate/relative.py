@@ -56,9 +56,7 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def n_anchors_(self) -> int:
         return len(self.anchors_)
 
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.anchors_)
+    _n_features_out = n_anchors_
 
     def transform(self, X: Any) -> Any:
         """Cosines of each row with each anchor, about the anchors' mean; ``(rows, anchors)``."""

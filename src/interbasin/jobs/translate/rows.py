@@ -31,18 +31,9 @@ def as_floats(values: Any) -> NDArray[Any]:
 def rows_of(
     values: Any, what: str, *, width: int | None = None, fewest: int = 1, owner: str = "the translation"
 ) -> Tensor:
-    """``values`` as rows of floating-point numbers, ``(rows, width)``.
+    """A tensor or an array as rows of floating-point numbers, ``(rows, width)``, all of them finite.
 
-    Args:
-        values: A tensor or an array.
-        what: How messages call it, at the start of a sentence.
-        width: The width that rows must have.
-        fewest: How many rows are needed.
-        owner: Who expects that width, in messages.
-
-    Raises:
-        ShapeError: if it is not two-dimensional, is empty, has too few rows, or another width.
-        DataError: if it holds NaN or infinity; names the rows.
+    In messages ``what`` is the beginning of the sentence, and ``owner`` expects the width.
     """
     if hasattr(values, "toarray"):
         raise DataError(f"{what} is a sparse matrix, and embeddings are dense; pass .toarray().")
@@ -96,12 +87,7 @@ def _as_numbers(values: Any, what: str) -> Any:
 
 
 def paired_rows(source: Any, target: Any) -> tuple[Tensor, Tensor]:
-    """Two sets of rows of which row i is the same item.
-
-    Raises:
-        ShapeError: if their numbers of rows differ.
-        DataError: if there is no target.
-    """
+    """Two sets of rows, as many of one as of the other: row i is the same item."""
     if target is None:
         raise DataError(
             "A translation is fitted on pairs: requires y to be passed, but the target y is None. Give the same items "

@@ -43,21 +43,14 @@ class TranslationLayer(nn.Module):
         return torch.frombuffer(bytearray(save(plain, {"translation": json.dumps(document)})), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
-        """Take what `get_extra_state` gave.
-
-        Raises:
-            DataError: if it cannot be read.
-            ShapeError: if it is of other widths.
-        """
+        """Take what `get_extra_state` gave, of the same widths."""
         try:
             content = state.cpu().numpy().tobytes()
             header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
             tensors = {name: copy_row_major(tensor) for name, tensor in load(content).items()}
             translation = Translation.from_json(json.loads(header["__metadata__"]["translation"]), tensors)
         except (AttributeError, KeyError, TypeError, ValueError, SafetensorError, InterbasinError) as error:
-            raise DataError(
-                f"The state of a stitched network holds no translation that can be read ({error}); save it again."
-            ) from error
+            raise DataError(f"The state holds no translation that can be read ({error}); save it again.") from error
         mine, theirs = ((part.source_width, part.target_width) for part in (self.translation, translation))
         if mine != theirs:
             raise ShapeError(

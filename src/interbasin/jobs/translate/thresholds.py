@@ -185,9 +185,6 @@ class VectorScores:
         old_queries, old_documents: The vectors of old scores.
         new_queries, new_documents: The same items in new scores, one of them or both translated.
         metric: How they are compared; for ``"l2"`` scores are minus the distance.
-
-    Raises:
-        ShapeError: if there are not as many new ones as old ones.
     """
 
     def __init__(
@@ -225,18 +222,16 @@ class VectorScores:
 
     def _score_all(self, queries: NDArray[Any], documents: NDArray[Any]) -> NDArray[np.float64]:
         """Every query with every document, (queries, documents), as `similarity` scores single pairs."""
-        asked = prepared(rows_of(queries, "The queries").double(), self.metric)
+        query_rows = prepared(rows_of(queries, "The queries").double(), self.metric)
         scores = np.empty((len(queries), len(documents)))
         for place, block in blocks_of(documents):
             rows = prepared(rows_of(block, "The documents", first=place).double(), self.metric)
-            if rows.shape[1] != asked.shape[1]:
-                raise ShapeError(
-                    f"The queries have {asked.shape[1]} numbers each and the documents {rows.shape[1]}; both must come "
-                    "from one model, or be translated to its space."
-                )
-            products = asked @ rows.mT
+            if rows.shape[1] != query_rows.shape[1]:
+                widths = f"{query_rows.shape[1]} numbers each and the documents {rows.shape[1]}"
+                raise ShapeError(f"The queries have {widths}; translate one of them to the space of the other.")
+            products = query_rows @ rows.mT
             if self.metric == "l2":
-                squares = asked.square().sum(1, keepdim=True) + rows.square().sum(1) - 2 * products
+                squares = query_rows.square().sum(1, keepdim=True) + rows.square().sum(1) - 2 * products
                 products = -squares.clamp(min=0).sqrt()
             scores[:, place : place + len(rows)] = products.numpy()
         return scores
@@ -266,9 +261,7 @@ def _paired_scores(old: Any, new: Any) -> tuple[NDArray[np.float64], NDArray[np.
     except (TypeError, ValueError) as error:
         raise DataError(f"Scores are numbers ({error}); give one for every pair.") from error
     if before.shape != after.shape or before.size == 0:
-        raise ShapeError(
-            f"Scores are pairs of old and new, found shapes {before.shape} and {after.shape}; give one for one."
-        )
+        raise ShapeError(f"Give one new score for every old one, found shapes {after.shape} and {before.shape}.")
     return before, after
 
 

@@ -103,11 +103,7 @@ class Standardiser:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Standardiser:
-        """What `to_json` gave.
-
-        Raises:
-            ValueError: if numbers are not finite, or lengths not positive.
-        """
+        """What `to_json` gave; a ValueError if numbers are not finite, or lengths not positive."""
         mean, deviation = tensors["mean"], tensors.get("deviation")
         for name, tensor in (("mean", mean), ("deviation", deviation)):
             if tensor is not None and (tensor.shape != (len(mean),) or not bool(torch.isfinite(tensor).all())):
@@ -203,11 +199,7 @@ class Translation:
         )
 
     def inverse(self) -> Translation:
-        """The way back, where there is one.
-
-        Raises:
-            FitError: if something is lost on the way there.
-        """
+        """The way back; a FitError if something is lost on the way there."""
         lost = None
         if self.source.unit:
             lost = "the lengths of rows"
@@ -217,7 +209,7 @@ class Translation:
             lost = "directions that the map sends to nothing"
         if lost is not None:
             raise FitError(
-                f"There is no way back from this translation: it loses {lost}. Fit one in the other direction instead."
+                f"There is no way back from this translation: it loses {lost}. Fit one from target to source."
             )
         return Translation(self.target, self.map.inverse(), self.source)
 

@@ -50,11 +50,7 @@ class Card:
 
     @classmethod
     def of(cls, entries: Card | Mapping[str, Any] | None) -> Card:
-        """A card from what a user gave.
-
-        Raises:
-            DataError: if there is an entry that cards do not have, or one that is no text.
-        """
+        """A card from what a user gave; an error for entries that cards do not have, and for those that are no text."""
         if entries is None or isinstance(entries, Card):
             return entries or cls()
         if not isinstance(entries, Mapping):
@@ -75,11 +71,7 @@ class Card:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def refuse_others(self, other: Card, what: str) -> None:
-        """Refuse vectors whose card contradicts this one.
-
-        Raises:
-            DataError: names the entry, and whether the direction is the other one.
-        """
+        """Refuse vectors whose card contradicts this one; names the entry, and whether it is the other direction."""
         mine, theirs = self.to_json(), other.to_json()
         source, target = mine.get("source_model"), mine.get("target_model")
         if target is not None and source != target and theirs.get("source_model") == target:
@@ -176,7 +168,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: Rows as the first encoder sees them.
-            y: The same items as the second sees them. ``"relative"`` does not look at it.
+            y: The same items as the second sees them; ``"relative"`` ignores it.
             card: What the vectors are: models, metric, prefixes. Kept with the files, and compared when they are used.
 
         Raises:
@@ -226,9 +218,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.encoder_.n_anchors_ if self.chosen_ == "relative" else self.translation_.target_width
 
-    @property
-    def _n_features_out(self) -> int:
-        return self.target_width
+    _n_features_out = target_width
 
     @property
     def carries_norms(self) -> bool:
@@ -295,7 +285,6 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def write_into(self, folder: Path) -> None:
         """Write the files of `save` into a folder that is being filled."""
-        check_is_fitted(self)
         document: dict[str, Any] = {
             "options": self.get_params(),
             "chosen": self.chosen_,

@@ -35,9 +35,7 @@ class Treatment:
     """Makes a piece ready for the translator and translates it; counts the bad rows.
 
     Args:
-        translator: The map.
-        name: Of the store, for messages.
-        dtype: As stored.
+        translator, name, dtype: The map, the store's name for messages, and the dtype of its numbers.
         bad_rows: ``"refuse"`` ends the run at a row of zeros or with a number that is not finite; ``"keep"`` writes
             such rows as zeros and as NaN.
         scale: What whole numbers are multiplied by to become the vectors that they stand for.

@@ -26,19 +26,10 @@ UNIT = 1e-3  # how far from 1 the length of vectors may be that were normalised
 def wrapped(
     translator: FittedTranslator, rows: Rows, destination: Path, source: Path, *, force: bool, in_place: bool
 ) -> Applied:
-    """Write the index of old vectors, in ``source``, so that it translates queries of the new space.
+    """Write the index of old vectors in ``source`` again so that it translates queries of the new space.
 
-    Args:
-        translator: From the new space to the old one; one affine map, behind which rows may be scaled to length 1.
-        rows: The index.
-        destination: The file to write.
-        source: The file that the index comes from.
-        force: Replace a file of that name.
-        in_place: It may be the source itself.
-
-    Raises:
-        ShapeError: if the translator goes elsewhere.
-        DataError: if it is more than an affine map and a scaling, which is all that FAISS can do to a query.
+    The translator goes from the new space to the old one. It must be one affine map, behind which rows may be scaled to
+    length 1: that is all that FAISS can do to a query.
     """
     assert isinstance(rows, FaissRows)
     faiss = import_extra("faiss", f"Writing {destination}", "vectors")
@@ -83,11 +74,7 @@ def wrapped(
 
 
 def affine_form(translator: FittedTranslator) -> tuple[NDArray[Any], NDArray[Any], bool]:
-    """The matrix, (source, target), and the offset of a translator, and whether rows are scaled to length 1 behind it.
-
-    Raises:
-        DataError: if it scales every row by its own length first, or to another length.
-    """
+    """The matrix, (source, target), and the offset of a translator, and whether it ends by scaling rows to length 1."""
     if not isinstance(translator, Translator):
         return *_probe(translator), False
     steps = Steps.of(translator)

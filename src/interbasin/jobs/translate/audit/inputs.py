@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.metrics.pairwise import cosine_similarity
 
 from interbasin.checks import require_choice, require_whole
 from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
@@ -32,14 +33,11 @@ class AuditInputs:
     """What an audit is about, checked to fit together.
 
     Attributes:
-        old_pairs, new_pairs: The same documents as the two models see them.
+        old_pairs, new_pairs, old_queries, new_queries: The same items as the two models see them.
         old_query_pairs, new_query_pairs: What maps of queries are fitted on; by default the pairs.
-        old_queries, new_queries: The same queries as the two models see them.
-        documents: The index: the old model's vectors of all documents.
-        labels: Which documents are right for which query, if that is known.
         places: Number of a document -> number of the pair that it is.
         lengths: Of the queries' texts, in words, if they are known.
-        metric, k, depth: How vectors are compared, how many are looked at, and how many are embedded anew.
+        documents, labels, metric, k, depth: See `audit`.
     """
 
     def __init__(
@@ -104,12 +102,10 @@ def _read_pair(arrays: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
         old, new = map(as_array, arrays)
     except (TypeError, ValueError) as error:
         raise ShapeError(f"{name} is two arrays, (old, new), of the same items as the two models see them.") from error
-    if old.ndim != 2 or new.ndim != 2 or len(old) != len(new):
+    if old.ndim != 2 or new.ndim != 2 or len(old) != len(new) or len(old) == 0:
         raise ShapeError(
             f"{name} is two arrays of rows, (old, new), row i the same item, found shapes {old.shape} and {new.shape}."
         )
-    if len(old) == 0:
-        raise ShapeError(f"{name} has no rows; give some.")
     return old, new
 
 
@@ -186,19 +182,15 @@ class CrossFitted:
 
 def check_pair_order(inputs: AuditInputs, method: Translator, fitted: CrossFitted) -> list[str]:
     """A warning where translations of held-out pairs are no nearer to their partners than to others."""
-    held_out = fitted.folds == 0
+    old, new, held_out = inputs.old_pairs, inputs.new_pairs, fitted.folds == 0
     rows = np.flatnonzero(held_out)[:MOST]
     if len(rows) < FEWEST:
         return []
     try:
-        translator = (
-            fitted.others[0]
-            if fitted.others
-            else clone(method).fit(inputs.old_pairs[~held_out], inputs.new_pairs[~held_out])
-        )
+        translator = fitted.others[0] if fitted.others else clone(method).fit(old[~held_out], new[~held_out])
     except FitError:  # too few for this method to say anything
         return []
-    cosines = _directions(translator.transform(inputs.old_pairs[rows])) @ _directions(inputs.new_pairs[rows]).T
+    cosines = cosine_similarity(translator.transform(old[rows]).astype(np.float64), new[rows].astype(np.float64))
     own = np.diag(cosines)
     # Ties count half, so that translations that are all alike are taken for chance.
     nearer = (cosines > own[:, None]).sum(1) + ((cosines == own[:, None]).sum(1) - 1) / 2
@@ -210,11 +202,6 @@ def check_pair_order(inputs: AuditInputs, method: Translator, fitted: CrossFitte
         f"find the right partner of {int((nearer < 1).sum()):,} (chance finds 1), with a mean cosine of "
         f"{own.mean():.2f} to partners and {cosines.mean():.2f} to all; are rows in the same order?"
     ]
-
-
-def _directions(rows: NDArray[Any]) -> NDArray[np.float64]:
-    wide = np.asarray(rows, dtype=np.float64)
-    return np.asarray(wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-300))
 
 
 class IncompletePoolError(DataError):
@@ -242,10 +229,8 @@ class NewVectors:
         """Of all documents."""
         vectors = vectors if hasattr(vectors, "shape") else np.asarray(vectors)
         if tuple(vectors.shape) != (documents, width):
-            raise ShapeError(
-                f"new_documents must be {documents} rows of {width} numbers, in the order of the index, found shape "
-                f"{tuple(vectors.shape)}."
-            )
+            shape = tuple(vectors.shape)
+            raise ShapeError(f"new_documents must be {documents} rows of {width} numbers, as the index, found {shape}.")
         return cls(vectors)
 
     @classmethod
@@ -258,10 +243,7 @@ class NewVectors:
             batch = rows[place : place + AT_ONCE]
             embedded = as_array(embed(batch))
             if embedded.shape != (len(batch), width):
-                raise ShapeError(
-                    f"embed was asked for {len(batch)} documents in the new model's width {width}, and gave an array "
-                    f"of shape {embedded.shape}; give a row for every number."
-                )
+                raise ShapeError(f"embed must give {len(batch)} rows of {width} numbers, and gave {embedded.shape}.")
             vectors[place : place + AT_ONCE] = embedded
             if progress is not None:
                 progress((place + len(batch)) / len(rows))

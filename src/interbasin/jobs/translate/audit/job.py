@@ -254,17 +254,11 @@ def _search(
     inputs: AuditInputs, translators: Mapping[str, Translator], work: Stages, seed: int
 ) -> tuple[dict[str, CrossFitted], Rankings, int]:
     """The methods fitted from old to new, what is found without embedding anything anew, and the rows of zeros."""
-
-    def cross_fit(method: Translator) -> CrossFitted:
-        return CrossFitted(method, inputs.old_pairs, inputs.new_pairs, inputs.places, seed)
-
-    def fit_queries(method: Translator) -> Translator:
-        fitted: Translator = clone(method).fit(inputs.new_query_pairs, inputs.old_query_pairs)
-        return fitted
-
     with work.stage("fit"):
-        forward, notes = fit_methods(translators, cross_fit)
-        backward, more_notes = fit_methods(translators, fit_queries)
+        old, new = inputs.old_pairs, inputs.new_pairs
+        old_queries, new_queries = inputs.old_query_pairs, inputs.new_query_pairs
+        forward, notes = fit_methods(translators, lambda method: CrossFitted(method, old, new, inputs.places, seed))
+        backward, more_notes = fit_methods(translators, lambda method: clone(method).fit(new_queries, old_queries))
         work.notes += dict.fromkeys([*notes, *more_notes])
     with work.stage("search") as tell:
         queries, options = inputs.new_queries, (inputs.depth, inputs.metric)
@@ -303,12 +297,9 @@ def _pool(inputs: AuditInputs, rankings: Rankings) -> NDArray[np.int64]:
 def _pool_overlap(rankings: Rankings) -> float:
     """Of what a translated search brings up, the share that the old one brings up too; mean over methods."""
     keep = rankings["keep", ""].rows
-    shares = []
-    for (way, _), ranking in rankings.items():
-        if way == "translate":
-            shared = [len(np.intersect1d(a, b)) for a, b in zip(ranking.rows, keep, strict=True)]
-            shares.append(float(np.mean(shared)) / keep.shape[1])
-    return float(np.mean(shares))
+    translated = [ranking.rows for (way, _), ranking in rankings.items() if way == "translate"]
+    shared = [len(np.intersect1d(a, b)) for rows in translated for a, b in zip(rows, keep, strict=True)]
+    return float(np.mean(shared) / keep.shape[1])
 
 
 def _describe_inputs(inputs: AuditInputs, fitted: Mapping[str, CrossFitted], queries: int, zeros: int) -> list[str]:

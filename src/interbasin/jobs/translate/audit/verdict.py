@@ -62,15 +62,10 @@ def judge(
     depth: int,
     margin: float,
 ) -> Verdict:
-    """The verdict.
+    """The verdict on the best method of each way, by a bootstrap over the queries; None if nothing can be measured.
 
-    Args:
-        choices: Per way (keep, translate, adapt, rerank, keep_rerank, reembed), best method and number per query.
-        bootstrap: Over these queries; None if there is nothing to measure by.
-        labelled: Whether the numbers are recall by labels; else they are overlap with what the new model finds.
-        bound: Whether re-embedding was measured on a pool, which gives an upper bound.
-        k, depth: How many are looked at, and how many embedded anew.
-        margin: A difference that does not matter.
+    The numbers are recall if ``labelled``, else overlap with what the new model finds; ``bound`` says that re-embedding
+    was measured on a pool, which gives an upper bound.
     """
     if bootstrap is None:
         return Verdict(
@@ -177,22 +172,22 @@ def _round_up(count: float) -> int:
 def _judge_by_labels(evidence: _Evidence) -> tuple[str, str]:
     """The advice, and the reason for it, by recall."""
     ours, margin, bound = evidence.gaps["translate", "keep"], evidence.margin, evidence.bound
-    found = evidence.describe_translated("find", f" by recall at {evidence.k}")
-    seen = f"{found}, the old model {evidence.means['keep']}"
+    translated = evidence.describe_translated("find", f" by recall at {evidence.k}")
+    figures = f"{translated}, the old model {evidence.means['keep']}"
     if "reembed" not in evidence.means:
         if ours.low > 0:
-            return "translate", f"Translating beats the old model: {seen}. What re-embedding would add is not known."
+            return "translate", f"Translating beats the old model: {figures}. What re-embedding would add is not known."
         unknown = "What re-embedding would bring is not known."
         if ours.high < 0:
-            return "keep", f"Do not translate: {seen}. {unknown}"
+            return "keep", f"Do not translate: {figures}. {unknown}"
         if max(abs(ours.low), abs(ours.high)) <= margin:
-            return "undecided", f"Translating changes nothing that matters: {seen}. {unknown}"
-        return "undecided", f"These queries do not tell: {seen}. {evidence.ask_for_more(ours)}"
+            return "undecided", f"Translating changes nothing that matters: {figures}. {unknown}"
+        return "undecided", f"These queries do not tell: {figures}. {evidence.ask_for_more(ours)}"
     lacking, gain = evidence.gaps["reembed", "translate"], evidence.gaps["reembed", "keep"]
     brings = f"re-embedding everything {evidence.at_most}{evidence.means['reembed']}"
     pays = gain.low > 0 and gain.high > margin and not bound
     if ours.high < 0:
-        head = f"Do not translate: {seen}, {brings}."
+        head = f"Do not translate: {figures}, {brings}."
         if pays:
             return "re-embed", f"{head} Keep the old model until everything is re-embedded."
         if gain.high <= margin:
@@ -203,27 +198,29 @@ def _judge_by_labels(evidence: _Evidence) -> tuple[str, str]:
     if lacking.high <= margin:
         head = f"Translating is as good as re-embedding everything (at most {max(lacking.high, 0):.3f} less)"
         if ours.low > 0:
-            return "translate", f"{head}: {seen}, {brings}."
+            return "translate", f"{head}: {figures}, {brings}."
         return "optional", (
-            f"{head}, but neither is shown to beat the old model: {seen}, {brings}. Move only if you have another "
+            f"{head}, but neither is shown to beat the old model: {figures}, {brings}. Move only if you have another "
             "reason to; then translate."
         )
     if ours.low > 0:
         if lacking.low > 0 and not bound:
-            return "translate first", f"Translate now, and re-embed when you can: {seen}, {brings}."
-        return "translate", f"Translating beats the old model: {seen}; {brings}."
+            return "translate first", f"Translate now, and re-embed when you can: {figures}, {brings}."
+        return "translate", f"Translating beats the old model: {figures}; {brings}."
     if gain.high <= margin:
-        return "keep", f"Keep the old model: {seen}, {brings}, which is better by {max(gain.high, 0):.3f} at most."
+        return "keep", f"Keep the old model: {figures}, {brings}, which is better by {max(gain.high, 0):.3f} at most."
     if pays and lacking.low > 0:
-        return "re-embed", (f"Do not count on translating: {seen}, which is no gain that these queries show; {brings}.")
-    return "undecided", f"These queries do not tell: {seen}, {brings}. {evidence.ask_for_more(ours)}"
+        return "re-embed", (
+            f"Do not count on translating: {figures}, which is no gain that these queries show; {brings}."
+        )
+    return "undecided", f"These queries do not tell: {figures}, {brings}. {evidence.ask_for_more(ours)}"
 
 
 def _judge_by_overlap(evidence: _Evidence) -> tuple[str, str]:
     """The advice, and the reason for it, by the overlap with what the new model finds."""
     translate = evidence.means["translate"]
-    found = evidence.describe_translated(f"bring {evidence.at_most}".rstrip(), "")
-    head = f"of the new model's own first {evidence.k}, {found}"
+    translated = evidence.describe_translated(f"bring {evidence.at_most}".rstrip(), "")
+    head = f"of the new model's own first {evidence.k}, {translated}"
     unknown = "Without labels nothing tells whether the old model finds what is right more often."
     if translate.high < APART:
         return "not alike", (

@@ -104,9 +104,7 @@ def doctor(
     stored = vectors.dtype if hasattr(vectors, "pieces") else getattr(vectors, "stored", None)
     for batch in _batches(vectors, rows_per_batch):
         if batch.ndim != 2 or batch.dtype.kind not in "fiub":
-            raise ShapeError(
-                f"Vectors are rows of real numbers, (rows, width), found shape {batch.shape} of dtype {batch.dtype}."
-            )
+            raise ShapeError(f"Vectors are rows of real numbers, found shape {batch.shape} of dtype {batch.dtype}.")
         if statistics is None:
             statistics = TableStatistics(batch.shape[1], stored or batch.dtype, seed)
         elif batch.shape[1] != statistics.width:
