@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interbasin.errors import DataError
 from interbasin.outcome.plots import bar_chart, heat_map, line_chart, scatter_chart
 from interbasin.outcome.plots.drawing import (
     COLOURS,
@@ -282,3 +283,12 @@ def test_shortened_words_fit_and_keep_both_ends(text, most):
     if short not in (text, "…"):
         before, after = re.split("…", short, maxsplit=1) if short.count("…") == 1 else (short[0], short[-1])
         assert text.startswith(before) and text.endswith(after)
+
+
+@pytest.mark.parametrize(
+    ("bars", "whiskers"),
+    [({"a": 1.0}, {"method": {"a": (0, 2), "b": (0, 2)}}), ({"method": {"a": 1.0}}, {"a": (0.0, 2.0)})],
+)
+def test_whiskers_of_another_form_than_the_bars_are_refused(bars, whiskers):
+    with pytest.raises(DataError, match="form of its bars"):
+        bar_chart(bars, whiskers=whiskers)

@@ -1,4 +1,4 @@
-"""The command line: one file per command. Nothing here imports torch before a command runs."""
+"""The command line: one file per command, three for translate. Nothing here imports torch before a command runs."""
 
 from __future__ import annotations
 

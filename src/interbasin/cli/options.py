@@ -57,7 +57,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     `Flags` follow behind all others. ``{methods of JOB}`` in the docstring becomes the list of these methods.
     """
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
-    groups = {parameter.name: parameter.annotation for parameter in own if is_dataclass(parameter.annotation)}
+    groups: dict[str, Any] = {item.name: item.annotation for item in own if is_dataclass(item.annotation)}
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     for parameter in own:
         parameters += _parameters_of(groups[parameter.name]) if parameter.name in groups else [parameter]

@@ -271,25 +271,16 @@ def _show(console: Console, result: Audit, outcome: Outcome, output: Path, *, ev
         print_table(console, ("way", "method", *result.measures.values()), result.rows(), words=(0, 1))
     elif result.primary is not None:
         _show_best(console, result, result.primary)
-    if result.curve is not None:
+    if (curve := result.curve) is not None:
         points = [
-            (f"{pairs:,}", f"{value}", "-" if pairs == result.curve.pairs[-1] else f"{loss}")
-            for pairs, value, loss in zip(result.curve.pairs, result.curve.values, result.curve.losses, strict=True)
+            (f"{pairs:,}", f"{value}", "-" if pairs == curve.pairs[-1] else f"{loss}")
+            for pairs, value, loss in zip(curve.pairs, curve.values, curve.losses, strict=True)
         ]
-        print_table(
-            console,
-            ("pairs", result.measures[result.curve.measure], "less than all"),
-            points,
-            words=(),
-            whole_figures=True,
-        )
-        margin = result.request["margin"]
-        enough = (
-            f"{result.curve.enough:,} pairs are enough: shown to be within {margin} of all"
-            if result.curve.enough
-            else f"no fewer pairs are shown to be within {margin} of all"
-        )
-        console.print(f"{result.curve.method}: {enough}", soft_wrap=not console.is_terminal)
+        columns = ("pairs", result.measures[curve.measure], "less than all")
+        print_table(console, columns, points, words=(), whole_figures=True)
+        enough = f"{curve.enough:,} pairs are enough:" if curve.enough else "no fewer pairs are"
+        shown = f"{curve.method}: {enough} shown to be within {result.request['margin']} of all"
+        console.print(shown, soft_wrap=not console.is_terminal)
     if result.slices:
         ways = [way for way in ("keep", "translate", "reembed") if way in result.slices[0].figures]
         cells = [
@@ -306,21 +297,13 @@ def _show(console: Console, result: Audit, outcome: Outcome, output: Path, *, ev
 def _show_best(console: Console, result: Audit, primary: str) -> None:
     """For each way the best method, by the measure of the verdict, and how alike it is to re-embedding."""
     alike = primary != "overlap" and "overlap" in result.measures
-    rows = [
-        (
-            way.title,
-            way.method or "-",
-            f"{way.figures[primary]}",
-            *((f"{way.figures['overlap'].value:.3f}",) if alike else ()),
-        )
-        for way in result.best
-    ]
-    title = result.measures[primary]
-    columns = ("way", "method", title, *(("overlap",) if alike else ()))
+    columns = ["way", "method", result.measures[primary]]
+    rows = [[way.title, way.method or "-", f"{way.figures[primary]}"] for way in result.best]
+    legend = "The best method of each way; --all or ways.csv show all methods and measures."
+    if alike:
+        columns.append("overlap")
+        for row, way in zip(rows, result.best, strict=True):
+            row.append(f"{way.figures['overlap'].value:.3f}")
+        legend += f" Overlap: the share of the new model's own first {result.request['k']} that a way brings."
     print_table(console, columns, rows, words=(0, 1), whole_figures=True)
-    k = result.request["k"]
-    overlap = f" Overlap: the share of the new model's own first {k} that a way brings." if alike else ""
-    console.print(
-        f"The best method of each way; --all or ways.csv show all methods and measures.{overlap}",
-        soft_wrap=not console.is_terminal,
-    )
+    console.print(legend, soft_wrap=not console.is_terminal)

@@ -36,7 +36,8 @@ class Pair:
     @property
     def encoders(self) -> tuple[nn.Sequential, nn.Sequential]:
         """The two networks up to their hidden layers."""
-        return self.source[:-1], self.target[:-1]
+        source, target = (nn.Sequential(*list(network)[:-1]) for network in (self.source, self.target))
+        return source, target
 
 
 def train_pair(seed: int, report: Callable[[int], object]) -> Pair:

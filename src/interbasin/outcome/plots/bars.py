@@ -51,7 +51,7 @@ def bar_chart(
         baseline: The row that the others are compared with: it is grey, and a dashed line goes on from its end.
 
     Raises:
-        DataError: if there is no row, or none that is called like the baseline.
+        DataError: if there is no row, none that is called like the baseline, or the whiskers have another form.
 
     Example:
         >>> "fc1" in bar_chart({"fc1": 0.02, "fc2": 0.1}, title="Alignment error")
@@ -70,6 +70,8 @@ def bar_chart(
         raise DataError("A bar chart shows rows, and none was given; give name: length.")
     if baseline is not None and baseline not in rows:
         raise DataError(f"The bar chart has no row {baseline!r} to compare with; its rows are {', '.join(rows):.200}.")
+    if {isinstance(value, Mapping) for value in (whiskers or {}).values()} - nested:
+        raise DataError("The whiskers of a bar chart must have the form of its bars: by method and row, or by row.")
     intervals: Mapping[str, Any] = (whiskers or {}) if nested == {True} else {"": whiskers or {}}
     ends = {
         method: {
@@ -109,9 +111,8 @@ def bar_chart(
                 fill = BASELINE if row == baseline else colour(place)
                 _draw_bar(drawing, box, scale, at, thick, fill, lengths[row], ends[method].get(row))
     if baseline is not None:
-        _draw_baseline(
-            drawing, box, next(lengths[baseline] for lengths in methods.values() if baseline in lengths), scale
-        )
+        length = next(lengths[baseline] for lengths in methods.values() if baseline in lengths)
+        _draw_baseline(drawing, box, length, scale)
     if methods_width:
         drawing.legend(box.right + 62, top - 4, methods_width, list(methods), _draw_key)
     return drawing.svg()

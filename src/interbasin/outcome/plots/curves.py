@@ -98,12 +98,12 @@ def line_chart(
 
 
 def _points(name: str, across: Sequence[float], up: Sequence[float], log: bool, log_x: bool) -> Curve:
+    across, up = [float(x) for x in across], [float(y) for y in up]
     if len(across) != len(up):
         raise DataError(f"The curve {name!r} has {len(across)} positions and {len(up)} heights; give as many of both.")
-    pairs = [(float(x), float(y)) for x, y in zip(across, up, strict=True)]
     return [
         (x, y) if drawable(x) and drawable(y) and (y > 0 or not log) and (x > 0 or not log_x) else None
-        for x, y in pairs
+        for x, y in zip(across, up, strict=True)
     ]
 
 
