@@ -57,6 +57,12 @@ def arguments_of(node: fx.Node) -> dict[str, Any]:
     return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
+def module_path(node: fx.Node) -> str | None:
+    """The module that a node stands in, or nothing if the tracer does not say."""
+    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return stack[-1].removeprefix("model").removeprefix(".") if stack else None
+
+
 def written(node: fx.Node) -> list[fx.Node]:
     """The arguments that an operator writes into."""
     if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:

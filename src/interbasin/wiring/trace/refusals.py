@@ -17,7 +17,7 @@ from torch import fx, nn
 
 from interbasin.batches import bound_inputs
 from interbasin.errors import WiringError
-from interbasin.wiring.trace.aliases import Writes, arguments_of, operator_name, regions, written
+from interbasin.wiring.trace.aliases import Writes, arguments_of, module_path, operator_name, regions, written
 from interbasin.wiring.trace.copying import clone_arguments, copied
 
 DROPOUT = frozenset({"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout"})
@@ -213,9 +213,7 @@ def _line(node: fx.Node) -> str:
     for frame in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
         if _is_the_users(frame["file"]):
             return _told(frame["file"], frame["line"], frame["code"] or frame["name"])
-    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    name = stack[-1].removeprefix("model").removeprefix(".") if stack else ""
-    return short(name)
+    return short(module_path(node) or "")
 
 
 def _told(file: str, line: object, code: str) -> str:
