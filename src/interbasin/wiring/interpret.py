@@ -95,8 +95,8 @@ class Entry:
         except TypeError:
             return False
         parameters = self.signature.parameters.values()
-        rest = [bound.arguments.get(one.name, {}) for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
-        passed_over = [argument for others in rest for argument in others.values()]
+        rest = [each.name for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD]
+        passed_over = [list(bound.arguments.get(name, {}).values()) for name in rest]
         return not _values(passed_over) and all(part is not SOME_INDEX for part in _flat(list(arguments.values())))
 
 
@@ -252,16 +252,16 @@ class Interpreter:
         return []
 
     def _attribute(self, graph: fx.GraphModule, name: str) -> Any:
-        found: Any = graph
+        attribute: Any = graph
         for part in name.split("."):
-            found = getattr(found, part)
-        return constant(found.shape) if isinstance(found, torch.Tensor) else found
+            attribute = getattr(attribute, part)
+        return constant(attribute.shape) if isinstance(attribute, torch.Tensor) else attribute
 
     def _call(self, graph: fx.GraphModule, node: fx.Node, held: dict[fx.Node, Any], value_of: Any) -> Any:
         if node.target is python_operator.getitem:
             container, position = node.args
-            found = held[container]  # type: ignore[index]
-            return None if found is None else found[position]
+            results = held[container]  # type: ignore[index]
+            return None if results is None else results[position]
         name = str(node.target)
         path = module_path(node)
         self.module = self.module if path is None else path
@@ -306,20 +306,20 @@ class Interpreter:
             results.extend(_sequence(self.not_known(name, self.operands))[len(results) :])
         return [self._cast(node, value, tensor) for value, tensor in zip(results, made, strict=False)]
 
-    def _cast(self, node: fx.Node, value: Any, made: Any) -> Any:
+    def _cast(self, node: fx.Node, value: Any, tensor: Any) -> Any:
         """Entries that are rounded stay where they are, but are others; whole numbers can only change places."""
-        if not isinstance(value, Value) or not isinstance(made, torch.Tensor):
+        if not isinstance(value, Value) or not isinstance(tensor, torch.Tensor):
             return value
-        if value.pending is None and value.shape != tuple(made.shape):
+        if value.pending is None and value.shape != tuple(tensor.shape):
             # The rule was not written for this form of the operator.
             self.not_known(f"{self.operator} in this form", self.operands)
             self.fix(value, self.why("its axes are not those of the result"))
-            return constant(made.shape, self.why("a form of the operator that has no rule", "unknown"))
+            return constant(tensor.shape, self.why("a form of the operator that has no rule", "unknown"))
         inputs = (source.meta.get("val") for source in node.all_input_nodes)
         before = {tensor.dtype for tensor in inputs if isinstance(tensor, torch.Tensor)}
-        if before != {made.dtype} and any(value is operand for operand in self.operands):
+        if before != {tensor.dtype} and any(value is operand for operand in self.operands):
             value = Value(list(value.dims), value.learned, value.pending)
-        if not (made.dtype.is_floating_point or made.dtype.is_complex) or made.dtype.itemsize == 1:
+        if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex) or tensor.dtype.itemsize == 1:
             self.restrict(self.settle(value).dims, Group.PERMUTATION, "it is rounded to few digits")
         return value
 
@@ -429,8 +429,8 @@ def _shapes(made: Any) -> list[tuple[int, ...]]:
     return []
 
 
-def _is_number(found: Any) -> bool:
-    return isinstance(found, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def _stand_in(number: Any) -> Any:
