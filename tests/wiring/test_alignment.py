@@ -129,7 +129,7 @@ def test_pairs_that_rotary_positions_turn_stay_pairs() -> None:
     assert not Alignment(wiring, {"q": Blocks([Linear([[1, 2], [3, 4]])] * 6)}).is_exact
 
 
-def test_stretches_beside_different_spaces_need_one_width() -> None:
+def test_segments_beside_different_spaces_need_one_width() -> None:
     def run(self: Written, x: Tensor) -> Tensor:
         first, second = self.fused.weight.chunk(2)
         return self.c(torch.tanh(self.a(x) @ first.t()) + torch.tanh(self.b(x) @ second.t()))

@@ -171,7 +171,7 @@ def test_a_triangle_is_cut_out_of_what_was_repeated() -> None:
     holds(Written(run, out=nn.Linear(16, 2)), rows(2, 4))
 
 
-def test_stretches_that_end_inside_a_block_are_fixed_rather_than_followed_for_ever() -> None:
+def test_segments_that_end_inside_a_block_are_fixed_rather_than_followed_for_ever() -> None:
     def run(self: Written, x: Tensor) -> Tensor:
         joined = torch.cat([self.a(x), self.b(x)], -1)
         return self.out(torch.relu(joined.unflatten(-1, (2, 4))).flatten(1))

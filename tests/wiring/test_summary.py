@@ -30,7 +30,7 @@ def test_a_constant_factor_of_an_axis_that_moves_lowers_no_coverage() -> None:
         assert [one.lowers_coverage for one in fixed_axes(found, {"weight": 12})] == [False]
 
 
-def test_a_constant_stretch_beside_one_that_moves_does() -> None:
+def test_a_constant_segment_beside_one_that_moves_does() -> None:
     for still in (Still(3, CONSTANT), STAYS):
         found = wiring(Row((MOVES, still)))
         assert found.coverage < 1.0

@@ -56,7 +56,7 @@ class Alignment:
     def is_exact(self) -> bool:
         """Whether every map is of a kind that its space's group holds, so that the function stays the same."""
         spaces = self.wiring.spaces
-        return all(belongs(one, spaces[name].group, spaces[name].blocks) for name, one in self.maps.items())
+        return all(belongs(mapping, spaces[name].group, spaces[name].blocks) for name, mapping in self.maps.items())
 
     def inverse(self) -> Alignment:
         """The way back: the inverse of every map, block by block where blocks change places.

@@ -30,7 +30,7 @@ from interbasin.wiring.alignment import Alignment
 from interbasin.wiring.axes.spaces import BOUNDARY, Axis, In, Reason, Role, Space, Still, leaves, spaces_in
 from interbasin.wiring.mover import Mover
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
-from interbasin.wiring.trace.preflight import named_tensors, names_kept
+from interbasin.wiring.trace.preflight import memory_of, named_tensors, names_kept
 from interbasin.wiring.wiring import Wiring
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -203,9 +203,9 @@ def _carry_network(model: nn.Module, carrier: _Carrier) -> nn.Module:
     with torch.no_grad():
         for name, tensor in named.items():
             # Tables and masks that no checkpoint holds are none of the wiring's business.
-            if _memory(tensor) in done or (name not in stored and _listed(name, wiring) is None):
+            if memory_of(tensor) in done or (name not in stored and _listed(name, wiring) is None):
                 continue
-            done.add(_memory(tensor))
+            done.add(memory_of(tensor))
             place = carrier.place(name, tensor)
             if place.axes is None and carrier.target is None:
                 continue
@@ -413,9 +413,9 @@ def _share_read(axis: Axis) -> float:
 
 
 def _refuse_moved_ends(alignment: Alignment) -> None:
-    for name, one in alignment.maps.items():
+    for name, mapping in alignment.maps.items():
         space = alignment.wiring.spaces[name]
-        if _is_end(space) and not isinstance(one, Identity):
+        if _is_end(space) and not isinstance(mapping, Identity):
             raise WiringError(
                 f"Space {name!r} is fixed ({space.because}), and a network that is carried keeps what it takes in and "
                 f"puts out; leave its map out. If other coordinates are meant there too, as for another network, carry "
@@ -437,7 +437,7 @@ def _refuse_other_ties(wiring: Wiring, named: Mapping[str, Tensor]) -> None:
         home = _listed(name, wiring)
         if home is None or home in wiring.constants:
             continue
-        first, known = homes.setdefault(_memory(tensor), (name, home))
+        first, known = homes.setdefault(memory_of(tensor), (name, home))
         if known != home:
             raise WiringError(
                 f"{first} and {name} are one tensor in this network, but two in the one that was wired, so that it "
@@ -445,18 +445,11 @@ def _refuse_other_ties(wiring: Wiring, named: Mapping[str, Tensor]) -> None:
             )
     for name, tensor in named.items():
         tied_to = wiring.tied.get(_own_name(name, wiring) or "")
-        if tied_to is not None and tied_to in named and _memory(named[tied_to]) != _memory(tensor):
+        if tied_to is not None and tied_to in named and memory_of(named[tied_to]) != memory_of(tensor):
             raise WiringError(
                 f"{tied_to} and {name} are two tensors in this network, but one in the one that was wired, whose maps "
                 "suit both at once; wire this network."
             )
-
-
-def _memory(tensor: Tensor) -> object:
-    """What tells tensors apart: the memory they are a view of, and how."""
-    if tensor.device.type == "meta" or tensor.layout != torch.strided or not tensor.numel():
-        return id(tensor)
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _require_shape(name: str, shape: tuple[int, ...], tensor: Tensor) -> None:

@@ -41,7 +41,7 @@ def changes(wiring: Wiring, model: nn.Module, inputs: Inputs, alignments: Iterab
     before = _outputs(copied(model), inputs)
     _refuse_no_figures(model, before)
     again = _gap(before, _outputs(copied(model), inputs))
-    eps = max((torch.finfo(one.dtype).eps for one in before if one.is_floating_point() or one.is_complex()), default=0)
+    eps = max((torch.finfo(tensor.dtype).eps for tensor in before if _holds_fractions(tensor)), default=0)
     if not again <= ROUNDING * eps:
         raise WiringError(
             f"{short(type(model).__name__)} draws random numbers: two calls disagree by {again:.1e} on the same "
@@ -65,7 +65,7 @@ def round_off(model: nn.Module) -> float:
 
 
 def _gap(before: list[Tensor], after: list[Tensor]) -> float:
-    if [one.shape for one in before] != [one.shape for one in after]:
+    if [output.shape for output in before] != [output.shape for output in after]:
         return math.inf
     worst = [0.0]
     for a, b in zip(before, after, strict=True):
@@ -115,11 +115,15 @@ def _refuse_other_network(wiring: Wiring, model: nn.Module) -> None:
         )
 
 
+def _holds_fractions(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def _refuse_no_figures(model: nn.Module, outputs: list[Tensor]) -> None:
     name = short(type(model).__name__)
-    if not any(one.numel() for one in outputs):
+    if not any(output.numel() for output in outputs):
         raise DataError(f"All outputs of {name} are empty, so nothing can be compared; give a batch with some rows.")
-    count = sum(int(torch.isnan(one).sum()) for one in outputs if one.is_floating_point() or one.is_complex())
+    count = sum(int(torch.isnan(output).sum()) for output in outputs if _holds_fractions(output))
     if count:
         raise DataError(
             f"The outputs of {name} hold {plural(count, 'entry that is', 'entries that are')} NaN, so nothing can be "

@@ -125,8 +125,8 @@ def _beside(grid: Grid[Axis]) -> list[Each[Axis, int]]:
 
 def _narrow(grid: Grid[Axis]) -> tuple[Axis, ...]:
     """The grid beside each of those segments; nothing if it is the same beside all of them."""
-    each = _beside(grid)[:1]
-    return tuple(narrow(grid, one.key, place) for one in each for place in range(len(one.parts)))
+    beside = _beside(grid)[:1]
+    return tuple(narrow(grid, each.key, place) for each in beside for place in range(len(each.parts)))
 
 
 def _factors(axis: Axis) -> Iterator[Axis]:
@@ -139,7 +139,7 @@ def _factors(axis: Axis) -> Iterator[Axis]:
 
 def _keys(run: Unit) -> set[int]:
     """The rows that stand in a run."""
-    return {one.key for one in run if isinstance(one, Row) and one.key is not None}
+    return {factor.key for factor in run if isinstance(factor, Row) and factor.key is not None}
 
 
 # ---------------------------------------------------------------------- which blocks can be read flat

@@ -19,7 +19,7 @@ from torch import fx
 from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group
 from interbasin.wiring.axes.spaces import Atom, Reason, Role, Same, Still, Term
-from interbasin.wiring.trace.aliases import arguments_of, is_plain_write
+from interbasin.wiring.trace.aliases import arguments_of, is_plain_write, module_path, operator_name
 from interbasin.wiring.trace.tracing import MARK
 
 INPUT = Reason("input", "it meets the network's input")
@@ -47,7 +47,7 @@ class Value:
     """A tensor of the graph: the terms of its axes, and where it comes from.
 
     Attributes:
-        dims: One term an axis.
+        dims: One term per axis.
         learned: It depends on parameters alone, as gains and normalised weights do.
         pending: Something that was done to it and is not yet known to matter; see `Pending`.
     """
@@ -94,10 +94,10 @@ class Entry:
             bound = self.signature.bind(run, **arguments)
         except TypeError:
             return False
-        kinds = {name: one.kind for name, one in self.signature.parameters.items()}
-        rest = [bound.arguments[name] for name in bound.arguments if kinds[name] is inspect.Parameter.VAR_KEYWORD]
-        passed_over = [one for others in rest for one in others.values()]
-        return not _values(passed_over) and all(one is not SOME_INDEX for one in _flat(list(arguments.values())))
+        parameters = self.signature.parameters.values()
+        rest = [each.name for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD]
+        passed_over = [list(bound.arguments.get(name, {}).values()) for name in rest]
+        return not _values(passed_over) and all(part is not SOME_INDEX for part in _flat(list(arguments.values())))
 
 
 RULES: dict[str, Entry] = {}
@@ -184,10 +184,10 @@ class Interpreter:
 
         That is right if it moves as what was there before; otherwise neither can move.
         """
-        terms = [[self.axes.resolve(term) for term in self.settle(one).dims] for one in (before, after)]
+        terms = [[self.axes.resolve(term) for term in self.settle(value).dims] for value in (before, after)]
         if terms[0] != terms[1]:
-            for one in (before, after):
-                self.fix(one, KEPT)
+            self.fix(before, KEPT)
+            self.fix(after, KEPT)
 
     def settle(self, value: Value) -> Value:
         """The value with nothing pending."""
@@ -195,8 +195,7 @@ class Interpreter:
             return value
         pending, value.pending = value.pending, None
         if pending.kind == "square":
-            for term in value.dims:
-                self.axes.restrict(term, Group.PERMUTATION, self.why("its entries are squared"))
+            self.restrict(value.dims, Group.PERMUTATION, "its entries are squared")
             return value
         value.dims = self.half(self.settle(pending.base), pending)
         return value
@@ -253,22 +252,19 @@ class Interpreter:
         return []
 
     def _attribute(self, graph: fx.GraphModule, name: str) -> Any:
-        found: Any = graph
+        attribute: Any = graph
         for part in name.split("."):
-            found = getattr(found, part)
-        return constant(found.shape) if isinstance(found, torch.Tensor) else found
+            attribute = getattr(attribute, part)
+        return constant(attribute.shape) if isinstance(attribute, torch.Tensor) else attribute
 
     def _call(self, graph: fx.GraphModule, node: fx.Node, held: dict[fx.Node, Any], value_of: Any) -> Any:
         if node.target is python_operator.getitem:
             container, position = node.args
-            found = held[container]  # type: ignore[index]
-            return None if found is None else found[position]
+            results = held[container]  # type: ignore[index]
+            return None if results is None else results[position]
         name = str(node.target)
-        stack = [
-            path.removeprefix("model").removeprefix(".") for path, _ in node.meta.get("nn_module_stack", {}).values()
-        ]
-        if stack:
-            self.module = stack[-1]
+        path = module_path(node)
+        self.module = self.module if path is None else path
         if node.target is MARK:
             self._mark(node, held)
             return None
@@ -304,49 +300,44 @@ class Interpreter:
         made = node.meta.get("val")
         if not isinstance(made, list | tuple):
             return self._cast(node, result, made)
-        found = _sequence(result)
-        if _places_read(node) > len(found):
+        results = _sequence(result)
+        if _places_read(node) > len(results):
             # The rule tells of the first results alone.
-            found.extend(_sequence(self.not_known(name, self.operands))[len(found) :])
-        return [self._cast(node, value, one) for value, one in zip(found, made, strict=False)]
+            results.extend(_sequence(self.not_known(name, self.operands))[len(results) :])
+        return [self._cast(node, value, tensor) for value, tensor in zip(results, made, strict=False)]
 
-    def _cast(self, node: fx.Node, value: Any, made: Any) -> Any:
+    def _cast(self, node: fx.Node, value: Any, tensor: Any) -> Any:
         """Entries that are rounded stay where they are, but are others; whole numbers can only change places."""
-        if not isinstance(value, Value) or not isinstance(made, torch.Tensor):
+        if not isinstance(value, Value) or not isinstance(tensor, torch.Tensor):
             return value
-        if value.pending is None and value.shape != tuple(made.shape):
+        if value.pending is None and value.shape != tuple(tensor.shape):
             # The rule was not written for this form of the operator.
-            self.not_known(f"{self.operator} in this form", [self.settle(one) for one in self.operands])
+            self.not_known(f"{self.operator} in this form", self.operands)
             self.fix(value, self.why("its axes are not those of the result"))
-            return constant(made.shape, self.why("a form of the operator that has no rule", "unknown"))
-        before = {
-            one.meta["val"].dtype for one in node.all_input_nodes if isinstance(one.meta.get("val"), torch.Tensor)
-        }
-        if before != {made.dtype} and any(value is one for one in self.operands):
+            return constant(tensor.shape, self.why("a form of the operator that has no rule", "unknown"))
+        inputs = (source.meta.get("val") for source in node.all_input_nodes)
+        before = {tensor.dtype for tensor in inputs if isinstance(tensor, torch.Tensor)}
+        if before != {tensor.dtype} and any(value is operand for operand in self.operands):
             value = Value(list(value.dims), value.learned, value.pending)
-        if not (made.dtype.is_floating_point or made.dtype.is_complex) or made.dtype.itemsize == 1:
-            for term in self.settle(value).dims:
-                self.axes.restrict(term, Group.PERMUTATION, self.why("it is rounded to few digits"))
+        if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex) or tensor.dtype.itemsize == 1:
+            self.restrict(self.settle(value).dims, Group.PERMUTATION, "it is rounded to few digits")
         return value
 
     def _number(self, node: fx.Node, name: str, value_of: Any) -> Any:
         """A number that is taken out of a tensor is the same whatever the maps, so all that it is taken of is fixed."""
-        found = node.meta["val"]
-        if isinstance(found, bool | int | float):
-            return found
-        values = [value for argument in arguments_of(node).values() for value in _values(value_of(argument))]
-        for value in values:
-            self.fix(self.settle(value), self.why(f"a number is taken out of it by {name}"))
-        return SOME_INDEX if isinstance(found, torch.SymInt | torch.SymBool) else SOME_NUMBER
+        number = node.meta["val"]
+        if not isinstance(number, bool | int | float):
+            for value in _values([value_of(argument) for argument in arguments_of(node).values()]):
+                self.fix(self.settle(value), self.why(f"a number is taken out of it by {name}"))
+        return _stand_in(number)
 
     def _passed_through(self, node: fx.Node, held: dict[fx.Node, Any]) -> Any:
         """Inside a module that is walked around only what hands a tensor on unchanged counts.
 
         A cast that changes nothing gives the tensor itself, so what comes after the module may go on with it.
         """
-        packet = str(node.target).split(".")[1] if str(node.target).startswith("aten.") else ""
         source = node.args[0] if node.args else None
-        return held.get(source) if packet in PASS_THROUGH and isinstance(source, fx.Node) else None
+        return held.get(source) if operator_name(node) in PASS_THROUGH and isinstance(source, fx.Node) else None
 
     def _mark(self, node: fx.Node, held: dict[fx.Node, Any]) -> None:
         marked, place = node.args
@@ -369,31 +360,29 @@ class Interpreter:
             self.marks.append((str(place), held[marked]))
 
     def _apply(self, entry: Entry | None, name: str, arguments: dict[str, Any]) -> Any:
-        self.operands = values = [value for argument in arguments.values() for value in _values(argument)]
-        if entry is None or not entry.lazy:
-            for value in values:
-                self.settle(value)
+        self.operands = _values(list(arguments.values()))
         if entry is None or not entry.takes(self, arguments):
-            for value in values:
+            return self.not_known(name, self.operands)
+        if not entry.lazy:
+            for value in self.operands:
                 self.settle(value)
-            return self.not_known(name, values)
         self.axes.context = self.why("axes of different structure meet")
         try:
             return entry.apply(self, **arguments)
         except UNFORESEEN:
             # The rule was not written for this form of the operator; what it has asked so far does no harm.
-            return self.not_known(f"{name} in this form", values)
+            return self.not_known(f"{name} in this form", self.operands)
 
     def not_known(self, name: str, values: Sequence[Value]) -> Any:
         """The result of an operator without a rule: all that it touches is fixed."""
-        moving = [value for value in values if self.moves(value)]
+        moving = [value for value in map(self.settle, values) if self.moves(value)]
         if moving:
             self.unknown[name] = self.unknown.get(name, 0) + 1
         where = f" ({self.module})" if self.module else ""
         why = Reason("unknown", f"the operator {name} has no rule{where}") if moving else _plain_reason(values)
         for value in moving:
             self.fix(value, why)
-        results = [Value([still(size, why) for size in shape]) for shape in self.shapes]
+        results = [constant(shape, why) for shape in self.shapes]
         return results[0] if len(results) == 1 else results
 
     def _higher_order(self, node: fx.Node, name: str, value_of: Any) -> Any:
@@ -402,20 +391,15 @@ class Interpreter:
             if isinstance(argument, fx.GraphModule) and "wrap" in name:
                 # A region with autograd or autocast switched: the switches change no axis.
                 return self.walk(argument, arguments[position + 1 :])
-        if _is_number(node.meta.get("val")):
-            found = node.meta["val"]  # arithmetic with numbers that were taken out of tensors
-            known = isinstance(found, bool | int | float)
-            return found if known else SOME_NUMBER if isinstance(found, torch.SymFloat) else SOME_INDEX
-        values = [
-            value for argument in [*arguments, *map(value_of, node.kwargs.values())] for value in _values(argument)
-        ]
+        made = node.meta.get("val")
+        if _is_number(made):
+            return _stand_in(made)  # arithmetic with numbers that were taken out of tensors
+        values = _values([*arguments, *map(value_of, node.kwargs.values())])
         if not values:
             return None
-        self.operator, self.shapes = name, _shapes(node.meta.get("val"))
-        for value in values:
-            self.settle(value)
-        found = self.not_known(name, values)
-        return [found] if isinstance(found, Value) and isinstance(node.meta.get("val"), list | tuple) else found
+        self.operator, self.shapes = name, _shapes(made)
+        result = self.not_known(name, values)
+        return [result] if isinstance(result, Value) and isinstance(made, list | tuple) else result
 
 
 def constant(shape: Sequence[int], why: Reason = INPUT) -> Value:
@@ -434,23 +418,26 @@ def _plain_reason(values: Sequence[Value]) -> Reason:
 
 
 def _values(argument: Any) -> list[Value]:
-    if isinstance(argument, Value):
-        return [argument]
-    if isinstance(argument, list | tuple):
-        return [value for part in argument for value in _values(part)]
+    return [part for part in _flat(argument) if isinstance(part, Value)]
+
+
+def _shapes(made: Any) -> list[tuple[int, ...]]:
+    if isinstance(made, torch.Tensor):
+        return [tuple(int(size) for size in made.shape)]
+    if isinstance(made, list | tuple):
+        return [shape for part in made for shape in (_shapes(part) or [()])]
     return []
 
 
-def _shapes(found: Any) -> list[tuple[int, ...]]:
-    if isinstance(found, torch.Tensor):
-        return [tuple(int(size) for size in found.shape)]
-    if isinstance(found, list | tuple):
-        return [shape for part in found for shape in (_shapes(part) or [()])]
-    return []
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def _is_number(found: Any) -> bool:
-    return isinstance(found, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool)
+def _stand_in(number: Any) -> Any:
+    """A number, or what stands for one that is not known before the call."""
+    if isinstance(number, bool | int | float):
+        return number
+    return SOME_NUMBER if isinstance(number, torch.SymFloat) else SOME_INDEX
 
 
 def _places_read(node: fx.Node) -> int:
@@ -464,4 +451,4 @@ def _sequence(result: Any) -> list[Any]:
 
 
 def _flat(argument: Any) -> list[Any]:
-    return [one for part in argument for one in _flat(part)] if isinstance(argument, list | tuple) else [argument]
+    return [leaf for part in argument for leaf in _flat(part)] if isinstance(argument, list | tuple) else [argument]

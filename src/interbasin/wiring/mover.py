@@ -28,7 +28,7 @@ class Mover:
 
     def __init__(self, spaces: Mapping[str, Space], maps: Mapping[str, Map]) -> None:
         self.spaces = spaces
-        self.maps = {name: one for name, one in maps.items() if not isinstance(one, Identity)}
+        self.maps = {name: mapping for name, mapping in maps.items() if not isinstance(mapping, Identity)}
         self._sided: dict[tuple[str, Role], Map] = {}
         self._stacked: dict[tuple[str, Role], Tensor] = {}
 
@@ -37,11 +37,11 @@ class Mover:
         if not self.touches(axes):
             return tensor.detach().clone()
         self._refuse_what_cannot_be_mixed(tensor, axes, name)
-        given = tensor.detach()
-        if any(one.dtype is not None for one in self.maps.values()):
-            given = given.to(working_dtype(tensor.dtype, torch.float64))  # entries that only move need no digits
+        wide = tensor.detach()
+        if any(mapping.dtype is not None for mapping in self.maps.values()):
+            wide = wide.to(working_dtype(tensor.dtype, torch.float64))  # entries that only move need no digits
         try:
-            moved = map_pieces((given,), list(enumerate(axes)), self._move_piece)
+            moved = map_pieces((wide,), list(enumerate(axes)), self._move_piece)
         except (ShapeError, WiringError) as error:
             raise type(error)(f"{name} cannot be carried: {error}") from None
         return moved.to(tensor.dtype).contiguous()
@@ -91,17 +91,18 @@ class Mover:
         return 1 + max((self._depth(In(name, Role.WRITE, 1)) for name in within), default=0)
 
     def _whole(self, tensor: Tensor, axis: In[str], place: int) -> Tensor:
-        one = self._side(axis.space, axis.role)
-        if one.source_width != tensor.shape[place]:
+        mapping = self._side(axis.space, axis.role)
+        if mapping.source_width != tensor.shape[place]:
             raise ShapeError(
-                f"the map of space {axis.space!r} reads width {one.source_width}, and the tensor has "
+                f"the map of space {axis.space!r} reads width {mapping.source_width}, and the tensor has "
                 f"{tensor.shape[place]} units there; fit the map on this network."
             )
-        return one(tensor.movedim(place, -1)).movedim(-1, place)
+        return mapping(tensor.movedim(place, -1)).movedim(-1, place)
 
     def _blockwise(self, tensor: Tensor, axis: In[str], place: int, beside: list[int]) -> Tensor:
         order = [*beside, place]
-        front = tensor.permute(*order, *(other for other in range(tensor.ndim) if other not in order))
+        order += [other for other in range(tensor.ndim) if other not in order]
+        front = tensor.permute(order)
         stack = self._stack(axis)
         blocks = front.flatten(0, len(beside) - 1)
         if stack.shape[0] != blocks.shape[0] or stack.shape[2] != blocks.shape[1]:
@@ -111,24 +112,25 @@ class Mover:
             )
         moved = torch.bmm(stack.to(blocks), blocks.reshape(*blocks.shape[:2], -1))
         back = moved.reshape(*front.shape[: len(beside)], stack.shape[1], *blocks.shape[2:])
-        inverse = [0] * tensor.ndim
-        for position, other in enumerate([*order, *(one for one in range(tensor.ndim) if one not in order)]):
-            inverse[other] = position
-        return back.permute(*inverse)
+        return back.permute([order.index(other) for other in range(tensor.ndim)])
 
     def _stack(self, axis: In[str]) -> Tensor:
         """The matrices of all blocks, ``(blocks, target, source)``."""
         known = (axis.space, axis.role)
         if known not in self._stacked:
-            one = self._side(*known)
-            assert isinstance(one, Blocks)  # which an Alignment sees to
-            self._stacked[known] = torch.stack([block.matrix for block in one.maps])
+            mapping = self._side(*known)
+            assert isinstance(mapping, Blocks)  # which an Alignment sees to
+            self._stacked[known] = torch.stack([block.matrix for block in mapping.maps])
         return self._stacked[known]
 
     def _side(self, space: str, role: Role) -> Map:
         if (space, role) not in self._sided:
-            one = self.maps[space]
-            self._sided[space, role] = one if role is Role.WRITE else one.dual() if role is Role.READ else _size(one)
+            mapping = self.maps[space]
+            if role is Role.READ:
+                mapping = mapping.dual()
+            elif role is Role.SCALE:
+                mapping = _size(mapping)
+            self._sided[space, role] = mapping
         return self._sided[space, role]
 
 
@@ -174,7 +176,7 @@ def require_numbers(tensor: Tensor, name: str) -> None:
 
 def _refuse_different_widths(pieces: Sequence[Tensor], place: int) -> None:
     beside = [[size for axis, size in enumerate(piece.shape) if axis != place] for piece in pieces]
-    if any(one != beside[0] for one in beside):
+    if any(sizes != beside[0] for sizes in beside):
         raise ShapeError(
             f"different spaces stand beside its segments, and their maps end in different widths ({beside}); give them "
             "maps to the same width."
@@ -192,15 +194,15 @@ def _beside(axes: list[tuple[int, Axis]], home: int, space: str) -> int:
     return next((place for place in places if axes[place][0] == home), places[0])
 
 
-def _size(one: Map) -> Map:
+def _size(mapping: Map) -> Map:
     r"""What gains follow: the diagonal of :math:`M \mathrm{diag}(g) M^{-1}` is :math:`(M \odot M^{-\top}) g`.
 
     For a signed permutation that is the permutation without signs, exactly; for other maps the nearest a gain can do.
     """
-    if isinstance(one, Permutation):
-        return one
-    if isinstance(one, SignedPermutation):
-        return Permutation(one.index, source_width=one.source_width)
-    if isinstance(one, Blocks):
-        return Blocks([_size(block) for block in one.maps], order=one.order)
-    return Linear(one.matrix * one.dual().matrix)
+    if isinstance(mapping, Permutation):
+        return mapping
+    if isinstance(mapping, SignedPermutation):
+        return Permutation(mapping.index, source_width=mapping.source_width)
+    if isinstance(mapping, Blocks):
+        return Blocks([_size(block) for block in mapping.maps], order=mapping.order)
+    return Linear(mapping.matrix * mapping.dual().matrix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ def require_sound(wiring: Wiring) -> None:
     """
     for name, tensor in wiring.tensors.items():
         what = f"tensor {name!r}"
-        _require(None if _sizes(tensor.shape) else f"its shape is {list(tensor.shape)}", what)
+        _require(None if all(map(_size, tensor.shape)) else f"its shape is {list(tensor.shape)}", what)
         if len(tensor.axes) != len(tensor.shape):
             _require(f"it has {len(tensor.axes)} axes and a shape of {len(tensor.shape)} sizes", what)
         for place, axis in enumerate(tensor.axes):
@@ -48,10 +49,6 @@ def _size(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-def _sizes(values: tuple[object, ...]) -> bool:
-    return all(map(_size, values))
-
-
 def _words(values: object) -> bool:
     return isinstance(values, tuple) and all(isinstance(value, str) for value in values)
 
@@ -69,31 +66,29 @@ def _fault_of_space(space: Space, wiring: Wiring) -> str | None:
         return f"it differs from block to block of {list(space.within)}, which are not all spaces"
     if space.name in _above(space, wiring.spaces):
         return "it lies within itself"
-    blocks = 1
-    for name in space.within:
-        size = wiring.spaces[name].size
-        blocks *= size if _size(size) else 0
+    sizes = [wiring.spaces[name].size for name in space.within]
+    blocks = math.prod(sizes) if all(map(_size, sizes)) else 0
     if space.blocks != blocks or not _size(space.blocks):
         return f"it says it has {space.blocks!r} blocks, and what it lies within makes {blocks}"
     for side in (space.writes, space.reads, space.scales):
         for place in side if isinstance(side, tuple) else (side,):
-            found = _PLACE.match(place) if isinstance(place, str) else None
-            tensor = None if found is None else wiring.tensors.get(found["tensor"])
-            if found is None or tensor is None or int(found["axis"]) >= len(tensor.axes):
+            match = _PLACE.match(place) if isinstance(place, str) else None
+            tensor = None if match is None else wiring.tensors.get(match["tensor"])
+            if match is None or tensor is None or int(match["axis"]) >= len(tensor.axes):
                 return f"it names {place!r}, which is no axis of a tensor"
     return None if space.because is None else _fault_of_reason(space.because)
 
 
 def _above(space: Space, spaces: Mapping[str, Space]) -> set[str]:
     """All spaces from block to block of which a space differs, and those of which these do."""
-    found: set[str] = set()
+    above: set[str] = set()
     waiting = list(space.within)
     while waiting:
         name = waiting.pop()
-        if name in spaces and name not in found:
-            found.add(name)
-            waiting += [one for one in spaces[name].within if isinstance(one, str)]
-    return found
+        if name in spaces and name not in above:
+            above.add(name)
+            waiting += [other for other in spaces[name].within if isinstance(other, str)]
+    return above
 
 
 def _fault_of_axis(axis: Axis, spaces: Mapping[str, Space]) -> str | None:
@@ -106,20 +101,19 @@ def _fault_of_axis(axis: Axis, spaces: Mapping[str, Space]) -> str | None:
         return None if axis.size == size else f"it is {axis.size!r} long in {axis.space!r}, which is {size} wide"
     if not axis.parts:
         return "it has no parts"
-    fault = next((found for part in axis.parts if (found := _fault_of_axis(part, spaces)) is not None), None)
-    if fault is None and isinstance(axis, Each) and len({part.size for part in axis.parts}) > 1:
-        return "what stands beside the stretches of a row is not of one length"
-    if fault is None and not isinstance(axis, Grid) and not (_size(axis.key) or (axis.key is None and _is_row(axis))):
-        return f"its key is {axis.key!r}"
-    return fault
-
-
-def _is_row(axis: Axis) -> bool:
-    return isinstance(axis, Row)
+    for part in axis.parts:
+        fault = _fault_of_axis(part, spaces)
+        if fault is not None:
+            return fault
+    if isinstance(axis, Each) and len({part.size for part in axis.parts}) > 1:
+        return "what stands beside the segments of a row is not of one length"
+    if isinstance(axis, Grid) or (isinstance(axis, Row) and axis.key is None):
+        return None
+    return None if _size(axis.key) else f"its key is {axis.key!r}"
 
 
 def _fault_of_rows(axes: tuple[Axis, ...]) -> str | None:
-    """What stands beside the stretches of a row needs that row, with as many stretches."""
+    """What stands beside the segments of a row needs that row, with as many segments."""
     within = [part for axis in axes for part in parts_of(axis)]
     rows = {row.key: len(row.parts) for row in within if isinstance(row, Row) and row.key is not None}
     for one in within:

@@ -49,9 +49,9 @@ def wire(model: nn.Module, inputs: Inputs) -> Wiring:
         'permutation of 8'
     """
     tensors, tied = check_model(model)
-    found = _follow(trace(model, inputs), tensors, tied)
-    known = {*found.tensors, *found.unused, *found.tied}
-    return replace(found, constants=tuple(name for name in names_kept(model) if name not in known))
+    wiring = _follow(trace(model, inputs), tensors, tied)
+    known = {*wiring.tensors, *wiring.unused, *wiring.tied}
+    return replace(wiring, constants=tuple(name for name in names_kept(model) if name not in known))
 
 
 def wire_around(model: nn.Module, inputs: Inputs, modules: Mapping[str, int]) -> Wiring:
@@ -65,7 +65,7 @@ def _placeholders(traced: Trace) -> list[fx.Node]:
 
 
 def _follow_unread(run: Interpreter, tensors: Sequence[Sequence[Term]]) -> None:
-    """See to the stretches of tensors that nothing reads in the traced call, as positions beyond its length.
+    """See to the segments of tensors that nothing reads in the traced call, as positions beyond its length.
 
     Another call may read them in place of those that were: what lies beside them moves as it does there. The rest stays
     as it is.
@@ -114,9 +114,9 @@ def _follow(
                 used[home] = None
             values.append(held[home])
         else:
-            found = node.meta.get("val")
+            example = node.meta.get("val")
             why = INPUT if name is None else CONSTANT
-            values.append(constant(found.shape, why) if isinstance(found, Tensor) else found)
+            values.append(constant(example.shape, why) if isinstance(example, Tensor) else example)
     for value, name in zip(run.walk(traced.graph, values), traced.results, strict=True):
         if isinstance(value, Value):
             kept = None if name is None else held.get(tied.get(name, name))

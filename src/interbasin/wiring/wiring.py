@@ -175,7 +175,7 @@ class Wiring:
         Raises:
             FileError: if it does not hold together; names what is damaged.
         """
-        found = cls(
+        wiring = cls(
             spaces={name: space_from_json(name, space) for name, space in document["spaces"].items()},
             tensors={
                 name: TensorWiring(tuple(tensor["shape"]), tuple(axis_from_json(axis) for axis in tensor["axes"]))
@@ -189,8 +189,8 @@ class Wiring:
             constants=tuple(document["constants"]),
             unknown=dict(document["unknown"]),
         )
-        require_sound(found)
-        return found
+        require_sound(wiring)
+        return wiring
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write ``wiring.json`` into a new folder, whole or not at all."""
@@ -206,7 +206,7 @@ class Wiring:
 
 def _columns(rows: Mapping[str, str]) -> list[str]:
     width = max(map(len, rows), default=0)
-    return [f"{name:<{width}}  {told}" for name, told in rows.items()]
+    return [f"{name:<{width}}  {text}" for name, text in rows.items()]
 
 
 def read_back(build: Callable[[], Content], what: str, folder: str | os.PathLike[str]) -> Content:

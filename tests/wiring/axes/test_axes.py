@@ -153,13 +153,13 @@ def test_the_factors_of_a_term_multiplied_are_the_term(data: st.DataObject, size
     assume(factors is not None)
     assert [factor.size for factor in factors] == [outer, size // outer]
     product, whole = axes.resolve(Grid(tuple(factors))), axes.resolve(term)
-    # However often: stretches that are all alike come back as one beside the positions.
+    # However often: segments that are all alike come back as one beside the positions.
     assert list(dict.fromkeys(axes.leaves(product))) == list(dict.fromkeys(axes.leaves(whole)))
     again = axes.split(term, [outer, size // outer])
     assert [list(axes.leaves(one)) for one in again] == [list(axes.leaves(one)) for one in factors]
 
 
-def test_stretches_that_are_all_alike_are_factored_into_their_positions_and_one_of_them() -> None:
+def test_segments_that_are_all_alike_are_factored_into_their_positions_and_one_of_them() -> None:
     axes = Axes()
     unit = fresh(axes, 2)
     term = axes.resolve(Grid((Row((Same(2), Same(2))), unit)))
@@ -177,7 +177,7 @@ def test_a_product_is_cut_along_its_outer_factor_only() -> None:
     assert pieces is not None and [piece.size for piece in pieces] == [3, 9]
 
 
-def test_stretches_that_end_inside_a_block_are_not_factored() -> None:
+def test_segments_that_end_inside_a_block_are_not_factored() -> None:
     axes = Axes()
     assert axes.split(axes.resolve(Row((fresh(axes, 3), fresh(axes, 5)))), [2, 4]) is None
     assert axes.split(axes.resolve(Row((fresh(axes, 3), fresh(axes, 5)))), [4, 2]) is None
@@ -251,7 +251,7 @@ def test_what_shares_its_axis_with_the_blocks_of_another_depends_on_neither() ->
     assert axes.allowed(*atoms(axes, channels)) == set()
 
 
-def test_what_stands_beside_only_some_stretches_of_a_row_does_not_depend_on_them() -> None:
+def test_what_stands_beside_only_some_segments_of_a_row_does_not_depend_on_them() -> None:
     axes = Axes()
     heads, channels = axes.parameter([3, 4])
     axes.settle([Row((heads, Still(2, PLACE))), channels])

@@ -99,30 +99,32 @@ def _uniform(generator: torch.Generator) -> float:
     return float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
-def is_blockwise(one: Map, blocks: int) -> TypeGuard[Blocks]:
+def is_blockwise(mapping: Map, blocks: int) -> TypeGuard[Blocks]:
     """Whether a map is one for each of ``blocks`` blocks, which keep their places."""
-    return isinstance(one, Blocks) and len(one.maps) == blocks and one.order.index.tolist() == [*range(blocks)]
+    return isinstance(mapping, Blocks) and mapping.order.index.tolist() == [*range(blocks)] == [
+        *range(len(mapping.maps))
+    ]
 
 
-def belongs(one: Map, group: Group, blocks: int) -> bool:
+def belongs(mapping: Map, group: Group, blocks: int) -> bool:
     """Whether a map is by its kind an element of ``group`` in each of ``blocks`` blocks, which keep their places."""
-    if isinstance(one, Identity):
+    if isinstance(mapping, Identity):
         return True
     if blocks > 1:
-        return is_blockwise(one, blocks) and all(belongs(block, group, 1) for block in one.maps)
-    if one.source_width != one.target_width or not one.is_exact_inverse:
+        return is_blockwise(mapping, blocks) and all(belongs(block, group, 1) for block in mapping.maps)
+    if mapping.source_width != mapping.target_width or not mapping.is_exact_inverse:
         return False
     if group in _PLANE:
-        turn = one.matrix.double()
+        turn = mapping.matrix.double()
         commutes = bool(torch.allclose(turn[0], torch.stack([turn[1, 1], -turn[1, 0]]), rtol=1e-9, atol=1e-12))
-        return one.source_width == 2 and commutes and (group is Group.SIMILARITY or one.is_isometric)
+        return mapping.source_width == 2 and commutes and (group is Group.SIMILARITY or mapping.is_isometric)
     smallest = (
         Group.PERMUTATION
-        if isinstance(one, Permutation)
+        if isinstance(mapping, Permutation)
         else Group.SIGNED
-        if isinstance(one, SignedPermutation)
+        if isinstance(mapping, SignedPermutation)
         else Group.ORTHOGONAL
-        if one.is_isometric
+        if mapping.is_isometric
         else Group.INVERTIBLE
     )
     return contains(group, smallest)

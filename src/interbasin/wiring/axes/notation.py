@@ -1,7 +1,7 @@
 """Wiring for reading, and wiring as JSON.
 
 A tensor is a line: what it writes, an arrow, what it reads. ``fc2.weight: fc2 <- fc1``. Gains stand between bars
-(``|stream|``), heads by channels in parentheses (``(heads value)``), stretches with a plus (``(q + k + v)``), what does
+(``|stream|``), heads by channels in parentheses (``(heads value)``), segments with a plus (``(q + k + v)``), what does
 not move as its size. A space that follows the dual in the middle of a written axis, as keys do, has a tilde.
 """
 
@@ -60,11 +60,11 @@ def braces(parts: Sequence[str]) -> str:
         (step,) = steps
         return f"{{{numbers[0]}..{numbers[-1]}{f'..{step}' if step > 1 else ''}}}"
     runs: list[list[int]] = []
-    for one in numbers:
-        if runs and one == runs[-1][-1] + 1:
-            runs[-1].append(one)
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([one])
+            runs.append([number])
     return "{" + ",".join(f"{run[0]}..{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in runs) + "}"
 
 

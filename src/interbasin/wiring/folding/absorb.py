@@ -66,17 +66,17 @@ class _Scaling:
 
 def _moved(tensor: Tensor, axes: tuple[Axis, ...], wiring: Wiring, space: str, role: Role, factors: Tensor) -> Tensor:
     mover = Mover(wiring.spaces, {space: Linear(torch.ones(1, 1))})
-    mover._sided = {(space, one): _Scaling(torch.ones_like(factors)) for one in Role}  # type: ignore[misc]
+    mover._sided = {(space, side): _Scaling(torch.ones_like(factors)) for side in Role}  # type: ignore[misc]
     mover._sided[space, role] = _Scaling(factors)  # type: ignore[assignment]
     return mover.move(tensor.double(), axes)
 
 
 def _touching(wiring: Wiring, places: tuple[str, ...]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    touched: dict[str, list[int]] = {}
     for place in places:
         name, _, axis = place.rpartition("[")
-        found.setdefault(name, []).append(int(axis.rstrip("]")))
-    return found
+        touched.setdefault(name, []).append(int(axis.rstrip("]")))
+    return touched
 
 
 def _scale_readers(
@@ -115,7 +115,7 @@ def _add_to_bias(model: nn.Module, name: str, axis: int, shifted: Tensor, called
     amount = shifted.sum(axis)
     label = "bias" if local == "weight" else local.replace("weight", "bias")
     bias = getattr(owner, label, None)
-    padded = any(one not in (0, "valid") for one in _tuple(getattr(owner, "padding", 0)))
+    padded = any(size not in (0, "valid") for size in _tuple(getattr(owner, "padding", 0)))
     if amount.ndim > 1 and not padded:
         amount = amount.flatten(1).sum(1)
     if not called:

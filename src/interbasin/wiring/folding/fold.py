@@ -86,12 +86,13 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
     folded = copied(model)
     forget_what_was_derived(folded)
     ties = untie(folded)
-    elementary = {name: found for name, module in folded.named_modules() if (found := recognise(module)) is not None}
-    if not any(one.kind != "scale" for one in elementary.values()):
+    formulas = {name: recognise(module) for name, module in folded.named_modules()}
+    elementary = {name: formula for name, formula in formulas.items() if formula is not None}
+    if not any(norm.kind != "scale" for norm in elementary.values()):
         raise WiringError(
             f"{type(model).__name__} has no layer norm and no RMS norm with a gain; there is nothing to fold."
         )
-    wiring = wire_around(folded, inputs, {name: one.axis for name, one in elementary.items()})
+    wiring = wire_around(folded, inputs, {name: norm.axis for name, norm in elementary.items()})
     plan = Plan(wiring, elementary)
     plan.require_something(type(model).__name__)
     _carry_out(folded, plan, ties)
@@ -121,14 +122,14 @@ def _carry_out(folded: nn.Module, plan: Plan, ties: list[tuple[str, ...]]) -> No
 
 
 def _equal_enough(model: nn.Module) -> float:
-    dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
+    dtype = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), torch.float32)
     return EQUAL.get(dtype, 1e-3)
 
 
 def _gap(model: nn.Module, folded: nn.Module, inputs: Inputs, plan: Plan) -> float:
     """How far the folded network is from the given one; an error if a gain or a bias is read outside of its norm."""
     most = _equal_enough(model)
-    units = {name: one for name, one in folded.named_modules() if isinstance(one, UnitNorm)}
+    units = {name: module for name, module in folded.named_modules() if isinstance(module, UnitNorm)}
     try:
         gap = difference(model, folded, inputs)
         # What stands for the gain is there for its dtype: whoever reads its numbers would now read others.
@@ -191,8 +192,8 @@ def save_folded(
         raise FileError(f"A folded network is saved as a folder, found {path}; give a name without .safetensors.")
     library = sys.modules["transformers"] if is_transformers_model(model) else None
     _refuse_what_cannot_be_built(model, library)
-    with tempfile.TemporaryDirectory() as made:
-        beside = Path(made)
+    with tempfile.TemporaryDirectory() as temporary:
+        beside = Path(temporary)
         if like is not None:
             source = as_path(like)
             if not source.is_dir():

@@ -51,12 +51,12 @@ def recognise(module: nn.Module) -> Elementary | None:
     with the stored vector as the gain, or as its difference from one. None if the module follows no formula.
     """
     own = dict(module.named_parameters(recurse=False))
-    if any(True for _ in module.children()) or not 1 <= len(own) <= 2 or any(one.ndim != 1 for one in own.values()):
+    if any(True for _ in module.children()) or not 1 <= len(own) <= 2:
         return None
-    if any(not one.is_floating_point() or one.device.type == "meta" for one in own.values()):
+    if any(vector.ndim != 1 or not vector.is_floating_point() or vector.is_meta for vector in own.values()):
         return None
     gain = own.get("weight", next(iter(own.values())))
-    bias = next((one for name, one in own.items() if one is not gain), None)
+    bias = next((parameter for name, parameter in own.items() if parameter is not gain), None)
     if bias is not None and (bias.shape != gain.shape or "weight" not in own):
         return None
     trial = copy.deepcopy(module).double()
@@ -64,14 +64,14 @@ def recognise(module: nn.Module) -> Elementary | None:
     # Off-centre and of uneven length, so that centring, squaring and the epsilon all show.
     x = torch.randn(ROWS, gain.numel(), generator=generator, dtype=torch.float64) + 0.5
     x = (x * torch.tensor([[1e-3], [0.1], [1.0], [10.0]], dtype=torch.float64)).to(gain.device)
-    for axis, given in ((-1, x), (1, _as_images(x))):
+    for axis, trial_input in ((-1, x), (1, _as_images(x))):
         try:
             with torch.no_grad():
-                found = trial(given)
+                output = trial(trial_input)
         except Exception:  # whatever a module makes of these axes: it is then not one of ours
             continue
-        if isinstance(found, Tensor) and found.shape == given.shape:
-            rows = found.double().movedim(axis, -1), given.movedim(axis, -1)
+        if isinstance(output, Tensor) and output.shape == trial_input.shape:
+            rows = output.double().movedim(axis, -1), trial_input.movedim(axis, -1)
             stored = gain.detach().double(), None if bias is None else bias.detach().double()
             return _match(*rows, *stored, module, axis)
     return None
@@ -84,7 +84,7 @@ def _as_images(x: Tensor) -> Tensor:
 
 
 def _match(
-    found: Tensor, x: Tensor, stored: Tensor, bias: Tensor | None, module: nn.Module, axis: int
+    output: Tensor, x: Tensor, stored: Tensor, bias: Tensor | None, module: nn.Module, axis: int
 ) -> Elementary | None:
     stated = next((vars(module)[name] for name in ("eps", "variance_epsilon", "epsilon") if name in vars(module)), 0.0)
     # Torch's own RMS norm without a stated epsilon takes that of the dtype it computes in.
@@ -99,7 +99,7 @@ def _match(
         for gain in (stored, 1 + stored):
             expected = normal * gain + (0 if bias is None else bias)
             scale = float(expected.abs().max()) or 1.0
-            if float((found - expected).abs().max()) <= TOLERANCE * scale and not (
+            if float((output - expected).abs().max()) <= TOLERANCE * scale and not (
                 kind == "scale" and bias is not None
             ):
                 dtype = next(module.parameters()).dtype
@@ -135,7 +135,7 @@ class Plan:
         self.elementary = elementary
         self.places = {name: self._place(name) for name in elementary}
         self.reasons: dict[str, str] = {}
-        normal = [name for name, one in elementary.items() if one.kind != "scale"]
+        normal = [name for name, module in elementary.items() if module.kind != "scale"]
         self.scalings = [name for name in elementary if name not in normal and self._folds_back(name)]
         readable = [name for name in normal if self._folds_on(name)]
         self.streams = self._streams(readable)
@@ -200,17 +200,17 @@ class Plan:
         return before is not None and before.group is Group.INVERTIBLE and not before.reads and alone
 
     def _streams(self, readable: list[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        streams: dict[str, str] = {}
         for stream in dict.fromkeys(self.places[name].before for name in readable):
             readers = [name for name, place in self.places.items() if place.before == stream]
             why = "what it reads does not lie in one space" if stream is None else self._obstacle(stream, readers)
             if why is None:
                 assert stream is not None
-                found[stream] = self.elementary[readers[0]].kind
+                streams[stream] = self.elementary[readers[0]].kind
             for name in readers:
                 if why is not None and self.elementary[name].kind != "scale":
                     self.reasons.setdefault(name, why)
-        return found
+        return streams
 
     def _obstacle(self, stream: str, readers: list[str]) -> str | None:
         """Why a stream cannot be turned even after folding, if it cannot."""
@@ -263,8 +263,8 @@ class Plan:
         unsaid = "what it reads is no stream that is read through norms alone"
         return {
             name: self.reasons.get(name, unsaid)
-            for name, one in self.elementary.items()
-            if one.kind != "scale" and name not in done
+            for name, module in self.elementary.items()
+            if module.kind != "scale" and name not in done
         }
 
     def replacements(self) -> dict[str, Replacement]:
@@ -276,9 +276,9 @@ class Plan:
             **{name: "spelled-centring" if self.elementary[name].kind == "layer" else "spelled" for name in self.dense},
         }
         return {
-            name: Replacement(kind, one.width, one.eps, one.axis)
+            name: Replacement(kind, module.width, module.eps, module.axis)
             for name, kind in kinds.items()
-            for one in (self.elementary[name],)
+            for module in (self.elementary[name],)
         }
 
 

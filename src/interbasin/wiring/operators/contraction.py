@@ -20,25 +20,25 @@ def contract(run: Interpreter, one: Value, letters: str, other: Value, others: s
     axes = run.axes
     left = dict(zip(letters, one.dims, strict=True))
     right = dict(zip(others, other.dims, strict=True))
-    found: dict[str, Term] = {**right, **left}
+    terms: dict[str, Term] = {**right, **left}
     shared = [letter for letter in letters if letter in right]
     batch = [letter for letter in shared if letter in result]
     summed = [letter for letter in shared if letter not in result]
     for letter in sorted(batch, key=lambda letter: axes.dependence(left[letter], right[letter])):
         a, b = _expand(left[letter], right[letter])
         why = run.why("entries of equal index meet")
-        found[letter] = axes.unify(a, b, why, pair=Group.PERMUTATION)
+        terms[letter] = axes.unify(a, b, why, pair=Group.PERMUTATION)
     # The result is without what is summed, so nothing in it can depend on that: said first, it saves many cases.
-    axes.settle([found[letter] for letter in result])
+    axes.settle([terms[letter] for letter in result])
     for letter in sorted(summed, key=lambda letter: axes.dependence(left[letter], right[letter])):
         a, b = _expand(left[letter], right[letter])
         axes.unify(a, b, run.why("both factors of a product lie in it"), role=Role.READ, same=Group.PERMUTATION)
-    for letter, term in found.items():
+    for letter, term in terms.items():
         if letter not in result and letter not in shared:
             axes.restrict(term, Group.PERMUTATION, run.why("its units are summed"))
     # What is summed away may not depend on an axis that stands twice beside it, once from each factor.
-    axes.settle(list(found.values()))
-    return run.result([found[letter] for letter in result], one, other)
+    axes.settle(list(terms.values()))
+    return run.result([terms[letter] for letter in result], one, other)
 
 
 def _expand(a: Term, b: Term) -> tuple[Term, Term]:
@@ -193,9 +193,10 @@ def attention(
     if enable_gqa:
         heads = query.shape[-3]
         key, value = _repeated(run, key, heads), _repeated(run, value, heads)
-    rank = max(len(one.dims) for one in (query, key, value))
+    rank = max(len(operand.dims) for operand in (query, key, value))
     query, key, value = (
-        Value([*[Same(1)] * (rank - len(one.dims)), *one.dims], one.learned) for one in (query, key, value)
+        Value([*[Same(1)] * (rank - len(operand.dims)), *operand.dims], operand.learned)
+        for operand in (query, key, value)
     )
     batch = "abcdefgh"[: rank - 2]
     scores = contract(run, query, batch + "tx", key, batch + "sx", batch + "ts")

@@ -132,11 +132,11 @@ def combine(run: Interpreter, one: Value, other: Value, **how: Any) -> list[Term
     """The axes of an elementwise result. Axes that others depend on are made one first."""
     pairs = broadcast(one, other)
     order = sorted(range(len(pairs)), key=lambda position: run.axes.dependence(*pairs[position]))
-    found: dict[int, Term] = {}
+    terms: dict[int, Term] = {}
     for position in order:
         a, b = pairs[position]
-        found[position] = run.axes.unify(a, b, **how)
-    return [found[position] for position in range(len(pairs))]
+        terms[position] = run.axes.unify(a, b, **how)
+    return [terms[position] for position in range(len(pairs))]
 
 
 def add_like(run: Interpreter, one: Value, other: Value) -> Value:
@@ -225,8 +225,8 @@ def div(run: Interpreter, self: Any, other: Any, rounding_mode: str | None = Non
         return nonlinear(run, run.settle(other), Group.SIGNED, "an odd function bends it")
     if isinstance(other, Value):
         other = nonlinear(run, run.settle(other), Group.SIGNED, "something is divided by it")
-    found = _scaled(run, self, other)
-    return found if rounding_mode is None else nonlinear(run, found, Group.PERMUTATION, "it is rounded")
+    quotient = _scaled(run, self, other)
+    return quotient if rounding_mode is None else nonlinear(run, quotient, Group.PERMUTATION, "it is rounded")
 
 
 def _scaled(run: Interpreter, self: Any, other: Any) -> Value:

@@ -33,12 +33,12 @@ def index_select(run: Interpreter, self: Value, dim: int, index: Value) -> Value
 @rule("index", "_unsafe_index")
 def index(run: Interpreter, self: Value, indices: Sequence[Value | None]) -> Value:
     """Advanced indexing: the indexed axes are replaced by those of the indices, at the first of them if adjacent."""
-    places = [axis for axis, found in enumerate(indices) if found is not None]
-    given = [found for found in indices if found is not None]
+    places = [axis for axis, indexer in enumerate(indices) if indexer is not None]
+    given = [indexer for indexer in indices if indexer is not None]
     for axis in places:
         run.axes.restrict(self.dims[axis], Group.FIXED, LOOKED_UP)
-    for found in given:
-        run.fix(found, run.why("it says where to look"))
+    for indexer in given:
+        run.fix(indexer, run.why("it says where to look"))
     kept = [term for axis, term in enumerate(self.dims) if axis not in places]
     count = len(run.shape) - len(kept)
     adjacent = places == list(range(places[0], places[0] + len(places)))
@@ -61,16 +61,17 @@ def gather(run: Interpreter, self: Value, dim: int, index: Value, **_: Any) -> V
     axis = dim % len(self.dims)
     run.axes.restrict(self.dims[axis], Group.FIXED, LOOKED_UP)
     dims: list[Term] = []
-    for place, (term, found) in enumerate(zip(self.dims, index.dims, strict=True)):
+    for place, (term, picked) in enumerate(zip(self.dims, index.dims, strict=True)):
         if place == axis:
-            run.axes.restrict(found, Group.FIXED, run.why("it says where to look"))
+            run.axes.restrict(picked, Group.FIXED, run.why("it says where to look"))
             dims.append(position(run.shape[place]))
-        elif term.size == found.size:
+        elif term.size == picked.size:
             # Where the index differs along an axis, its units are picked one by one.
-            dims.append(run.axes.unify(term, found, run.why("its units are picked one by one"), pair=Group.PERMUTATION))
+            why = run.why("its units are picked one by one")
+            dims.append(run.axes.unify(term, picked, why, pair=Group.PERMUTATION))
         else:
-            for one in (term, found):
-                run.axes.restrict(one, Group.FIXED, LOOKED_UP)
+            for met in (term, picked):
+                run.axes.restrict(met, Group.FIXED, LOOKED_UP)
             dims.append(position(run.shape[place]))
     return run.result(dims)
 
@@ -82,9 +83,9 @@ def embedding_bag(
 ) -> list[Value]:  # fmt: skip
     """Sums and means of rows are linear; a maximum goes entry by entry."""
     run.axes.restrict(weight.dims[0], Group.FIXED, LOOKED_UP)
-    for found in (indices, offsets, per_sample_weights):
-        if found is not None:
-            run.fix(found, run.why("it says where to look"))
+    for where in (indices, offsets, per_sample_weights):
+        if where is not None:
+            run.fix(where, run.why("it says where to look"))
     if mode == 2:
         run.axes.restrict(weight.dims[1], Group.PERMUTATION, run.why("a maximum over rows bends it"))
     bags = run.result([position(run.shapes[0][0]), weight.dims[1]])
@@ -117,13 +118,13 @@ def index_put(
     run: Interpreter, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False, **_: Any
 ) -> Value:
     """Only where every index is a vector: a mask of more axes is not told from an index of as many."""
-    places = [axis for axis, found in enumerate(indices) if found is not None]
-    given = [found for found in indices if found is not None]
+    places = [axis for axis, index in enumerate(indices) if index is not None]
+    given = [index for index in indices if index is not None]
     adjacent = bool(places) and places == list(range(places[0], places[0] + len(places)))
-    if not adjacent or any(len(found.dims) != 1 for found in given):
+    if not adjacent or any(len(index.dims) != 1 for index in given):
         return run.not_known(f"{run.operator} with such indices", run.operands)  # type: ignore[no-any-return]
-    for found in given:
-        run.fix(found, run.why("it says where to write"))
+    for index in given:
+        run.fix(index, run.why("it says where to write"))
     # One axis of the values stands for all that are indexed.
     after = len(self.dims) - places[-1] - 1
     own = list(values.dims)
@@ -141,16 +142,18 @@ def scatter(run: Interpreter, self: Value, dim: int, index: Value, src: Value | 
         return run.not_known(f"{run.operator} in this form", run.operands)  # type: ignore[no-any-return]
     axis = dim % len(self.dims)
     beside = [place for place in range(len(self.dims)) if place != axis]
-    along = [place for place in beside if len({one.shape[place] for one in (self, index, src)}) > 1]
+    along = [place for place in beside if len({operand.shape[place] for operand in (self, index, src)}) > 1]
     if reduce not in LINEAR:
-        self, src = (nonlinear(run, one, Group.PERMUTATION, "entries are taken together") for one in (self, src))
+        self, src = (
+            nonlinear(run, operand, Group.PERMUTATION, "entries are taken together") for operand in (self, src)
+        )
     for place in (axis, *along):
         run.axes.restrict(index.dims[place], Group.FIXED, run.why("it says where to write"))
-    found = _written(run, self, src, [axis, *along])
+    written = _written(run, self, src, [axis, *along])
     own: list[Term] = [Same(1) if place in (axis, *along) else term for place, term in enumerate(index.dims)]
     why = run.why("an index differs along it")
-    dims = combine(run, found, Value(own), why=why, pair=Group.PERMUTATION)
-    return run.result(dims, found)
+    dims = combine(run, written, Value(own), why=why, pair=Group.PERMUTATION)
+    return run.result(dims, written)
 
 
 def _written(run: Interpreter, self: Value, source: Value, axes: Sequence[int]) -> Value:

@@ -38,19 +38,19 @@ def reshaped(run: Interpreter, value: Value, shape: Sequence[int]) -> Value:
         return Value([Same(size) for size in shape])
     sources = [term for term in value.dims if term.size > 1]
     wanted = [size for size in shape if size > 1]
-    made: list[Term] = []
+    pieces: list[Term] = []
     for inner, sizes in _runs([term.size for term in sources], wanted):
         group = [sources.pop(0) for _ in inner]
         if len(group) == len(sizes) == 1:
-            made.append(group[0])
+            pieces.append(group[0])
             continue
         whole = run.axes.resolve(Grid(tuple(group)))
         factors = run.axes.split(whole, sizes)
         if factors is None:
             return Value(run.give_up(value, shape))
-        made.extend(factors)
-    found = iter(made)
-    return run.result([next(found) if size > 1 else Same(1) for size in shape], value)
+        pieces.extend(factors)
+    waiting = iter(pieces)
+    return run.result([next(waiting) if size > 1 else Same(1) for size in shape], value)
 
 
 def _runs(one: Sequence[int], other: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -215,7 +215,7 @@ def _turned_halves(run: Interpreter, tensors: Sequence[Value], axis: int, stride
     axis becomes pairs by frequencies, and keeps more of its freedom than if it were cut.
     """
     pending = [value.pending for value in tensors]
-    if len(pending) != 2 or any(one is None or one.kind != "piece" for one in pending):
+    if len(pending) != 2 or any(piece is None or piece.kind != "piece" for piece in pending):
         return None
     first, second = pending
     assert first is not None and second is not None

@@ -47,11 +47,11 @@ def taken_together(
         return pointwise(run, self, other)
     run.restrict(self.dims, Group.PERMUTATION, "its units are taken together")
     axes = _axes(self, dim)
-    found = _without(run, self, axes, keepdim)
+    reduced = _without(run, self, axes, keepdim)
     if run.operator.startswith(("aten.argm", "aten.max.dim", "aten.min.dim", "aten.median")):
         # An index says which unit it was, and units may move.
         run.restrict((self.dims[axis] for axis in axes), Group.FIXED, "the place of an extreme is asked for")
-    return found if len(run.shapes) == 1 else [Value(list(found.dims), found.learned) for _ in run.shapes]
+    return reduced if len(run.shapes) == 1 else [Value(list(reduced.dims), reduced.learned) for _ in run.shapes]
 
 
 @rule("cumsum", "cumprod", "logcumsumexp", "diff")
@@ -213,9 +213,9 @@ def vector_norm(
 @rule("cdist", "_cdist_forward", "_euclidean_dist")
 def all_distances(run: Interpreter, x1: Value, x2: Value, p: float = 2, **_: Any) -> Value:
     """The distances of all rows of one from all rows of the other: lengths of differences."""
-    one = Value([*x1.dims[:-1], Same(1), x1.dims[-1]], x1.learned)
+    rows = Value([*x1.dims[:-1], Same(1), x1.dims[-1]], x1.learned)
     other = Value([*x2.dims[:-2], Same(1), *x2.dims[-2:]], x2.learned)
-    return _length(run, add_like(run, one, other), p)
+    return _length(run, add_like(run, rows, other), p)
 
 
 @rule("pairwise_distance")

@@ -19,7 +19,7 @@ def _piece(run: Interpreter, value: Value, axis: int, start: int, length: int, *
         index = start if strided else start // length
         shape = (*value.shape[:axis], length, *value.shape[axis + 1 :])
         waiting = Pending("piece", value, axis, index, strided)
-        return Value([Same(one) for one in shape], value.learned, waiting)
+        return Value([Same(extent) for extent in shape], value.learned, waiting)
     return Value(run.take(value, axis, start, length), value.learned)
 
 
@@ -34,7 +34,7 @@ def slice_(run: Interpreter, self: Value, dim: int = 0, start: int | None = None
         return self
     if not run.axes.moves(self.dims[axis]) or step == 1:
         if length == 0:
-            return Value([Same(one) for one in run.shape])
+            return Value([Same(extent) for extent in run.shape])
         if step == 1:
             return _piece(run, self, axis, first, length)
         kept = list(self.dims)
@@ -85,12 +85,12 @@ def split(run: Interpreter, self: Value, dim: int = 0, **_: Any) -> list[Value]:
     axis = dim % len(self.dims)
     if sum(shape[axis] for shape in run.shapes) != self.shape[axis]:
         return run.not_known(f"{run.operator} with segments that overlap", [self])  # type: ignore[no-any-return]
-    found, start = [], 0
+    pieces, start = [], 0
     for shape in run.shapes:
         whole = shape[axis] == self.shape[axis]
-        found.append(self if whole else _piece(run, self, axis, start, shape[axis]))
+        pieces.append(self if whole else _piece(run, self, axis, start, shape[axis]))
         start += shape[axis]
-    return found
+    return pieces
 
 
 @rule("roll")

@@ -39,7 +39,7 @@ class Writes:
 def regions(node: fx.Node) -> list[fx.GraphModule]:
     """The graphs inside a node that runs others: regions with gradients or autocast switched."""
     owner = node.graph.owning_module
-    inside = [getattr(owner, str(one.target), None) for one in node.all_input_nodes if one.op == "get_attr"]
+    inside = [getattr(owner, str(source.target), None) for source in node.all_input_nodes if source.op == "get_attr"]
     return [graph for graph in inside if isinstance(graph, fx.GraphModule)]
 
 
@@ -55,6 +55,12 @@ def arguments_of(node: fx.Node) -> dict[str, Any]:
     assert isinstance(node.target, torch._ops.OpOverload)
     names = (argument.name for argument in node.target._schema.arguments)
     return dict(zip(names, node.args, strict=False)) | node.kwargs
+
+
+def module_path(node: fx.Node) -> str | None:
+    """The module that a node stands in, or nothing if the tracer does not say."""
+    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return stack[-1].removeprefix("model").removeprefix(".") if stack else None
 
 
 def written(node: fx.Node) -> list[fx.Node]:
@@ -77,19 +83,19 @@ def writes_of(graph: fx.GraphModule) -> Writes:
     """The writes in place of a traced network, its regions included."""
     survey = _Survey()
     survey.look(graph)
-    given = {node for node in graph.graph.nodes if node.op == "placeholder"}
+    placeholders = {node for node in graph.graph.nodes if node.op == "placeholder"}
     lying = survey.lying()
     lasting = []
     stale = secret = None
     for time, target, node in survey.writes:
-        beside = {one for part in survey.memory(target) for one in lying[part]}
-        if beside & given:
+        beside = {other for part in survey.memory(target) for other in lying[part]}
+        if beside & placeholders:
             lasting.append(node)
         fresh = {node, target} if is_plain_write(node) else {node}
-        old = [one for one in beside - fresh if survey.made[one] <= time < survey.read[one]]
+        old = [other for other in beside - fresh if survey.made[other] <= time < survey.read[other]]
         if old or not is_plain_write(node):
             stale = stale or node
-        if any(survey.family(one) is not survey.family(target) for one in old):
+        if any(survey.family(other) is not survey.family(target) for other in old):
             secret = secret or node
     return Writes(stale, secret, tuple(lasting))
 
@@ -109,18 +115,19 @@ class _Survey:
         self._families: dict[fx.Node, fx.Node] = {}
         self._returned: dict[fx.Node, list[Any]] = {}
 
-    def look(self, graph: fx.GraphModule, given: Sequence[Any] = ()) -> None:
-        waiting = iter(given)
+    def look(self, graph: fx.GraphModule, arguments: Sequence[Any] = ()) -> None:
+        waiting = iter(arguments)
         for node in graph.graph.nodes:
             # What a region is given is read before what stands in it, and what it gives is made after that.
             before, self._time = self._time, self._time + 1
-            for one in node.all_input_nodes:
-                self.read[one] = before
+            for source in node.all_input_nodes:
+                self.read[source] = before
             if node.op == "placeholder" and isinstance(outer := next(waiting, None), fx.Node):
                 _join(self._families, node, outer)
             for inner in regions(node):
-                self.look(inner, node.args[-sum(one.op == "placeholder" for one in inner.graph.nodes) :])
-                self._returned[node] = list(_flat([one.args[0] for one in inner.graph.nodes if one.op == "output"]))
+                nodes = list(inner.graph.nodes)
+                self.look(inner, node.args[-sum(part.op == "placeholder" for part in nodes) :])
+                self._returned[node] = list(_flat([part.args[0] for part in nodes if part.op == "output"]))
             self.made[node] = self._time
             self.writes.extend((before, target, node) for target in written(node))
             self._relate(node)
@@ -137,13 +144,13 @@ class _Survey:
             return
         for target in written(node):
             _join(self._families, node, target)
-        declared = any(one.alias_info is not None for one in node.target._schema.returns) and not written(node)
+        declared = any(result.alias_info is not None for result in node.target._schema.returns) and not written(node)
         handed_on = operator_name(node) in HANDED_ON
         if node.args and isinstance(node.args[0], fx.Node) and (declared or handed_on):
             # A view lies on the memory of its first argument, whatever the tracer made of it.
-            for one in _storages(node):
+            for storage in _storages(node):
                 for other in _storages(node.args[0]):
-                    _join(self._memories, one, other)
+                    _join(self._memories, storage, other)
             if declared:
                 _join(self._families, node, node.args[0])
 
@@ -151,43 +158,43 @@ class _Survey:
         return _root(self._families, node)
 
     def memory(self, node: fx.Node) -> set[int]:
-        return {_root(self._memories, one) for one in _storages(node)}
+        return {_root(self._memories, storage) for storage in _storages(node)}
 
     def lying(self) -> dict[int, list[fx.Node]]:
         """The nodes on each memory."""
-        found: dict[int, list[fx.Node]] = defaultdict(list)
+        nodes: dict[int, list[fx.Node]] = defaultdict(list)
         for node in self.made:
-            for one in self.memory(node):
-                found[one].append(node)
-        return found
+            for storage in self.memory(node):
+                nodes[storage].append(node)
+        return nodes
 
 
 Key = TypeVar("Key")
 
 
-def _root(joined: dict[Key, Key], one: Key) -> Key:
-    while one in joined:
-        one = joined[one]
-    return one
+def _root(joined: dict[Key, Key], key: Key) -> Key:
+    while key in joined:
+        key = joined[key]
+    return key
 
 
-def _join(joined: dict[Key, Key], one: Key, other: Key) -> None:
-    first, second = _root(joined, one), _root(joined, other)
+def _join(joined: dict[Key, Key], key: Key, other: Key) -> None:
+    first, second = _root(joined, key), _root(joined, other)
     if first != second:
         joined[first] = second
 
 
 def _storages(node: fx.Node) -> set[int]:
-    found = set()
-    for one in _flat([node.meta.get("val")]):
-        if isinstance(one, torch.Tensor) and one.layout is torch.strided:
-            found.add(one.untyped_storage()._cdata)
-    return found
+    storages = set()
+    for value in _flat([node.meta.get("val")]):
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            storages.add(value.untyped_storage()._cdata)
+    return storages
 
 
 def _flat(values: Sequence[Any]) -> Iterator[Any]:
-    for one in values:
-        if isinstance(one, list | tuple):
-            yield from _flat(one)
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _flat(value)
         else:
-            yield one
+            yield value

@@ -25,6 +25,13 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return parameters | dict(model.named_buffers(remove_duplicate=False))
 
 
+def memory_of(tensor: Tensor) -> object:
+    """What two tensors share only if they are the same numbers in the same places."""
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return id(tensor)
+    return tensor.untyped_storage().data_ptr(), tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
 def check_model(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors that can move, tied ones once, and the other names of those: name -> the name it is listed under.
 
@@ -50,7 +57,7 @@ def check_model(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
                 "first."
             )
     kept = names_kept(model)
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name, tensor in everything.items():
@@ -60,9 +67,9 @@ def check_model(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
             tied[name] = first[id(tensor)]
         else:
             first[id(tensor)] = name
-            found[name] = tensor
-    _refuse_overlaps(found, tied)
-    return found, tied
+            tensors[name] = tensor
+    _refuse_overlaps(tensors, tied)
+    return tensors, tied
 
 
 def names_kept(model: nn.Module) -> list[str]:
@@ -72,7 +79,7 @@ def names_kept(model: nn.Module) -> list[str]:
         WiringError: if the network does not give them.
     """
     try:
-        return [name for name, one in model.state_dict(keep_vars=True).items() if isinstance(one, Tensor)]
+        return [name for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)]
     except Exception as error:
         raise WiringError(
             f"{type(model).__name__}.state_dict() fails with {type(error).__name__}: {first_line(error)}, and it says "
@@ -83,7 +90,7 @@ def names_kept(model: nn.Module) -> list[str]:
 def _refuse_quantised(model: nn.Module) -> None:
     for name, module in model.named_modules():
         kind = type(module)
-        if kind.__module__.startswith(QUANTISED) or any(one.is_quantized for one in module.parameters(False)):
+        if kind.__module__.startswith(QUANTISED) or any(weight.is_quantized for weight in module.parameters(False)):
             raise WiringError(
                 f"{short(name) or type(model).__name__} of {type(model).__name__} is quantised ({kind.__module__}."
                 f"{kind.__name__}): its numbers are codes, on which no map can act; give the network that it was made "
@@ -106,17 +113,17 @@ def _is_random(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _refuse_overlaps(found: dict[str, Tensor], tied: dict[str, str]) -> None:
+def _refuse_overlaps(tensors: dict[str, Tensor], tied: dict[str, str]) -> None:
     """Two tensors on the same memory are one if they are the same view of it; otherwise neither can move alone."""
     spans: list[tuple[int, int, int, str]] = []
     views: dict[tuple[object, ...], str] = {}
-    for name, tensor in list(found.items()):
+    for name, tensor in list(tensors.items()):
         if tensor.device.type == "meta" or not tensor.numel():
             continue
         view = (tensor.untyped_storage().data_ptr(), tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if view in views:
             tied[name] = views[view]
-            del found[name]
+            del tensors[name]
             continue
         views[view] = name
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

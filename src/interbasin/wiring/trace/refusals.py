@@ -17,7 +17,7 @@ from torch import fx, nn
 
 from interbasin.batches import bound_inputs
 from interbasin.errors import WiringError
-from interbasin.wiring.trace.aliases import Writes, arguments_of, operator_name, regions, written
+from interbasin.wiring.trace.aliases import Writes, arguments_of, module_path, operator_name, regions, written
 from interbasin.wiring.trace.copying import clone_arguments, copied
 
 DROPOUT = frozenset({"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "native_dropout"})
@@ -33,7 +33,7 @@ def random_operator(graph: fx.GraphModule) -> fx.Node | None:
     for node in graph.graph.nodes:
         if node not in needed:
             continue
-        inside = [found for one in regions(node) if (found := random_operator(one)) is not None]
+        inside = [drawing for region in regions(node) if (drawing := random_operator(region)) is not None]
         if inside:
             return inside[0]
         if _draws(node):
@@ -42,7 +42,7 @@ def random_operator(graph: fx.GraphModule) -> fx.Node | None:
 
 
 def _writes(node: fx.Node) -> bool:
-    inside = (part for one in regions(node) for part in one.graph.nodes)
+    inside = (part for region in regions(node) for part in region.graph.nodes)
     return bool(written(node)) or any(_writes(part) for part in inside)
 
 
@@ -50,18 +50,24 @@ def _draws(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     name = operator_name(node)
-    defaults = {one.name: one.default_value for one in node.target._schema.arguments if one.has_default_value()}
-    given = defaults | arguments_of(node)
+    defaults = {
+        argument.name: argument.default_value
+        for argument in node.target._schema.arguments
+        if argument.has_default_value()
+    }
+    arguments = defaults | arguments_of(node)
     if name in DROPOUT:
-        return given.get("train") is not False and 0 < _number(given.get("p")) < 1
+        return arguments.get("train") is not False and 0 < _number(arguments.get("p")) < 1
     if name.startswith("rrelu"):
-        return bool(given.get("training")) and given.get("lower") != given.get("upper")
+        return bool(arguments.get("training")) and arguments.get("lower") != arguments.get("upper")
     if name in RECURRENT:
-        return bool(given.get("train")) and _number(given.get("dropout")) > 0 and given.get("num_layers") != 1
+        return (
+            bool(arguments.get("train")) and _number(arguments.get("dropout")) > 0 and arguments.get("num_layers") != 1
+        )
     if "scaled_dot_product" in name:
-        return _number(given.get("dropout_p")) > 0
+        return _number(arguments.get("dropout_p")) > 0
     # One with a generator of its own may well draw the same at every call; `Wiring.check` tells.
-    return torch.Tag.nondeterministic_seeded in node.target.tags and given.get("generator") is None
+    return torch.Tag.nondeterministic_seeded in node.target.tags and arguments.get("generator") is None
 
 
 def _number(value: Any) -> float:
@@ -165,12 +171,12 @@ def _depends_on_values(model: nn.Module, at: str, text: str) -> WiringError:
 
 
 def _nodes(graph: fx.GraphModule) -> list[fx.Node]:
-    found = []
+    nodes = []
     for node in graph.graph.nodes:
-        found.append(node)
+        nodes.append(node)
         for inner in regions(node):
-            found.extend(_nodes(inner))
-    return found
+            nodes.extend(_nodes(inner))
+    return nodes
 
 
 def _sizes(value: Any) -> list[Any]:
@@ -213,9 +219,7 @@ def _line(node: fx.Node) -> str:
     for frame in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
         if _is_the_users(frame["file"]):
             return _told(frame["file"], frame["line"], frame["code"] or frame["name"])
-    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-    name = stack[-1].removeprefix("model").removeprefix(".") if stack else ""
-    return short(name)
+    return short(module_path(node) or "")
 
 
 def _told(file: str, line: object, code: str) -> str:

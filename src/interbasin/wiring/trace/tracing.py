@@ -26,7 +26,7 @@ from interbasin.errors import WiringError
 from interbasin.wiring.trace.aliases import writes_of
 from interbasin.wiring.trace.calls import iterate_tensors, observe_calls, returned_tensors
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
-from interbasin.wiring.trace.preflight import named_tensors
+from interbasin.wiring.trace.preflight import memory_of, named_tensors
 from interbasin.wiring.trace.refusals import explain, refuse_graph
 
 __all__ = ["MARK", "Inputs", "Trace", "bound_inputs", "trace"]
@@ -99,35 +99,28 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     return Trace(
         program.graph_module,
         [owned.get(name) for name in placeholders],
-        [_owner(one.target) if one.kind in WRITTEN_BACK else None for one in signature.output_specs],
+        [_owner(output.target) if output.kind in WRITTEN_BACK else None for output in signature.output_specs],
         frozenset(writes.lasting),
     )
 
 
 def _refuse_empty(model: nn.Module, given: Any) -> None:
     """Refuse tensors of no entries: how such a one is cut up does not tell which axis goes where."""
-    found = next((tensor for tensor in iterate_tensors(given) if not tensor.numel()), None)
-    if found is not None:
+    empty = next((tensor for tensor in iterate_tensors(given) if not tensor.numel()), None)
+    if empty is not None:
         raise WiringError(
-            f"The example inputs of {type(model).__name__} hold an empty tensor, of shape {tuple(found.shape)}, along "
+            f"The example inputs of {type(model).__name__} hold an empty tensor, of shape {tuple(empty.shape)}, along "
             "which no space can be followed; give a batch with some rows."
         )
 
 
 def _kept_elsewhere(shell: nn.Module, program: torch.export.ExportedProgram) -> dict[str, str]:
     """Constants of the graph that are the network's own tensors, reached by another way than their names: whose."""
-    own = {_memory(tensor): name for name, tensor in named_tensors(shell).items()}
+    own = {memory_of(tensor): name for name, tensor in named_tensors(shell).items()}
     lifted = program.graph_signature.inputs_to_lifted_tensor_constants
     held = {placeholder: program.constants.get(constant) for placeholder, constant in lifted.items()}
-    whose = {name: own.get(_memory(one)) for name, one in held.items() if isinstance(one, Tensor)}
+    whose = {name: own.get(memory_of(constant)) for name, constant in held.items() if isinstance(constant, Tensor)}
     return {placeholder: name for placeholder, name in whose.items() if name is not None}
-
-
-def _memory(tensor: Tensor) -> object:
-    """What two tensors share only if they are the same numbers in the same places."""
-    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
-        return id(tensor)
-    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _owner(name: str | None) -> str:
