@@ -260,7 +260,8 @@ class _Translation:
             role = flip(term.role) if term.space in self.turned else term.role
             return In(self.names[term.space], role, term.size)
         if isinstance(term, Row):
-            return Row(self.axes(term.parts), None if term.key is None else self._key(term.key))
+            key = None if term.key is None else self._key(term.key)
+            return Row(self.axes(term.parts), key)
         if isinstance(term, Grid):
             return Grid(self.axes(term.parts))
         if isinstance(term, Each):
