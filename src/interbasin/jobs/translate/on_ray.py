@@ -16,7 +16,7 @@ from typing import Any
 
 from interbasin.errors import FileError, InterbasinError
 from interbasin.extras import import_extra
-from interbasin.jobs.translate.treatment import Treatment
+from interbasin.jobs.translate.apply import Treatment
 from interbasin.vectors.files.base import Piece
 from interbasin.vectors.stores.opening import Rows, open_rows
 from interbasin.vectors.stores.uri import StoreURI

@@ -118,26 +118,21 @@ class Standardiser:
         return cls(mean, deviation, bool(document["unit"]), norm, length)
 
 
+@dataclass(frozen=True, eq=False)
 class Translation:
     """A fitted translation.
 
-    Args:
+    Attributes:
         source: Standardises the rows that come in.
         map: Linear, from standardised rows of one space to those of the other.
         target: Standardises rows of the other space; here its inverse is used.
         lengths: Where rows are scaled to length 1, give them back how much longer than others they were.
     """
 
-    def __init__(self, source: Standardiser, map: Map, target: Standardiser, lengths: bool = False) -> None:
-        self.source, self.map, self.target, self.lengths = source, map, target, lengths
-
-    @property
-    def source_width(self) -> int:
-        return self.source.width
-
-    @property
-    def target_width(self) -> int:
-        return self.target.width
+    source: Standardiser
+    map: Map
+    target: Standardiser
+    lengths: bool = False
 
     @property
     def carries_norms(self) -> bool:
@@ -165,7 +160,7 @@ class Translation:
         if one_pass or rows.ndim != 2 or len(rows) <= BLOCK or rows.requires_grad:
             return translate(rows)
         # A block's intermediate results stay in the cache; those of all rows would go through memory several times.
-        translated = rows.new_empty(len(rows), self.target_width)
+        translated = rows.new_empty(len(rows), self.map.target_width)
         for start in range(0, len(rows), BLOCK):
             translated[start : start + BLOCK] = translate(rows[start : start + BLOCK])
         return translated
@@ -200,12 +195,12 @@ class Translation:
 
     def inverse(self) -> Translation:
         """The way back; a FitError if something is lost on the way there."""
-        lost = None
+        lost, width = None, self.map.source_width
         if self.source.unit:
             lost = "the lengths of rows"
-        elif self.target_width < self.source_width:
-            lost = f"{self.source_width - self.target_width} of {self.source_width} dimensions"
-        elif int(torch.linalg.matrix_rank(self.map.matrix.double())) < self.source_width:
+        elif self.map.target_width < width:
+            lost = f"{width - self.map.target_width} of {width} dimensions"
+        elif int(torch.linalg.matrix_rank(self.map.matrix.double())) < width:
             lost = "directions that the map sends to nothing"
         if lost is not None:
             raise FitError(
@@ -226,13 +221,12 @@ class Translation:
     @classmethod
     def from_json(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Translation:
         """What `to_json` gave."""
-
-        def below(name: str) -> dict[str, Tensor]:
-            prefix = f"{name}."
-            return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-
-        source, target = (Standardiser.from_json(document[name], below(name)) for name in ("source", "target"))
-        map = restore(document["map"], below("map"))
+        parts: dict[str, dict[str, Tensor]] = {"source": {}, "map": {}, "target": {}}
+        for name, tensor in tensors.items():
+            part, _, key = name.partition(".")
+            parts.setdefault(part, {})[key] = tensor
+        source, target = (Standardiser.from_json(document[side], parts[side]) for side in ("source", "target"))
+        map = restore(document["map"], parts["map"])
         if (map.source_width, map.target_width) != (source.width, target.width):
             raise ValueError(
                 f"its map leads from {map.source_width} to {map.target_width} dimensions, and its sides have "

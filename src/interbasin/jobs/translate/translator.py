@@ -216,7 +216,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def target_width(self) -> int:
         check_is_fitted(self)
-        return self.encoder_.n_anchors_ if self.chosen_ == "relative" else self.translation_.target_width
+        return self.encoder_.n_anchors_ if self.chosen_ == "relative" else self.translation_.map.target_width
 
     _n_features_out = target_width
 
@@ -315,7 +315,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 translator.n_features_in_ = translator.encoder_.n_features_in_
             else:
                 translator.translation_ = Translation.from_json(document["translation"], tensors)
-                translator.n_features_in_ = translator.translation_.source_width
+                translator.n_features_in_ = translator.translation_.map.source_width
         except (KeyError, TypeError, ValueError, InterbasinError) as error:
             raise FileError(
                 f"The translation in {folder} is damaged ({error}); copy it again or fit it anew."

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from interbasin.errors import DataError, ShapeError
 from interbasin.extras import import_extra
-from interbasin.jobs.translate.apply import Applied
+from interbasin.jobs.translate.apply import Applied, FittedTranslator
 from interbasin.jobs.translate.bridge import Steps
 from interbasin.jobs.translate.translator import Translator
-from interbasin.jobs.translate.treatment import FittedTranslator
 from interbasin.vectors.stores.faiss import FaissRows, write_index
 from interbasin.vectors.stores.opening import Rows, refuse_unless_free
 
