@@ -74,14 +74,9 @@ class Applied(Result):
 
     def summary(self) -> dict[str, Any]:
         """All of it, JSON-able."""
+        names = ("source", "output", "rows", "resumed_at", "source_width", "target_width", "dtype")
         return {
-            "source": self.source,
-            "output": self.output,
-            "rows": self.rows,
-            "resumed_at": self.resumed_at,
-            "source_width": self.source_width,
-            "target_width": self.target_width,
-            "dtype": self.dtype,
+            **{name: getattr(self, name) for name in names},
             "bad_rows": dict(self.bad_rows),
             "seconds": self.timings["translate"],
             "seconds_finishing": self.timings["finish"],
@@ -194,24 +189,11 @@ def apply(
     progress: Callable[[int, int], object] | None = None,
     pieces: Callable[[Treatment, int, int], Generator[Piece, None, None]] | None = None,
 ) -> Applied:
-    """Translate all of a store into another.
+    """Translate rows into the sink that ``open_output`` opens once all else is checked; see `translate_vectors`.
 
-    The sink goes on where an earlier run stopped. If this run is stopped, what it did is kept.
-
-    Args:
-        translator: The fitted map.
-        rows: What to read.
-        open_output: Gives what to write, of the new width and the translator's fingerprint, once all else is checked.
-        rows_per_batch: By default about 32 MiB per batch; a run that goes on keeps the batches that it began with.
-        bad_rows: ``"refuse"`` or ``"keep"``; see `Treatment`.
-        scale: See `Treatment`.
-        metric: How the vectors are compared, where the store does not say.
-        progress: Called with the rows that are done and all rows.
-        pieces: Another way of getting translated pieces, given how to treat them, the batch and the first row.
-
-    Raises:
-        ShapeError: if the widths do not fit.
-        DataError: if the numbers cannot be translated; names the rows.
+    The sink goes on where an earlier run stopped, with the batches of that run. ``open_output`` is given the new width
+    and the translator's fingerprint. ``pieces`` is another way of getting translated pieces, given how to treat them,
+    the batch and the first row.
     """
     started = time.perf_counter()
     check_fits(translator, rows, scale)

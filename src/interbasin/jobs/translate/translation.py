@@ -155,9 +155,11 @@ class Translation:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows of the source in the target's space, in their own precision; ``(..., width)``."""
+        if rows.ndim != 2:
+            return self(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], self.map.target_width)
         translate = self._by_direction(rows) if self.source.unit else self._by_affine_map(rows)
         one_pass = not self.source.unit and self.target.length is None
-        if one_pass or rows.ndim != 2 or len(rows) <= BLOCK or rows.requires_grad:
+        if one_pass or len(rows) <= BLOCK or rows.requires_grad:
             return translate(rows)
         # A block's intermediate results stay in the cache; those of all rows would go through memory several times.
         translated = rows.new_empty(len(rows), self.map.target_width)
@@ -167,7 +169,7 @@ class Translation:
 
     def _by_affine_map(self, like: Tensor) -> Callable[[Tensor], Tensor]:
         matrix, offset = (part.to(like) for part in self._affine)
-        return lambda rows: self.target.scale_to_length(_apply_affine(rows, matrix, offset))
+        return lambda rows: self.target.scale_to_length(torch.addmm(offset, rows, matrix.mT))
 
     def _by_direction(self, like: Tensor) -> Callable[[Tensor], Tensor]:
         """The standardiser, the map and the way back in as few passes over the rows as will do."""
@@ -182,7 +184,7 @@ class Translation:
                 return self._by_direction(rows.double())(rows.double()).to(rows.dtype)
             shares = torch.full_like(lengths, 1 / source.norm) if self.lengths else 1 / lengths.clamp(min=1e-30)
             directions = centred * torch.where(source.has_direction(lengths), shares, 0)
-            return target.scale_to_length(_apply_affine(directions, turn, end))
+            return target.scale_to_length(torch.addmm(end, directions, turn.mT))
 
         return translate
 
@@ -233,8 +235,3 @@ class Translation:
                 f"{source.width} and {target.width}"
             )
         return cls(source, map, target, bool(document["lengths"]))
-
-
-def _apply_affine(rows: Tensor, matrix: Tensor, offset: Tensor) -> Tensor:
-    flat = torch.addmm(offset, rows.reshape(-1, rows.shape[-1]), matrix.mT)
-    return flat.reshape(*rows.shape[:-1], len(offset))

@@ -112,17 +112,8 @@ def table_pieces(
 ) -> Iterator[Piece]:
     """Pieces of exactly ``rows_per_batch`` rows, of record batches of any sizes; ``rest`` is a table of other columns.
 
-    Args:
-        batches: What the format gives, in order.
-        selection: The columns that are the vectors.
-        width: The width that every row must have.
-        rows: How many rows the whole table has.
-        rows_per_batch: Rows in a piece.
-        start: The number of the first row.
-        where: Names the table in messages.
-
-    Raises:
-        FileError: If there are more rows, or fewer.
+    The first row has the number ``start`` among the ``rows`` of the whole table, which messages call ``where``. A
+    `FileError` if there are more rows, or fewer.
     """
     row, filled = start, 0
     vectors: NDArray[Any] | None = None
