@@ -148,19 +148,19 @@ def translate_vectors(
     destination = parse_uri(os.fspath(output))
     rows = open_rows(source)
     if wrap:
-        from interbasin.jobs.translate.wrap_faiss import wrapped
+        from interbasin.jobs.translate.wrap_faiss import wrap_index
 
         if source.kind != "faiss" or destination.kind != "faiss":
             raise FileError(
                 f"Only a FAISS index can be wrapped, found {source.shown}; give faiss:// files, or translate the rows."
             )
-        return wrapped(translator, rows, destination.path, source.path, force=force, in_place=in_place)
+        return wrap_index(translator, rows, destination.path, source.path, force=force, in_place=in_place)
     pieces = None
     if engine == "ray":
-        from interbasin.jobs.translate.on_ray import pieces_on_ray, require_ray
+        from interbasin.jobs.translate.on_ray import require_ray, translate_on_ray
 
         require_ray(source)
-        pieces = pieces_on_ray(source, rows)
+        pieces = functools.partial(translate_on_ray, source, rows)
     open_output = functools.partial(
         open_sink, destination, source, rows, scale=scale, bad_rows=bad_rows, force=force, in_place=in_place
     )
@@ -260,26 +260,24 @@ def translate_pieces(treatment: Treatment, rows: Rows, size: int, sink: Sink) ->
     def read() -> Iterator[tuple[Piece, dict[str, NDArray[np.intp]], int]]:
         first = sink.rows
         for piece in rows.pieces(size, first, sink.mark):
-            yield *treatment.ready(piece, first), first
+            yield *treatment.prepare(piece, first), first
             first += len(piece.vectors)
 
     pieces = read()
     with ThreadPoolExecutor(1, "reading") as reader:
         upcoming = reader.submit(next, pieces, None)
-        while (ready := upcoming.result()) is not None:
+        while (prepared := upcoming.result()) is not None:
             upcoming = reader.submit(next, pieces, None)
-            yield treatment.translated(*ready)
+            yield treatment.translate(*prepared)
 
 
 @dataclass
 class Treatment:
-    """Makes a piece ready for the translator and translates it; counts the bad rows.
+    """Prepares a piece for the translator and translates it; counts the bad rows.
 
     Args:
         translator, name, dtype: The map, the store's name for messages, and the dtype of its numbers.
-        bad_rows: ``"refuse"`` ends the run at a row of zeros or with a number that is not finite; ``"keep"`` writes
-            such rows as zeros and as NaN.
-        scale: What whole numbers are multiplied by to become the vectors that they stand for.
+        bad_rows, scale: See `translate_vectors`.
         keeps: Whether what was done stays when a run ends early.
     """
 
@@ -291,7 +289,7 @@ class Treatment:
     keeps: bool = True
     counts: dict[str, int] = field(default_factory=lambda: {"not finite": 0, "zero": 0})
 
-    def ready(self, piece: Piece, first: int) -> tuple[Piece, dict[str, NDArray[np.intp]]]:
+    def prepare(self, piece: Piece, first: int) -> tuple[Piece, dict[str, NDArray[np.intp]]]:
         """The piece in a precision to calculate in, without its bad rows; and the numbers of those."""
         vectors = piece.vectors
         if vectors.dtype not in (np.float32, np.float64):
@@ -309,8 +307,8 @@ class Treatment:
             vectors[np.concatenate(list(bad.values()))] = 1  # any row that can be translated; it is replaced again
         return Piece(vectors, piece.rest), bad
 
-    def translated(self, piece: Piece, bad: Mapping[str, NDArray[np.intp]], first: int) -> Piece:
-        """A piece that is ready, translated, with its bad rows as zeros and NaN."""
+    def translate(self, piece: Piece, bad: Mapping[str, NDArray[np.intp]], first: int) -> Piece:
+        """A prepared piece translated, with its bad rows as zeros and NaN."""
         with np.errstate(over="ignore", invalid="ignore"):  # refused below, by row
             vectors = self.translator.transform(piece.vectors)
         expected = (len(piece.vectors), self.translator.target_width)
@@ -324,7 +322,7 @@ class Treatment:
                 vectors = vectors.astype(dtype)
         finite = np.isfinite(vectors)
         if not finite.all():
-            beyond = f"Translated, {listed(np.flatnonzero(~finite.all(axis=1)) + first)} of {self.name} would have"
+            beyond = f"Translated, {name_rows(np.flatnonzero(~finite.all(axis=1)) + first)} of {self.name} would have"
             if dtype == np.float16:
                 raise DataError(f"{beyond} numbers beyond 65,504, the largest of float16; store them as float32 first.")
             raise DataError(
@@ -409,16 +407,16 @@ def _bad_rows_error(kind: str, which: NDArray[np.intp], name: str, *, kept: bool
     holds = "hold" if len(which) > 1 else "holds"
     what = f"{holds} NaN or infinity" if kind == "not finite" else f"{holds} nothing but zeros"
     return DataError(
-        f"In {name}, {listed(which)} {what}, which cannot be translated. Mend or drop such rows, or hand them on as "
+        f"In {name}, {name_rows(which)} {what}, which cannot be translated. Mend or drop such rows, or hand them on as "
         f"they are with bad_rows='keep' (--bad-rows keep){'; what was done so far is kept' if kept else ''}."
     )
 
 
-def listed(which: NDArray[np.intp]) -> str:
+def name_rows(which: NDArray[np.intp]) -> str:
     """Row numbers for a message.
 
     Example:
-        >>> listed(np.arange(3)), listed(np.arange(7))
+        >>> name_rows(np.arange(3)), name_rows(np.arange(7))
         ('rows 0, 1, 2 (counted from 0)', 'rows 0, 1, 2, 3, 4 (counted from 0) and 2 more in the same batch')
     """
     named = ", ".join(map(str, which[:MOST_NAMED]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +193,8 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 if not self.judged_:
                     raise FitError("No method could be fitted on these pairs; name one to see why.")
                 self.chosen_ = next(iter(self.judged_))
-                self.translation_, details = CANDIDATES[self.chosen_].fit(x, y, options)
-            else:
-                self.translation_, details = METHODS[method].function(x, y, options)
+                options = replace(options, **CANDIDATES[self.chosen_])
+            self.translation_, details = METHODS[options.method].function(x, y, options)
             self.details_ = {"pairs": len(x), **details}
         self.card_ = Card.of(card)
         return self
@@ -203,10 +202,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def chosen_params(self) -> dict[str, Any]:
         """The options with which another translator is fitted as this one was, without choosing a method."""
         check_is_fitted(self)
-        if self.method != "auto":
-            return dict(self.get_params())
-        chosen = CANDIDATES[self.chosen_]
-        return {**self.get_params(), "method": chosen.method, **chosen.changes}
+        return {**self.get_params(), **(CANDIDATES[self.chosen_] if self.method == "auto" else {})}
 
     @property
     def source_width(self) -> int:

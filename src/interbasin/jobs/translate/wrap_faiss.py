@@ -22,7 +22,7 @@ AFFINE_TOLERANCE = 1e-4
 UNIT = 1e-3  # how far from 1 the length of vectors may be that were normalised
 
 
-def wrapped(
+def wrap_index(
     translator: FittedTranslator, rows: Rows, destination: Path, source: Path, *, force: bool, in_place: bool
 ) -> Applied:
     """Write the index of old vectors in ``source`` again so that it translates queries of the new space.

@@ -199,7 +199,7 @@ def vector_column(schema: pa.Schema, name: str, width: int, itemsize: int, codec
     """How the column ``name`` of a table is written."""
     # Of a schema that ends with this column, it is the last leaf.
     until = pa.schema(list(schema)[: schema.get_field_index(name) + 1])
-    leaves = pq.ParquetFile(pa.BufferReader(_empty_file(until))).schema
+    leaves = pq.ParquetFile(pa.BufferReader(_encode_file(until.empty_table())[0])).schema
     leaf = leaves.column(len(leaves) - 1)
     # Names may have dots in them, so the path cannot be cut at all of them.
     path = (name, *leaf.path[len(name) + 1 :].split("."))
@@ -208,11 +208,7 @@ def vector_column(schema: pa.Schema, name: str, width: int, itemsize: int, codec
 
 def encode_table(table: pa.Table, compression: dict[str, str], place: int) -> tuple[bytes, list[Struct]]:
     """The column chunks of a table as pyarrow writes them, and what the footer says of each, from ``place`` on."""
-    stream = pa.BufferOutputStream()
-    options: Any = compression or "none"
-    pq.write_table(table, stream, row_group_size=max(1, len(table)), compression=options)
-    content = stream.getvalue().to_pybytes()
-    footer, end = _footer(content)
+    content, footer, end = _encode_file(table, compression or "none")
     (group,) = footer[4][1][1]
     return content[4:end], [_move_chunk(chunk, place - 4) for chunk in group[1][1][1]]
 
@@ -235,7 +231,7 @@ def row_group(chunks: Sequence[Struct], rows: int) -> bytes:
 
 def file_footer(schema: pa.Schema, rows: int, groups: Sequence[bytes]) -> bytes:
     """The footer of a file of these row groups, as `row_group` gave them."""
-    empty, _ = _footer(_empty_file(schema))
+    _, empty, _ = _encode_file(schema.empty_table())
     return encode({**empty, 3: (I64, rows), 4: (LIST, (STRUCT, list(groups)))})
 
 
@@ -250,17 +246,14 @@ def _move_chunk(chunk: Struct, by: int) -> Struct:
     return {**chunk, **places, 3: (STRUCT, metadata)}
 
 
-def _footer(content: bytes) -> tuple[Struct, int]:
-    """The footer of a whole file, and where it begins."""
+def _encode_file(table: pa.Table, compression: Any = "none") -> tuple[bytes, Struct, int]:
+    """The file of one row group that pyarrow makes of a table, its footer, and where that begins."""
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream, row_group_size=max(1, len(table)), compression=compression)
+    content = stream.getvalue().to_pybytes()
     (length,) = struct.unpack("<I", content[-8:-4])
     start = len(content) - 8 - length
-    return decode(content, start)[0], start
-
-
-def _empty_file(schema: pa.Schema) -> bytes:
-    stream = pa.BufferOutputStream()
-    pq.ParquetWriter(stream, schema).close()
-    return bytes(stream.getvalue().to_pybytes())
+    return content, decode(content, start)[0], start
 
 
 def _run(count: int, value: int) -> bytes:
