@@ -57,10 +57,6 @@ class Standardiser:
         norm = float(torch.linalg.vector_norm(centred, dim=1).mean())
         return cls(mean, deviation, unit, norm or 1.0, float(lengths.mean()) if alike and lengths.mean() > 0 else None)
 
-    @property
-    def width(self) -> int:
-        return len(self.mean)
-
     def transform(self, rows: Tensor) -> Tensor:
         """Rows of the space, standardised."""
         rows = rows - self.mean.to(rows)
@@ -229,9 +225,9 @@ class Translation:
             parts.setdefault(part, {})[key] = tensor
         source, target = (Standardiser.from_json(document[side], parts[side]) for side in ("source", "target"))
         map = restore(document["map"], parts["map"])
-        if (map.source_width, map.target_width) != (source.width, target.width):
+        if (map.source_width, map.target_width) != (len(source.mean), len(target.mean)):
             raise ValueError(
                 f"its map leads from {map.source_width} to {map.target_width} dimensions, and its sides have "
-                f"{source.width} and {target.width}"
+                f"{len(source.mean)} and {len(target.mean)}"
             )
         return cls(source, map, target, bool(document["lengths"]))

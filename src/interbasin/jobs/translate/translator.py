@@ -351,5 +351,5 @@ def compose(
     translator.translation_ = Translation(encoder.side_, map, decoder.side_, lengths)
     translator.details_ = {"pairs": encoder.n_anchors_, "rank": rank, **decoder.inversion_.details()}
     translator.chosen_, translator.judged_, translator.card_ = translator.method, {}, Card()
-    translator.n_features_in_ = encoder.side_.width
+    translator.n_features_in_ = encoder.n_features_in_
     return translator

@@ -206,7 +206,7 @@ def vector_field(name: str, like: pa.Field | None, width: int, dtype: np.dtype[A
     number = pa.from_numpy_dtype(dtype)
     if like is None:
         return pa.field(name, pa.list_(number, width))
-    kind = list_type(like.type)
+    kind: Any = list_type(like.type)
     if isinstance(like.type, pa.FixedShapeTensorType):
         lists: pa.DataType = pa.fixed_shape_tensor(number, [width])
     elif pa.types.is_fixed_size_list(kind):
