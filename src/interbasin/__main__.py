@@ -17,9 +17,9 @@ def main() -> None:
             signal.signal(signal.SIGINT, _interrupt)
         # Schedulers stop a job by SIGTERM: it should lose no more than Ctrl-C does.
         signal.signal(signal.SIGTERM, _interrupt)
-        from interbasin.cli import main as program
+        from interbasin.cli import app
 
-        program()
+        app()
     except KeyboardInterrupt:
         print("Interrupted; nothing half-written was left behind.", file=sys.stderr)
         raise SystemExit(130) from None

@@ -271,7 +271,7 @@ def test_a_signal_while_something_is_imported_waits_until_that_is_done(within, t
         "    print('imported')\n"
         "    import time\n"
         "    time.sleep(300)\n"  # which the signal must end
-        "cli.main = slow\n"
+        "cli.app = slow\n"
         "program.main()\n"
     )
     (tmp_path / "started.py").write_text(script)  # from a file: what is in evaluated text is taken for an import

@@ -18,7 +18,7 @@ from interbasin.cli.output import Commands, Terminal
 from interbasin.cli.rebasin import rebasin
 from interbasin.cli.translate import translate
 
-__all__ = ["app", "main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     name="interbasin",
@@ -67,8 +67,3 @@ def interbasin(
 for function in (demo, fit, compare, inspect, rebasin, merge, evaluate):
     app.command()(function)
 app.add_typer(translate)
-
-
-def main() -> None:
-    """The program."""
-    app()

@@ -190,7 +190,7 @@ def _table(path: Path, column: str | None, texts: Callable[..., Samples]) -> Sam
     import pyarrow as pa
 
     from interbasin.vectors.files.parquet import open_table
-    from interbasin.vectors.files.tables import is_list
+    from interbasin.vectors.files.tables import list_type
 
     with open_table(path) as opened:
         schema = opened.schema_arrow
@@ -207,7 +207,7 @@ def _table(path: Path, column: str | None, texts: Callable[..., Samples]) -> Sam
     labels, classes = class_numbers(values[LABEL], str(path)) if LABEL in values else (None, ())
     if is_text:
         return texts(values[name], labels, classes)
-    if column is None and labels is not None and not any(is_list(field.type) for field in schema):
+    if column is None and labels is not None and all(list_type(field.type) is None for field in schema):
         raise DataError(
             f"{path} has labels beside columns of numbers, so which are the inputs is not clear; put the numbers into "
             "one column of lists, and name it with column (--column)."

@@ -71,7 +71,7 @@ def new_folder(
         yield temporary
         # mkdtemp makes private folders; what we leave behind follows the user's umask like any other folder.
         temporary.chmod(0o777 & ~_umask())
-        _flush(temporary)
+        _flush_files(temporary)
         # Filling it may have taken hours, in which someone else may have written there.
         refuse_what_is_in_the_way(path, holds, force=force, ours=ours)
         _move_into_place(temporary, destination)
@@ -95,7 +95,7 @@ def new_file(
     destination = Path(os.path.realpath(path))
     with _temporary_folder(destination) as folder:
         yield folder / destination.name
-        _flush(folder)
+        _flush_files(folder)
         refuse_file_in_the_way(path, force=force, ours=ours)
         os.replace(folder / destination.name, destination)
 
@@ -268,17 +268,21 @@ def _exchange(first: Path, second: Path) -> bool:
     return bool(rename(current_folder, os.fsencode(first), current_folder, os.fsencode(second), exchange) == 0)
 
 
-def _flush(folder: Path) -> None:
+def _flush_files(folder: Path) -> None:
     """Have the files on the disk before their name says that they are."""
     for path in folder.rglob("*"):
-        if path.is_dir():
-            continue
-        path.chmod(0o666 & ~_umask())  # safetensors makes private files
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if not path.is_dir():
+            path.chmod(0o666 & ~_umask())  # safetensors makes private files
+            flush(path)
+
+
+def flush(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from interbasin.errors import FileError
-from interbasin.storage.atomic import FORMAT_PREFIX, TEMPORARY, cannot_write
+from interbasin.storage.atomic import FORMAT_PREFIX, TEMPORARY, cannot_write, flush
 from interbasin.storage.records import read_document
 
 if sys.platform != "win32":
@@ -207,7 +207,8 @@ class Unfinished:
             if self.destination.is_dir() and not self.destination.is_symlink():
                 shutil.rmtree(self.destination)
             os.replace(self.folder / name, self.destination)
-            _flush_folder(self.destination.parent)
+            if sys.platform != "win32":  # where no folder can be opened
+                flush(self.destination.parent)
         except OSError as error:
             raise self.cannot_write(error) from error
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -268,13 +269,3 @@ def _boot() -> str | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return None
-
-
-def _flush_folder(folder: Path) -> None:
-    if sys.platform == "win32":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,8 +16,7 @@ from tests.vectors.stores.translators import Plain, translated, vectors
 
 from interbasin.errors import DataError, ShapeError
 from interbasin.jobs.translate import apply as application
-from interbasin.jobs.translate.apply import BATCH_BYTES, Applied
-from interbasin.jobs.translate.treatment import translator_fingerprint
+from interbasin.jobs.translate.apply import BATCH_BYTES, Applied, translator_fingerprint
 from interbasin.outcome import Outcome
 from interbasin.storage.journal import same_probe
 from interbasin.vectors import default_rows_per_batch

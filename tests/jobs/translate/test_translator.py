@@ -229,8 +229,7 @@ def test_auto_takes_the_best_on_held_out_pairs_and_names_the_others() -> None:
     scores = list(translator.judged_.values())
     assert scores == sorted(scores, reverse=True) and set(translator.judged_) == set(CANDIDATES)
     assert translator.chosen_ == next(iter(translator.judged_))
-    named = CANDIDATES[translator.chosen_]
-    same = ib.Translator(method=named.method, **named.changes).fit(x, y)
+    same = ib.Translator(**CANDIDATES[translator.chosen_]).fit(x, y)
     np.testing.assert_allclose(translator.transform(x), same.transform(x))
 
 

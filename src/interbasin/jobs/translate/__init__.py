@@ -53,7 +53,7 @@ _MODULES = {
     "translator": ("Card", "Translator", "compose"),
 }
 
-# Applying a translation to a store needs no torch, which takes seconds to import in every worker of a cluster.
+# Each is imported when it is first used: scikit-learn takes a second, and not every command needs it.
 __getattr__, __dir__ = lazy_names(
     __name__, (), {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 )

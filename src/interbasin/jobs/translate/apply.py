@@ -12,20 +12,13 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError
-from interbasin.jobs.translate.treatment import (
-    FittedTranslator,
-    Treatment,
-    check_fits,
-    norms_notes,
-    translator_fingerprint,
-)
 from interbasin.outcome import Result
 from interbasin.vectors.files import default_rows_per_batch
 from interbasin.vectors.files.base import Piece
@@ -35,6 +28,21 @@ from interbasin.vectors.stores.uri import parse_uri
 ENGINES = ("local", "ray")
 BATCH_BYTES = 32 * 2**20  # of vectors that come in and go out together
 BAD_ROWS = ("refuse", "keep")
+PROBES, SUMS = 4, 64  # rows that tell one translator from another, and how many sums are kept of each
+MOST_NAMED = 5  # bad rows named in one message
+TRUNCATED = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)  # what Matryoshka models are cut to
+
+
+class FittedTranslator(Protocol):
+    """What is asked of a translator: rows in, rows out, each by itself."""
+
+    @property
+    def source_width(self) -> int: ...
+    @property
+    def target_width(self) -> int: ...
+    @property
+    def carries_norms(self) -> bool: ...
+    def transform(self, x: NDArray[Any], /) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -66,14 +74,9 @@ class Applied(Result):
 
     def summary(self) -> dict[str, Any]:
         """All of it, JSON-able."""
+        names = ("source", "output", "rows", "resumed_at", "source_width", "target_width", "dtype")
         return {
-            "source": self.source,
-            "output": self.output,
-            "rows": self.rows,
-            "resumed_at": self.resumed_at,
-            "source_width": self.source_width,
-            "target_width": self.target_width,
-            "dtype": self.dtype,
+            **{name: getattr(self, name) for name in names},
             "bad_rows": dict(self.bad_rows),
             "seconds": self.timings["translate"],
             "seconds_finishing": self.timings["finish"],
@@ -145,19 +148,19 @@ def translate_vectors(
     destination = parse_uri(os.fspath(output))
     rows = open_rows(source)
     if wrap:
-        from interbasin.jobs.translate.wrap_faiss import wrapped
+        from interbasin.jobs.translate.wrap_faiss import wrap_index
 
         if source.kind != "faiss" or destination.kind != "faiss":
             raise FileError(
                 f"Only a FAISS index can be wrapped, found {source.shown}; give faiss:// files, or translate the rows."
             )
-        return wrapped(translator, rows, destination.path, source.path, force=force, in_place=in_place)
+        return wrap_index(translator, rows, destination.path, source.path, force=force, in_place=in_place)
     pieces = None
     if engine == "ray":
-        from interbasin.jobs.translate.on_ray import pieces_on_ray, require_ray
+        from interbasin.jobs.translate.on_ray import require_ray, translate_on_ray
 
         require_ray(source)
-        pieces = pieces_on_ray(source, rows)
+        pieces = functools.partial(translate_on_ray, source, rows)
     open_output = functools.partial(
         open_sink, destination, source, rows, scale=scale, bad_rows=bad_rows, force=force, in_place=in_place
     )
@@ -186,24 +189,11 @@ def apply(
     progress: Callable[[int, int], object] | None = None,
     pieces: Callable[[Treatment, int, int], Generator[Piece, None, None]] | None = None,
 ) -> Applied:
-    """Translate all of a store into another.
+    """Translate rows into the sink that ``open_output`` opens once all else is checked; see `translate_vectors`.
 
-    The sink goes on where an earlier run stopped. If this run is stopped, what it did is kept.
-
-    Args:
-        translator: The fitted map.
-        rows: What to read.
-        open_output: Gives what to write, of the new width and the translator's fingerprint, once all else is checked.
-        rows_per_batch: By default about 32 MiB per batch; a run that goes on keeps the batches that it began with.
-        bad_rows: ``"refuse"`` or ``"keep"``; see `Treatment`.
-        scale: See `Treatment`.
-        metric: How the vectors are compared, where the store does not say.
-        progress: Called with the rows that are done and all rows.
-        pieces: Another way of getting translated pieces, given how to treat them, the batch and the first row.
-
-    Raises:
-        ShapeError: if the widths do not fit.
-        DataError: if the numbers cannot be translated; names the rows.
+    The sink goes on where an earlier run stopped, with the batches of that run. ``open_output`` is given the new width
+    and the translator's fingerprint. ``pieces`` is another way of getting translated pieces, given how to treat them,
+    the batch and the first row.
     """
     started = time.perf_counter()
     check_fits(translator, rows, scale)
@@ -270,12 +260,182 @@ def translate_pieces(treatment: Treatment, rows: Rows, size: int, sink: Sink) ->
     def read() -> Iterator[tuple[Piece, dict[str, NDArray[np.intp]], int]]:
         first = sink.rows
         for piece in rows.pieces(size, first, sink.mark):
-            yield *treatment.ready(piece, first), first
+            yield *treatment.prepare(piece, first), first
             first += len(piece.vectors)
 
     pieces = read()
     with ThreadPoolExecutor(1, "reading") as reader:
         upcoming = reader.submit(next, pieces, None)
-        while (ready := upcoming.result()) is not None:
+        while (prepared := upcoming.result()) is not None:
             upcoming = reader.submit(next, pieces, None)
-            yield treatment.translated(*ready)
+            yield treatment.translate(*prepared)
+
+
+@dataclass
+class Treatment:
+    """Prepares a piece for the translator and translates it; counts the bad rows.
+
+    Args:
+        translator, name, dtype: The map, the store's name for messages, and the dtype of its numbers.
+        bad_rows, scale: See `translate_vectors`.
+        keeps: Whether what was done stays when a run ends early.
+    """
+
+    translator: FittedTranslator
+    name: str
+    dtype: np.dtype[Any]
+    bad_rows: str = "refuse"
+    scale: float | None = None
+    keeps: bool = True
+    counts: dict[str, int] = field(default_factory=lambda: {"not finite": 0, "zero": 0})
+
+    def prepare(self, piece: Piece, first: int) -> tuple[Piece, dict[str, NDArray[np.intp]]]:
+        """The piece in a precision to calculate in, without its bad rows; and the numbers of those."""
+        vectors = piece.vectors
+        if vectors.dtype not in (np.float32, np.float64):
+            vectors = vectors.astype(np.float32)
+        vectors = np.require(vectors, requirements=["C", "W"])  # torch complains of memory that it may not write
+        if self.scale is not None:
+            vectors = vectors * vectors.dtype.type(self.scale)
+        bad = bad_rows_of(vectors)
+        for kind, which in bad.items():
+            if len(which) and self.bad_rows == "refuse":
+                raise _bad_rows_error(kind, which + first, self.name, kept=self.keeps and first > 0)
+            self.counts[kind] += len(which)
+        if any(map(len, bad.values())):
+            vectors = vectors.copy()
+            vectors[np.concatenate(list(bad.values()))] = 1  # any row that can be translated; it is replaced again
+        return Piece(vectors, piece.rest), bad
+
+    def translate(self, piece: Piece, bad: Mapping[str, NDArray[np.intp]], first: int) -> Piece:
+        """A prepared piece translated, with its bad rows as zeros and NaN."""
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below, by row
+            vectors = self.translator.transform(piece.vectors)
+        expected = (len(piece.vectors), self.translator.target_width)
+        if vectors.shape != expected:
+            raise ShapeError(
+                f"The translator gave an array of shape {vectors.shape} where {expected} was promised; fit it again."
+            )
+        dtype = output_dtype(self.dtype)
+        if vectors.dtype != dtype:
+            with np.errstate(over="ignore"):
+                vectors = vectors.astype(dtype)
+        finite = np.isfinite(vectors)
+        if not finite.all():
+            beyond = f"Translated, {name_rows(np.flatnonzero(~finite.all(axis=1)) + first)} of {self.name} would have"
+            if dtype == np.float16:
+                raise DataError(f"{beyond} numbers beyond 65,504, the largest of float16; store them as float32 first.")
+            raise DataError(
+                f"{beyond} numbers beyond {np.finfo(dtype).max:.2g}, the largest of {dtype}, or none at all; such rows "
+                "are far from what the translator was fitted on, so mend or drop them."
+            )
+        for kind, value in (("not finite", np.nan), ("zero", 0)):
+            if len(bad[kind]):
+                vectors[bad[kind]] = value
+        return Piece(vectors, piece.rest)
+
+
+def check_fits(translator: FittedTranslator, rows: Rows, scale: float | None) -> None:
+    """Refuse other widths, whole numbers whose scale is not known, and a scale for numbers that are not whole."""
+    if rows.dtype.kind in "biu" and scale is None:
+        fault = (
+            f"{rows.name} holds {rows.dtype} vectors, which are quantised: each number times a scale is what the "
+            "encoder gave, and the store does not tell the scale. Give it with scale= (--scale), or store floats."
+        )
+        if rows.dtype == np.uint8:
+            fault += (
+                f" If they are bits, eight to a number, {rows.width} numbers stand for {8 * rows.width} dimensions, "
+                "and no scale will help: take the vectors that they were made from."
+            )
+        raise DataError(fault)
+    if rows.dtype.kind == "f" and scale is not None:
+        raise DataError(f"A scale is for whole numbers, but {rows.name} holds {rows.dtype} vectors; leave it out.")
+    if scale is not None and not _is_a_scale(scale, rows.dtype):
+        raise DataError(
+            f"A scale is a number above 0 by which every {rows.dtype} becomes a float32, found {scale}; give what the "
+            "numbers were divided by when they were quantised."
+        )
+    if rows.width == translator.source_width:
+        return
+    fault = (
+        f"The translator takes vectors of {translator.source_width} numbers, but those in {rows.name} have {rows.width}"
+    )
+    if rows.width == translator.target_width:
+        raise ShapeError(
+            f"{fault}, the width that it translates to; were they translated already, or does it go the other way?"
+        )
+    if rows.width < translator.source_width and rows.width in TRUNCATED:
+        raise ShapeError(
+            f"{fault}; if they are the first numbers of longer ones (truncated, Matryoshka), fit a translator on "
+            f"vectors that are cut to {rows.width} too."
+        )
+    raise ShapeError(f"{fault}; give vectors of the encoder that it was fitted on.")
+
+
+def _is_a_scale(scale: float, dtype: np.dtype[Any]) -> bool:
+    largest = 1 if dtype.kind == "b" else max(abs(int(np.iinfo(dtype).min)), int(np.iinfo(dtype).max))
+    limits = np.finfo(np.float32)
+    return bool(float(limits.tiny) <= scale <= float(limits.max) / largest)
+
+
+def norms_notes(translator: FittedTranslator, name: str, metric: str | None) -> list[str]:
+    """Notes where lengths are lost that an index may compare by."""
+    if translator.carries_norms or metric == "cosine":
+        return []
+    if metric is not None:
+        return [
+            f"{name} is compared by {metric}, for which the lengths of vectors count, and this translator "
+            "does not carry them: scores will change. Compare by cosine, or fit a method that carries norms."
+        ]
+    return [
+        "This translator does not carry the lengths of vectors: compare by cosine; an index by dot product or l2 will "
+        "rank differently."
+    ]
+
+
+def bad_rows_of(vectors: NDArray[Any]) -> dict[str, NDArray[np.intp]]:
+    """Rows of zeros, and rows with numbers that are not finite."""
+    # One pass finds candidates, huge and tiny rows among them; only these are looked at one by one.
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+    candidates = np.flatnonzero(~np.isfinite(squares) | (squares == 0))
+    few = vectors[candidates]
+    return {"not finite": candidates[~np.isfinite(few).all(axis=1)], "zero": candidates[~few.any(axis=1)]}
+
+
+def _bad_rows_error(kind: str, which: NDArray[np.intp], name: str, *, kept: bool) -> DataError:
+    holds = "hold" if len(which) > 1 else "holds"
+    what = f"{holds} NaN or infinity" if kind == "not finite" else f"{holds} nothing but zeros"
+    return DataError(
+        f"In {name}, {name_rows(which)} {what}, which cannot be translated. Mend or drop such rows, or hand them on as "
+        f"they are with bad_rows='keep' (--bad-rows keep){'; what was done so far is kept' if kept else ''}."
+    )
+
+
+def name_rows(which: NDArray[np.intp]) -> str:
+    """Row numbers for a message.
+
+    Example:
+        >>> name_rows(np.arange(3)), name_rows(np.arange(7))
+        ('rows 0, 1, 2 (counted from 0)', 'rows 0, 1, 2, 3, 4 (counted from 0) and 2 more in the same batch')
+    """
+    named = ", ".join(map(str, which[:MOST_NAMED]))
+    more = f" and {len(which) - MOST_NAMED} more in the same batch" if len(which) > MOST_NAMED else ""
+    return f"row{'s' if len(which) > 1 else ''} {named} (counted from 0){more}"
+
+
+def translator_fingerprint(translator: FittedTranslator) -> dict[str, Any]:
+    """What tells this translator from another, whatever is inside: its translations of a few fixed rows.
+
+    Every number of these counts, in one of a few weighted sums, so that no change of a map is missed.
+    """
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((PROBES, translator.source_width))
+    translated = np.asarray(translator.transform(rows), dtype=np.float64)
+    width = translated.shape[1]
+    weighted = translated * generator.uniform(0.5, 1.5, width)
+    sums = np.zeros((PROBES, min(SUMS, width)))
+    for first in range(0, width, SUMS):
+        part = weighted[:, first : first + SUMS]
+        sums[:, : part.shape[1]] += part
+    return {"widths": [translator.source_width, translator.target_width], "probe": sums.ravel().tolist()}

@@ -75,7 +75,7 @@ class Steps:
         check_is_fitted(translator)
         if translator.chosen_ == "relative":  # cosines with anchors: no way back from them
             side, anchors = translator.encoder_.side_, translator.encoder_.anchors_.double().numpy()
-            ones, zeros = np.ones(side.width), np.zeros(len(anchors))
+            ones, zeros = np.ones(len(side.mean)), np.zeros(len(anchors))
             return cls(side.mean.numpy(), ones, anchors, zeros, AT_THE_MEAN * side.norm, -1.0)
         translation = translator.translation_
         source, target = translation.source, translation.target
@@ -84,7 +84,7 @@ class Steps:
         matrix = translation.matrix / source.norm if source.unit and translation.lengths else translation.matrix
         return cls(
             mean=source.mean.numpy(),
-            scale=np.ones(source.width) if source.deviation is None else source.deviation.numpy(),
+            scale=np.ones(len(source.mean)) if source.deviation is None else source.deviation.numpy(),
             matrix=matrix.numpy(),
             offset=target.mean.numpy(),
             floor=AT_THE_MEAN * source.norm if by_direction else -1.0,

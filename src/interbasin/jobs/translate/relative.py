@@ -61,7 +61,7 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Any:
         """Cosines of each row with each anchor, about the anchors' mean; ``(rows, anchors)``."""
         check_is_fitted(self)
-        rows = rows_of(X, "X", width=self.side_.width, owner=type(self).__name__)
+        rows = rows_of(X, "X", width=self.n_features_in_, owner=type(self).__name__)
         return like_input(self.side_.transform(rows) @ self.anchors_.to(rows).mT, X)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -93,7 +93,7 @@ class RelativeEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         encoder = cls()
         encoder.side_ = Standardiser.from_json(side, tensors)
         encoder.anchors_, encoder.names_ = tensors["anchors"], names
-        encoder.n_features_in_ = encoder.side_.width
+        encoder.n_features_in_ = len(encoder.side_.mean)
         return encoder
 
 

@@ -31,8 +31,7 @@ class TranslationLayer(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         if not isinstance(rows, Tensor):
             raise DataError(f"The encoder of a stitched network gives {type(rows).__name__}, not a tensor of rows.")
-        if rows.shape[-1] != self.translation.source_width:
-            width = self.translation.source_width
+        if rows.shape[-1] != (width := self.translation.map.source_width):
             raise ShapeError(f"The encoder gives rows of width {rows.shape[-1]}, and the translation takes {width}.")
         return self.translation(rows)
 
@@ -51,7 +50,7 @@ class TranslationLayer(nn.Module):
             translation = Translation.from_json(json.loads(header["__metadata__"]["translation"]), tensors)
         except (AttributeError, KeyError, TypeError, ValueError, SafetensorError, InterbasinError) as error:
             raise DataError(f"The state holds no translation that can be read ({error}); save it again.") from error
-        mine, theirs = ((part.source_width, part.target_width) for part in (self.translation, translation))
+        mine, theirs = ((map.source_width, map.target_width) for map in (self.translation.map, translation.map))
         if mine != theirs:
             raise ShapeError(
                 f"The state holds a translation from {theirs[0]} to {theirs[1]} dimensions, and this network has one "

@@ -18,6 +18,7 @@ from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.retrieval import METRICS, blocks_of, nearest, prepared, rows_of, similarity
 
 FEWEST = 20  # pairs of scores, and pairs on either side of a threshold that place it well
+NEAR, RANDOM = 20, 20  # documents that a query is scored with: its nearest, and others
 MOST_DOCUMENTS = 50_000  # of the index, for scores
 MOST_PAIRS = 2**24  # of queries with documents, whose scores are held at once
 
@@ -200,11 +201,11 @@ class VectorScores:
                 f"{new_documents} new documents; give the same of each."
             )
 
-    def draw(self, near: int = 20, far: int = 20, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def draw(self, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Old and new scores of every query with its nearest old documents and with random ones, for `recalibrate`."""
         queries, documents = self.old
-        close = nearest(queries, documents, min(near, len(documents)), self.metric).rows
-        others = np.random.default_rng(seed).integers(len(documents), size=(len(queries), far))
+        close = nearest(queries, documents, min(NEAR, len(documents)), self.metric).rows
+        others = np.random.default_rng(seed).integers(len(documents), size=(len(queries), RANDOM))
         columns = np.concatenate([close, others], 1)
         rows = np.repeat(np.arange(len(queries)), columns.shape[1])
         old, new = (

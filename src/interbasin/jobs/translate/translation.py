@@ -57,10 +57,6 @@ class Standardiser:
         norm = float(torch.linalg.vector_norm(centred, dim=1).mean())
         return cls(mean, deviation, unit, norm or 1.0, float(lengths.mean()) if alike and lengths.mean() > 0 else None)
 
-    @property
-    def width(self) -> int:
-        return len(self.mean)
-
     def transform(self, rows: Tensor) -> Tensor:
         """Rows of the space, standardised."""
         rows = rows - self.mean.to(rows)
@@ -118,26 +114,21 @@ class Standardiser:
         return cls(mean, deviation, bool(document["unit"]), norm, length)
 
 
+@dataclass(frozen=True, eq=False)
 class Translation:
     """A fitted translation.
 
-    Args:
+    Attributes:
         source: Standardises the rows that come in.
         map: Linear, from standardised rows of one space to those of the other.
         target: Standardises rows of the other space; here its inverse is used.
         lengths: Where rows are scaled to length 1, give them back how much longer than others they were.
     """
 
-    def __init__(self, source: Standardiser, map: Map, target: Standardiser, lengths: bool = False) -> None:
-        self.source, self.map, self.target, self.lengths = source, map, target, lengths
-
-    @property
-    def source_width(self) -> int:
-        return self.source.width
-
-    @property
-    def target_width(self) -> int:
-        return self.target.width
+    source: Standardiser
+    map: Map
+    target: Standardiser
+    lengths: bool = False
 
     @property
     def carries_norms(self) -> bool:
@@ -160,19 +151,21 @@ class Translation:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows of the source in the target's space, in their own precision; ``(..., width)``."""
+        if rows.ndim != 2:
+            return self(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], self.map.target_width)
         translate = self._by_direction(rows) if self.source.unit else self._by_affine_map(rows)
         one_pass = not self.source.unit and self.target.length is None
-        if one_pass or rows.ndim != 2 or len(rows) <= BLOCK or rows.requires_grad:
+        if one_pass or len(rows) <= BLOCK or rows.requires_grad:
             return translate(rows)
         # A block's intermediate results stay in the cache; those of all rows would go through memory several times.
-        translated = rows.new_empty(len(rows), self.target_width)
+        translated = rows.new_empty(len(rows), self.map.target_width)
         for start in range(0, len(rows), BLOCK):
             translated[start : start + BLOCK] = translate(rows[start : start + BLOCK])
         return translated
 
     def _by_affine_map(self, like: Tensor) -> Callable[[Tensor], Tensor]:
         matrix, offset = (part.to(like) for part in self._affine)
-        return lambda rows: self.target.scale_to_length(_apply_affine(rows, matrix, offset))
+        return lambda rows: self.target.scale_to_length(torch.addmm(offset, rows, matrix.mT))
 
     def _by_direction(self, like: Tensor) -> Callable[[Tensor], Tensor]:
         """The standardiser, the map and the way back in as few passes over the rows as will do."""
@@ -187,7 +180,7 @@ class Translation:
                 return self._by_direction(rows.double())(rows.double()).to(rows.dtype)
             shares = torch.full_like(lengths, 1 / source.norm) if self.lengths else 1 / lengths.clamp(min=1e-30)
             directions = centred * torch.where(source.has_direction(lengths), shares, 0)
-            return target.scale_to_length(_apply_affine(directions, turn, end))
+            return target.scale_to_length(torch.addmm(end, directions, turn.mT))
 
         return translate
 
@@ -200,12 +193,12 @@ class Translation:
 
     def inverse(self) -> Translation:
         """The way back; a FitError if something is lost on the way there."""
-        lost = None
+        lost, width = None, self.map.source_width
         if self.source.unit:
             lost = "the lengths of rows"
-        elif self.target_width < self.source_width:
-            lost = f"{self.source_width - self.target_width} of {self.source_width} dimensions"
-        elif int(torch.linalg.matrix_rank(self.map.matrix.double())) < self.source_width:
+        elif self.map.target_width < width:
+            lost = f"{width - self.map.target_width} of {width} dimensions"
+        elif int(torch.linalg.matrix_rank(self.map.matrix.double())) < width:
             lost = "directions that the map sends to nothing"
         if lost is not None:
             raise FitError(
@@ -226,21 +219,15 @@ class Translation:
     @classmethod
     def from_json(cls, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Translation:
         """What `to_json` gave."""
-
-        def below(name: str) -> dict[str, Tensor]:
-            prefix = f"{name}."
-            return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-
-        source, target = (Standardiser.from_json(document[name], below(name)) for name in ("source", "target"))
-        map = restore(document["map"], below("map"))
-        if (map.source_width, map.target_width) != (source.width, target.width):
+        parts: dict[str, dict[str, Tensor]] = {"source": {}, "map": {}, "target": {}}
+        for name, tensor in tensors.items():
+            part, _, key = name.partition(".")
+            parts.setdefault(part, {})[key] = tensor
+        source, target = (Standardiser.from_json(document[side], parts[side]) for side in ("source", "target"))
+        map = restore(document["map"], parts["map"])
+        if (map.source_width, map.target_width) != (len(source.mean), len(target.mean)):
             raise ValueError(
                 f"its map leads from {map.source_width} to {map.target_width} dimensions, and its sides have "
-                f"{source.width} and {target.width}"
+                f"{len(source.mean)} and {len(target.mean)}"
             )
         return cls(source, map, target, bool(document["lengths"]))
-
-
-def _apply_affine(rows: Tensor, matrix: Tensor, offset: Tensor) -> Tensor:
-    flat = torch.addmm(offset, rows.reshape(-1, rows.shape[-1]), matrix.mT)
-    return flat.reshape(*rows.shape[:-1], len(offset))

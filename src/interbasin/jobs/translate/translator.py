@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +193,8 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 if not self.judged_:
                     raise FitError("No method could be fitted on these pairs; name one to see why.")
                 self.chosen_ = next(iter(self.judged_))
-                self.translation_, details = CANDIDATES[self.chosen_].fit(x, y, options)
-            else:
-                self.translation_, details = METHODS[method].function(x, y, options)
+                options = replace(options, **CANDIDATES[self.chosen_])
+            self.translation_, details = METHODS[options.method].function(x, y, options)
             self.details_ = {"pairs": len(x), **details}
         self.card_ = Card.of(card)
         return self
@@ -203,10 +202,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def chosen_params(self) -> dict[str, Any]:
         """The options with which another translator is fitted as this one was, without choosing a method."""
         check_is_fitted(self)
-        if self.method != "auto":
-            return dict(self.get_params())
-        chosen = CANDIDATES[self.chosen_]
-        return {**self.get_params(), "method": chosen.method, **chosen.changes}
+        return {**self.get_params(), **(CANDIDATES[self.chosen_] if self.method == "auto" else {})}
 
     @property
     def source_width(self) -> int:
@@ -216,7 +212,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def target_width(self) -> int:
         check_is_fitted(self)
-        return self.encoder_.n_anchors_ if self.chosen_ == "relative" else self.translation_.target_width
+        return self.encoder_.n_anchors_ if self.chosen_ == "relative" else self.translation_.map.target_width
 
     _n_features_out = target_width
 
@@ -315,7 +311,7 @@ class Translator(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 translator.n_features_in_ = translator.encoder_.n_features_in_
             else:
                 translator.translation_ = Translation.from_json(document["translation"], tensors)
-                translator.n_features_in_ = translator.translation_.source_width
+                translator.n_features_in_ = translator.translation_.map.source_width
         except (KeyError, TypeError, ValueError, InterbasinError) as error:
             raise FileError(
                 f"The translation in {folder} is damaged ({error}); copy it again or fit it anew."
@@ -355,5 +351,5 @@ def compose(
     translator.translation_ = Translation(encoder.side_, map, decoder.side_, lengths)
     translator.details_ = {"pairs": encoder.n_anchors_, "rank": rank, **decoder.inversion_.details()}
     translator.chosen_, translator.judged_, translator.card_ = translator.method, {}, Card()
-    translator.n_features_in_ = encoder.side_.width
+    translator.n_features_in_ = encoder.n_features_in_
     return translator

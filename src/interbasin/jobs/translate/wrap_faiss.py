@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from interbasin.errors import DataError, ShapeError
 from interbasin.extras import import_extra
-from interbasin.jobs.translate.apply import Applied
+from interbasin.jobs.translate.apply import Applied, FittedTranslator
 from interbasin.jobs.translate.bridge import Steps
 from interbasin.jobs.translate.translator import Translator
-from interbasin.jobs.translate.treatment import FittedTranslator
 from interbasin.vectors.stores.faiss import FaissRows, write_index
 from interbasin.vectors.stores.opening import Rows, refuse_unless_free
 
@@ -23,7 +22,7 @@ AFFINE_TOLERANCE = 1e-4
 UNIT = 1e-3  # how far from 1 the length of vectors may be that were normalised
 
 
-def wrapped(
+def wrap_index(
     translator: FittedTranslator, rows: Rows, destination: Path, source: Path, *, force: bool, in_place: bool
 ) -> Applied:
     """Write the index of old vectors in ``source`` again so that it translates queries of the new space.

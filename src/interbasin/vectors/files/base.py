@@ -193,11 +193,7 @@ def open_vectors(path: str | PathLike[str], *, column: str | None = None) -> Vec
 
 
 def check_path(file: Path) -> str:
-    """The format that the file's name promises.
-
-    Raises:
-        FileError: If there is no such file with something in it, or no reader for its extension.
-    """
+    """The format that the file's name promises; a `FileError` if it has no reader, or there is no such file."""
     try:
         if not file.exists():
             raise FileError(f"Vectors were to be read from {file}, but there is no such file; check the path.")
@@ -259,15 +255,7 @@ def stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def batch_dtype(stored: np.dtype[Any], where: str) -> np.dtype[Any]:
-    """The dtype in which numbers stored as ``stored`` are handed out.
-
-    Args:
-        stored: The dtype in the file.
-        where: Names the array in the message.
-
-    Raises:
-        DataError: If these are not real numbers.
-    """
+    """The dtype in which numbers stored as ``stored`` are handed out; a `DataError` if these are not real numbers."""
     if stored.kind in "biu":
         return np.dtype(np.float32)
     if stored.kind == "f":
@@ -284,11 +272,7 @@ def batch_dtype(stored: np.dtype[Any], where: str) -> np.dtype[Any]:
 
 
 def check_begins(path: Path, expected: tuple[bytes, ...], format_name: str) -> None:
-    """Nothing, if the file begins as its name promises.
-
-    Raises:
-        FileError: If it does not, or cannot be read at all.
-    """
+    """Raise a `FileError` if the file does not begin as its name promises, or cannot be read at all."""
     try:
         with path.open("rb") as file:
             head = file.read(32)
@@ -314,11 +298,7 @@ def damaged(path: Path | str, cause: BaseException | str) -> FileError:
 
 
 def file_fingerprint(path: Path) -> dict[str, Any]:
-    """Name, size, time and a sample of a file; JSON-able.
-
-    Raises:
-        FileError: If it cannot be read.
-    """
+    """Name, size, time and a sample of a file, JSON-able; a `FileError` if it cannot be read."""
     # A hash of blocks from the head, the middle and the tail: files from one archive share sizes and times.
     digest = hashlib.sha256()
     try:

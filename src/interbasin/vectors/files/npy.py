@@ -102,8 +102,7 @@ class MappedReader:
     pile up in the process's resident memory, and making one costs microseconds.
 
     Attributes:
-        path: The file.
-        header: What is stored there.
+        path, header: The file, and what is stored there.
         offset: Where in the file the data begin.
         dtype: The dtype of the batches.
     """

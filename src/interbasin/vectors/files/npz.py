@@ -60,9 +60,7 @@ class StoredReader(MappedReader):
     """Rows of an uncompressed member, compared with its checksum where they are read from the first to the last.
 
     Attributes:
-        member: The file in the archive.
-        bytes: How many it has.
-        checksum: What the archive says of them.
+        member, bytes, checksum: The file in the archive, its size, and what the archive says of its bytes.
     """
 
     member: str
@@ -108,14 +106,7 @@ class StoredReader(MappedReader):
 
 @dataclass(frozen=True)
 class StreamedReader:
-    """Rows of a compressed member, which can only be unpacked from its beginning: ``start`` skips by reading.
-
-    Attributes:
-        path: The archive.
-        member: The file in it.
-        header: What is stored there.
-        dtype: The dtype of the batches.
-    """
+    """Rows of a compressed member, which can only be unpacked from its beginning: ``start`` skips by reading."""
 
     path: Path
     member: str
@@ -213,9 +204,7 @@ class ArraySink:
 
     Args:
         unfinished: Where it grows.
-        rows: How many rows it will have.
-        width: How many numbers each has.
-        dtype: Their dtype.
+        rows, width, dtype: Of the array when it is complete.
         member: For ``.npz``: the array's name in the archive.
         compressed: For ``.npz``: whether to compress it.
         beside: For ``.npz``: the archive whose other members go along.

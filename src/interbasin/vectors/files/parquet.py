@@ -20,13 +20,7 @@ import pyarrow.parquet as pq
 from interbasin.errors import DataError, InterbasinError
 from interbasin.storage.journal import Unfinished
 from interbasin.vectors.files.base import Batch, Piece, Vectors, check_begins, cut_short, damaged
-from interbasin.vectors.files.parquet_writer import (
-    CODECS,
-    encode_table,
-    file_footer,
-    row_group,
-    vector_column,
-)
+from interbasin.vectors.files.parquet_writer import CODECS, encode_table, file_footer, row_group, vector_column
 from interbasin.vectors.files.tables import Selection, select, table_pieces, to_matrix
 
 MAGIC = b"PAR1"
@@ -40,9 +34,7 @@ PYARROW_NAMES = {"UNCOMPRESSED": "NONE", "LZ4_RAW": "LZ4"}  # of codecs, when it
 def open_table(path: Path, columns: int = 1) -> Iterator[pq.ParquetFile]:
     """The opened file; whatever pyarrow raises while it is open becomes a FileError.
 
-    Args:
-        path: The file.
-        columns: How many columns will be read; each has a buffer of its own.
+    Each of the ``columns`` that will be read has a buffer of its own.
     """
     # Without a buffer size, or with pre_buffer, pyarrow holds whole row groups, and a file may be one row group:
     # reading 300 MB in batches of 4 MB took 320 MB so, and 17 MB with these two settings.
@@ -62,10 +54,8 @@ class ParquetReader:
     """Rows of a table; row groups that lie before ``start`` are not touched.
 
     Attributes:
-        path: The file.
+        path, rows, width: Of the matrix; see `Vectors`.
         selection: The columns that are the vectors.
-        rows: How many rows the file has.
-        width: How many numbers each has.
         schema: Of the whole table.
         compression: Path of a column -> its codec in the first row group.
     """
@@ -140,11 +130,8 @@ class ParquetSink:
     Args:
         unfinished: Where it grows.
         schema: Of the output.
-        column: Which column has the vectors.
-        width: How many numbers each has.
-        dtype: Their dtype.
+        column, width, dtype, codec: Which column has the vectors, and how they are stored.
         rows: How many there will be, to see whether there is room for them.
-        codec: How the vectors are compressed.
         compression: Path of another column -> how it is compressed.
     """
 

@@ -15,7 +15,7 @@ only with the file around them, and going on with a file needs them apart.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -28,8 +28,8 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range
 Struct: TypeAlias = dict[int, tuple[int, Any]]
 
 
-def encode(fields: Mapping[int, tuple[int, Any]]) -> bytes:
-    """The bytes of a struct. A struct in it, or in a list, may be given as bytes that are encoded already.
+def encode(value: Any, kind: int = STRUCT) -> bytes:
+    """The bytes of a value. A struct in it, or in a list, may be given as bytes that are encoded already.
 
     Example:
         >>> encode({1: (I32, 3), 3: (BINARY, b"ab")})
@@ -37,59 +37,42 @@ def encode(fields: Mapping[int, tuple[int, Any]]) -> bytes:
         >>> decode(_)
         ({1: (5, 3), 3: (8, b'ab')}, 7)
     """
+    if kind in (I16, I32, I64):
+        return _varint(value << 1 if value >= 0 else (-value << 1) - 1)
+    if kind == BINARY:
+        return _varint(len(value)) + bytes(value)
+    if kind in (TRUE, FALSE):
+        return bytes([TRUE if value else FALSE])
+    if kind in (BYTE, DOUBLE) or isinstance(value, bytes):
+        return bytes(value)
+    if kind in (LIST, SET):
+        item, values = value
+        head = bytes([len(values) << 4 | item]) if len(values) < 15 else bytes([0xF0 | item]) + _varint(len(values))
+        return head + b"".join(encode(part, item) for part in values)
+    if kind != STRUCT:
+        raise ValueError(f"Thrift type {kind}, which no footer of Parquet has")
     content, last = bytearray(), 0
-    for number, (kind, value) in sorted(fields.items()):
+    for number, (field, part) in sorted(value.items()):
         step = number - last
-        content += bytes([step << 4 | kind]) if 0 < step < 16 else bytes([kind]) + _varint(_zigzag(number))
-        if kind not in (TRUE, FALSE):
-            content += _encode_value(kind, value)
+        content += bytes([step << 4 | field]) if 0 < step < 16 else bytes([field]) + encode(number, I16)
+        # In a struct the type itself says whether it is true.
+        content += b"" if field in (TRUE, FALSE) else encode(part, field)
         last = number
     return bytes(content) + b"\0"
 
 
-def decode(content: bytes, place: int = 0) -> tuple[Struct, int]:
-    """The struct that begins at ``place``, and the place behind it."""
-    fields: Struct = {}
-    last = 0
-    while (head := content[place]) != 0:
-        kind, step, place = head & 15, head >> 4, place + 1
-        if step:
-            last += step
-        else:
-            raw, place = _decode_varint(content, place)
-            last = _unzigzag(raw)
-        if kind in (TRUE, FALSE):
-            fields[last] = kind, kind == TRUE
-        else:
-            value, place = _decode_value(content, place, kind)
-            fields[last] = kind, value
-    return fields, place + 1
-
-
-def _encode_value(kind: int, value: Any) -> bytes:
-    if kind in (I16, I32, I64):
-        return _varint(_zigzag(value))
-    if kind == BINARY:
-        return _varint(len(value)) + bytes(value)
-    if kind in (LIST, SET):
-        item, values = value
-        head = bytes([len(values) << 4 | item]) if len(values) < 15 else bytes([0xF0 | item]) + _varint(len(values))
-        return head + b"".join(_encode_value(item, part) for part in values)
-    if kind == STRUCT:
-        return bytes(value) if isinstance(value, bytes) else encode(value)
-    if kind in (TRUE, FALSE):  # in a list
-        return bytes([TRUE if value else FALSE])
-    if kind in (BYTE, DOUBLE):
-        return bytes(value)
-    raise ValueError(f"Thrift type {kind}, which no footer of Parquet has")
-
-
-def _decode_value(content: bytes, place: int, kind: int) -> tuple[Any, int]:
+def decode(content: bytes, place: int = 0, kind: int = STRUCT) -> tuple[Any, int]:
+    """The value that begins at ``place``, and the place behind it."""
     if kind in (I16, I32, I64):
         raw, place = _decode_varint(content, place)
-        return _unzigzag(raw), place
+        return raw >> 1 ^ -(raw & 1), place
     if kind == BINARY:
         length, place = _decode_varint(content, place)
+        return content[place : place + length], place + length
+    if kind in (TRUE, FALSE):
+        return content[place] == TRUE, place + 1
+    if kind in (BYTE, DOUBLE):
+        length = 1 if kind == BYTE else 8
         return content[place : place + length], place + length
     if kind in (LIST, SET):
         item, count, place = content[place] & 15, content[place] >> 4, place + 1
@@ -97,17 +80,25 @@ def _decode_value(content: bytes, place: int, kind: int) -> tuple[Any, int]:
             count, place = _decode_varint(content, place)
         values = []
         for _ in range(count):
-            value, place = _decode_value(content, place, item)
+            value, place = decode(content, place, item)
             values.append(value)
         return (item, values), place
-    if kind == STRUCT:
-        return decode(content, place)
-    if kind in (TRUE, FALSE):
-        return content[place] == TRUE, place + 1
-    if kind in (BYTE, DOUBLE):
-        length = 1 if kind == BYTE else 8
-        return content[place : place + length], place + length
-    raise ValueError(f"Thrift type {kind}, which no footer of Parquet has")
+    if kind != STRUCT:
+        raise ValueError(f"Thrift type {kind}, which no footer of Parquet has")
+    fields: Struct = {}
+    last = 0
+    while (head := content[place]) != 0:
+        field, step, place = head & 15, head >> 4, place + 1
+        if step:
+            last += step
+        else:
+            last, place = decode(content, place, I16)
+        if field in (TRUE, FALSE):
+            fields[last] = field, field == TRUE
+        else:
+            value, place = decode(content, place, field)
+            fields[last] = field, value
+    return fields, place + 1
 
 
 def _varint(number: int) -> bytes:
@@ -126,14 +117,6 @@ def _decode_varint(content: bytes, place: int) -> tuple[int, int]:
         if content[place - 1] < 128:
             return number, place
         shift += 7
-
-
-def _zigzag(number: int) -> int:
-    return number << 1 if number >= 0 else (-number << 1) - 1
-
-
-def _unzigzag(number: int) -> int:
-    return number >> 1 ^ -(number & 1)
 
 
 PAGE_BYTES = 2**20
@@ -216,7 +199,7 @@ def vector_column(schema: pa.Schema, name: str, width: int, itemsize: int, codec
     """How the column ``name`` of a table is written."""
     # Of a schema that ends with this column, it is the last leaf.
     until = pa.schema(list(schema)[: schema.get_field_index(name) + 1])
-    leaves = pq.ParquetFile(pa.BufferReader(_empty_file(until))).schema
+    leaves = pq.ParquetFile(pa.BufferReader(_encode_file(until.empty_table())[0])).schema
     leaf = leaves.column(len(leaves) - 1)
     # Names may have dots in them, so the path cannot be cut at all of them.
     path = (name, *leaf.path[len(name) + 1 :].split("."))
@@ -225,11 +208,7 @@ def vector_column(schema: pa.Schema, name: str, width: int, itemsize: int, codec
 
 def encode_table(table: pa.Table, compression: dict[str, str], place: int) -> tuple[bytes, list[Struct]]:
     """The column chunks of a table as pyarrow writes them, and what the footer says of each, from ``place`` on."""
-    stream = pa.BufferOutputStream()
-    options: Any = compression or "none"
-    pq.write_table(table, stream, row_group_size=max(1, len(table)), compression=options)
-    content = stream.getvalue().to_pybytes()
-    footer, end = _footer(content)
+    content, footer, end = _encode_file(table, compression or "none")
     (group,) = footer[4][1][1]
     return content[4:end], [_move_chunk(chunk, place - 4) for chunk in group[1][1][1]]
 
@@ -252,7 +231,7 @@ def row_group(chunks: Sequence[Struct], rows: int) -> bytes:
 
 def file_footer(schema: pa.Schema, rows: int, groups: Sequence[bytes]) -> bytes:
     """The footer of a file of these row groups, as `row_group` gave them."""
-    empty, _ = _footer(_empty_file(schema))
+    _, empty, _ = _encode_file(schema.empty_table())
     return encode({**empty, 3: (I64, rows), 4: (LIST, (STRUCT, list(groups)))})
 
 
@@ -267,17 +246,14 @@ def _move_chunk(chunk: Struct, by: int) -> Struct:
     return {**chunk, **places, 3: (STRUCT, metadata)}
 
 
-def _footer(content: bytes) -> tuple[Struct, int]:
-    """The footer of a whole file, and where it begins."""
+def _encode_file(table: pa.Table, compression: Any = "none") -> tuple[bytes, Struct, int]:
+    """The file of one row group that pyarrow makes of a table, its footer, and where that begins."""
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream, row_group_size=max(1, len(table)), compression=compression)
+    content = stream.getvalue().to_pybytes()
     (length,) = struct.unpack("<I", content[-8:-4])
     start = len(content) - 8 - length
-    return decode(content, start)[0], start
-
-
-def _empty_file(schema: pa.Schema) -> bytes:
-    stream = pa.BufferOutputStream()
-    pq.ParquetWriter(stream, schema).close()
-    return bytes(stream.getvalue().to_pybytes())
+    return content, decode(content, start)[0], start
 
 
 def _run(count: int, value: int) -> bytes:

@@ -65,10 +65,10 @@ def select(schema: pa.Schema, column: str | None, where: str) -> Selection:
     kinds = [kind for field in fields if (kind := number_type(field.type)) is not None]
     stored = [np.dtype(kind.to_pandas_dtype()) for kind in kinds]
     dtype = np.result_type(*(batch_dtype(dtype, where) for dtype in stored))
-    storage, lists = storage_type(fields[0].type), is_list(fields[0].type)
+    lists = list_type(fields[0].type)
     # list_size is an attribute of the fixed-size kind alone.
-    width = len(fields) if not lists else storage.list_size if pa.types.is_fixed_size_list(storage) else None
-    return Selection(tuple(field.name for field in fields), lists, width, dtype, np.result_type(*stored))
+    width = len(fields) if lists is None else lists.list_size if pa.types.is_fixed_size_list(lists) else None
+    return Selection(tuple(field.name for field in fields), lists is not None, width, dtype, np.result_type(*stored))
 
 
 def find_vectors(schema: pa.Schema, where: str) -> list[pa.Field]:
@@ -76,7 +76,7 @@ def find_vectors(schema: pa.Schema, where: str) -> list[pa.Field]:
     index = index_columns(schema)
     fields = [field for field in schema if field.name not in index]
     numbers = [field for field in fields if number_type(field.type) is not None]
-    of_lists = [field for field in numbers if is_list(field.type)]
+    of_lists = [field for field in numbers if list_type(field.type) is not None]
     if len(of_lists) == 1:
         return of_lists
     if of_lists:
@@ -112,17 +112,8 @@ def table_pieces(
 ) -> Iterator[Piece]:
     """Pieces of exactly ``rows_per_batch`` rows, of record batches of any sizes; ``rest`` is a table of other columns.
 
-    Args:
-        batches: What the format gives, in order.
-        selection: The columns that are the vectors.
-        width: The width that every row must have.
-        rows: How many rows the whole table has.
-        rows_per_batch: Rows in a piece.
-        start: The number of the first row.
-        where: Names the table in messages.
-
-    Raises:
-        FileError: If there are more rows, or fewer.
+    The first row has the number ``start`` among the ``rows`` of the whole table, which messages call ``where``. A
+    `FileError` if there are more rows, or fewer.
     """
     row, filled = start, 0
     vectors: NDArray[Any] | None = None
@@ -215,7 +206,7 @@ def vector_field(name: str, like: pa.Field | None, width: int, dtype: np.dtype[A
     number = pa.from_numpy_dtype(dtype)
     if like is None:
         return pa.field(name, pa.list_(number, width))
-    kind = storage_type(like.type)
+    kind: Any = list_type(like.type)
     if isinstance(like.type, pa.FixedShapeTensorType):
         lists: pa.DataType = pa.fixed_shape_tensor(number, [width])
     elif pa.types.is_fixed_size_list(kind):
@@ -229,7 +220,7 @@ def vector_field(name: str, like: pa.Field | None, width: int, dtype: np.dtype[A
 
 def list_array(vectors: NDArray[Any], field: pa.Field) -> pa.Array:
     """Rows as lists of the field's kind, without a copy."""
-    kind = storage_type(field.type)
+    kind = list_type(field.type)
     items = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     if pa.types.is_fixed_size_list(kind):
         lists = pa.FixedSizeListArray.from_arrays(items, type=kind)
@@ -243,19 +234,17 @@ def list_array(vectors: NDArray[Any], field: pa.Field) -> pa.Array:
 
 def number_type(kind: pa.DataType) -> pa.DataType | None:
     """The type of the numbers in a column of numbers or of lists of numbers; None for any other column."""
-    item = storage_type(kind).value_type if is_list(kind) else kind
+    lists = list_type(kind)
+    item = kind if lists is None else lists.value_type
     is_number = pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)
     return item if is_number else None
 
 
-def is_list(kind: pa.DataType) -> bool:
-    storage = storage_type(kind)
-    return bool(pa.types.is_list(storage) or pa.types.is_large_list(storage) or pa.types.is_fixed_size_list(storage))
-
-
-def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The type beneath an extension type, such as Arrow's tensors of a fixed shape, which are lists of fixed size."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+def list_type(kind: pa.DataType) -> pa.DataType | None:
+    """The lists that a column holds, also as Arrow's tensors of a fixed shape; None for any other column."""
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    is_list = pa.types.is_list(storage) or pa.types.is_large_list(storage) or pa.types.is_fixed_size_list(storage)
+    return storage if is_list else None
 
 
 def index_columns(schema: pa.Schema) -> set[str]:

@@ -28,11 +28,6 @@ REBUILT = "IndexFlat, IndexIVFFlat and IndexHNSWFlat, also inside an IndexIDMap"
 class FaissRows:
     """The vectors of an index, in the order in which they were added, or cell by cell where it is an IVF.
 
-    Args:
-        path: The file.
-        index: The index in it.
-        faiss: The library.
-
     Attributes:
         inner: The index, or what a map of ids has inside.
         ids: Those of the map; None where there is none.
@@ -116,9 +111,8 @@ def refuse_what_cannot_be_rebuilt(rows: FaissRows) -> None:
     ):
         return
     raise StoreError(
-        f"{rows.name} is an {type(rows.inner).__name__}, which cannot be rebuilt: only {REBUILT} hold the vectors as "
-        "they were given. Translate the vectors it was made from, or wrap it with wrap=True (--wrap) and a translator "
-        "from the new space to the old, so that queries are translated instead."
+        f"{rows.name} is an {type(rows.inner).__name__}, which cannot be rebuilt (only {REBUILT} can); translate what "
+        "it was made from, or wrap it with wrap=True (--wrap) and a translator from the new space to the old."
     )
 
 
@@ -126,9 +120,8 @@ class FaissSink:
     """A new index of the same kind and settings; see `interbasin.vectors.stores.opening.Sink`.
 
     Args:
-        destination: The file.
+        destination, width: The file, and the width of the translated vectors.
         rows: The index that it is made like.
-        width: Of the translated vectors.
         refuse_what_is_in_the_way: Raises what stands at the destination and may not be replaced.
     """
 

@@ -150,14 +150,7 @@ def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) 
 
 
 class LanceSink:
-    """A Lance table that grows by one version per batch; see `interbasin.vectors.stores.opening.Sink`.
-
-    Args:
-        unfinished: Where it grows.
-        name: Of the output, for people.
-        schema: Of the output.
-        column: Which column has the vectors.
-    """
+    """A Lance table that grows by one version per batch; see `interbasin.vectors.stores.opening.Sink`."""
 
     counts = ("rows", "rows_per_batch", "version")  # that are saved
     mark = None

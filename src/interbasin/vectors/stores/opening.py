@@ -130,11 +130,7 @@ class FileRows:
         return {**file_fingerprint(self.vectors.path), **chosen}
 
     def check_bytes(self) -> None:
-        """Nothing, if the file is what its checksum says, if it has one; for work that does not read it in one go.
-
-        Raises:
-            FileError: if it is not.
-        """
+        """Raise a `FileError` if the file is not what its checksum says; for work that does not read it in one go."""
         if isinstance(self.vectors.reader, StoredReader):
             self.vectors.reader.check_bytes()
 
@@ -180,18 +176,12 @@ def open_sink(
     force: bool = False,
     in_place: bool = False,
 ) -> Sink:
-    """Where the translated rows of ``rows`` go.
+    """The ``output`` of ``rows``, which are at ``source``, when they are translated to another ``width``.
 
     Args:
-        output: Where they shall be.
-        source: Where ``rows`` are.
-        rows: What will be written.
-        width: Of the rows that will be written.
-        fingerprint: What tells the translator that makes them from another.
-        scale: What they are multiplied by before.
-        bad_rows: What becomes of rows that cannot be translated.
+        fingerprint: What tells the translator from another.
+        scale, bad_rows, in_place: See `translate_vectors`.
         force: Replace what is there, and what an unfinished run of other work left.
-        in_place: The output may be the source itself (files).
 
     Raises:
         FileError: if something is in the way, or the output cannot hold what comes from this source.
@@ -235,11 +225,7 @@ def open_sink(
 
 
 def _sink_that_grows(output: StoreURI, rows: Any, width: int, dtype: np.dtype[Any]) -> tuple[Any, dict[str, Any]]:
-    """The class that writes a file or a Lance table, and its options, of rows that come from such a one.
-
-    Raises:
-        FileError: if the output has no place for other columns that the source has.
-    """
+    """The class that writes a file or a Lance table, and its options, of rows that come from such a one."""
     if output.kind in ("npy", "npz"):
         others = (
             [] if rows.schema is None else [name for name in rows.schema.names if name not in rows.selection.columns]

@@ -201,8 +201,7 @@ def to_matrix(vectors: tuple[bytes, ...], rows: PostgresqlRows, keys: tuple[byte
         if len(vector) != expected:
             raise ShapeError(
                 f"In {rows.name}, the row with key {key.decode()!r} has {(len(vector) - 4) // number.itemsize} numbers "
-                f"where the first has {rows.width}; vectors of one column must be equally wide, so drop or mend that "
-                "row."
+                f"where the first has {rows.width}; drop or mend that row."
             )
     whole = np.frombuffer(b"".join(vectors), np.uint8).reshape(len(vectors), expected)
     return whole[:, 4:].copy().view(number).astype(number.newbyteorder("="))

@@ -48,10 +48,8 @@ class PostgresqlSink:
 
     Args:
         output: Which table and column; the database is the source's.
-        rows: The source.
-        width: Of the translated vectors.
-        translator: Its fingerprint.
-        bad_rows: What becomes of rows that cannot be translated.
+        rows, width: The source, and the width of its translated vectors.
+        translator, bad_rows: The fingerprint, and what becomes of rows that cannot be translated.
         force: Replace a column or table of that name, and an unfinished one of other work.
     """
 

@@ -127,7 +127,7 @@ def translators_by_name(methods: Methods, seed: int) -> dict[str, Translator]:
             f"There is no method of translation for an audit named {unknown[0]!r}; try one of: "
             f"{'; '.join(CANDIDATES)} (with semicolons between several)."
         )
-    return {name: Translator(method=CANDIDATES[name].method, seed=seed, **CANDIDATES[name].changes) for name in names}
+    return {name: Translator(seed=seed, **CANDIDATES[name]) for name in names}
 
 
 def fit_methods(

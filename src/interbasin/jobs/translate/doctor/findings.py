@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interbasin.jobs.translate.apply import TRUNCATED
 from interbasin.jobs.translate.doctor.mixture import MixtureDetector
 from interbasin.jobs.translate.rows import as_floats, hash_rows
-from interbasin.jobs.translate.treatment import TRUNCATED
 from interbasin.text import plural
 
 NAMED = 5  # rows in a message
