@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from interbasin.checkpoints.checkpoint import stamp_of
 from interbasin.errors import FileError, InterbasinError
@@ -42,9 +41,6 @@ class InputFiles:
     bytes: int | None = None
     sha256: str | None = None
     files: dict[str, Digest] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "files": {name: vars(digest) for name, digest in self.files.items()}}
 
 
 def files_of(given: str | os.PathLike[str]) -> InputFiles:
