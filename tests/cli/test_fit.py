@@ -161,7 +161,8 @@ def test_the_name_of_the_output_is_shown_as_it_is(name, files, tmp_path, monkeyp
 
 
 def test_an_interrupt_while_reading_leaves_no_output(files, tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_moments, "_update", interrupted)
+    stopping = type("Stopping", (vector_moments.PairedMoments,), {"update": interrupted})
+    monkeypatch.setattr(vector_moments, "PairedMoments", stopping)
     done = run("fit", *files, "-o", tmp_path / "out", "--quiet")
     assert done.exit_code == 130 and left_in(tmp_path) == ["a.npy", "b.npy"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from interbasin.cli.output import number, print_table
+from interbasin.cli.output import number, print_facts, print_table
 from interbasin.text import plural
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Seen:
         """Print the same for people: what it is, its spaces, what is fixed, and what is missing."""
         from interbasin.wiring.summary import fixed_axes
 
-        print_table(console, ("", ""), self._facts(), words=(0, 1))
+        print_facts(console, self._facts())
         self._show_spaces(console)
         _show_fixed(console, fixed_axes(self.wiring, self.sizes), self.everything)
         if self.wiring.unknown:

@@ -223,26 +223,11 @@ class Terminal:
             yield lambda text: shown.update(text)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> Any:
-    """A table for people. The columns at the positions ``words`` hold words, the others numbers."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
-    for position, column in enumerate(columns):
-        grid.add_column(column, justify="left" if position in words else "right")
-    for row in rows:
-        # As text: a path may hold brackets, which rich would take for markup.
-        grid.add_row(*(Text(cell) for cell in row))
-    return grid
-
-
 def print_table(
     console: Console,
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    words: Sequence[int],
+    words: Sequence[int] = (0,),
     *,
     whole_figures: bool = False,
 ) -> None:
@@ -252,24 +237,35 @@ def print_table(
         console: Where to.
         columns: The headings.
         rows: The cells.
-        words: The positions of columns that hold words.
+        words: The positions of columns that hold words; the others hold numbers.
         whole_figures: Let no column but a first one of words be broken, on a screen of 80 columns either.
     """
+    from rich import box
     from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
 
-    if console.is_terminal and not whole_figures:
-        rows = [[_break_name(cell, max(3 * console.width // 10, 20)) for cell in row] for row in rows]
-    grid = table(columns, rows, words=words)
-    grid.collapse_padding = whole_figures
-    for position, column in enumerate(grid.columns):
-        if whole_figures:
-            column.no_wrap = position > 0 or 0 not in words
-        else:
-            column.overflow = "fold"
-            column.no_wrap = column.header in ("space", "tensors", "share", "check")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns), collapse_padding=whole_figures)
+    for position, title in enumerate(columns):
+        whole = (position > 0 or 0 not in words) if whole_figures else title in ("space", "tensors", "share", "check")
+        grid.add_column(
+            title,
+            justify="left" if position in words else "right",
+            no_wrap=whole,
+            overflow="ellipsis" if whole_figures else "fold",
+        )
+    is_broken = console.is_terminal and not whole_figures
+    for row in rows:
+        cells = [_break_name(cell, max(3 * console.width // 10, 20)) if is_broken else cell for cell in row]
+        grid.add_row(*map(Text, cells))  # as text: a path may hold brackets, which rich would take for markup
     if not console.is_terminal:
         grid.width = Measurement.get(console, console.options.update(width=10_000), grid).maximum
     console.print(grid, crop=False)
+
+
+def print_facts(console: Console, facts: Sequence[tuple[str, str]]) -> None:
+    """Print names and what is known of each, without a heading."""
+    print_table(console, ("", ""), facts, words=(0, 1))
 
 
 def _break_name(cell: str, width: int) -> str:
@@ -301,13 +297,13 @@ def print_metrics(
         columns: Of the table of spaces: title -> measure. Columns without a number are left out.
     """
     rows = [(name, number(metrics[name]), meaning) for name, meaning in meanings.items() if name in metrics]
-    console.print(table(("figure", "value", "meaning"), rows, words=(0, 2)))
+    print_table(console, ("figure", "value", "meaning"), rows, words=(0, 2))
     relative = "alignment_error_relative."
     spaces = [name.removeprefix(relative) for name in metrics if name.startswith(relative)]
     shown = {title: key for title, key in columns.items() if any(f"{key}.{space}" in metrics for space in spaces)}
     if spaces:
         cells = [[space, *(number(metrics.get(f"{key}.{space}")) for key in shown.values())] for space in spaces]
-        console.print(table(("space", *shown), cells))
+        print_table(console, ("space", *shown), cells)
 
 
 def number(value: float | None) -> str:

@@ -25,8 +25,7 @@ from interbasin.cli.options import (
     output_option,
     read_matrix,
 )
-from interbasin.cli.output import Terminal, number
-from interbasin.cli.output import table as text_table
+from interbasin.cli.output import Terminal, number, print_facts, print_table
 from interbasin.cli.translate_audit import audit, doctor
 from interbasin.cli.translate_bridge import bridge
 from interbasin.text import plural
@@ -185,7 +184,7 @@ def _show_fit(console: Console, fitted: FittedMaps, output: Path) -> None:
         value = metrics.get("queries_cosine")
         facts.append(("queries", f"a map of their own, {fitted.queries.chosen_}; cosine {number(value)}"))
     facts.append(("written to", str(output)))
-    console.print(text_table(("", ""), facts, words=(0, 1)))
+    print_facts(console, facts)
 
 
 @command
@@ -244,7 +243,7 @@ def _show_evaluation(console: Console, held_out: HeldOut, output: Path | None) -
         (name, f"{figure}", *((number(plain[name].value),) if plain else ()), MEANINGS[name])
         for name, figure in held_out.figures.items()
     ]
-    console.print(text_table(columns, rows, words=(0, len(columns) - 1)))
+    print_table(console, columns, rows, words=(0, len(columns) - 1))
     if output is not None:
         console.print(f"written to {output}", soft_wrap=True)
 
@@ -341,7 +340,7 @@ def _show_applied(console: Console, applied: Applied) -> None:
         *([("kept as they are", bad)] if bad else []),
         ("written to", applied.output),
     ]
-    console.print(text_table(("", ""), facts, words=(0, 1)))
+    print_facts(console, facts)
 
 
 translate = typer.Typer(
