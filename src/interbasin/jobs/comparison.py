@@ -13,7 +13,7 @@ from interbasin.activations import standing
 from interbasin.batch_norm import has_batch_norm
 from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
 from interbasin.errors import InterbasinError, WiringError
-from interbasin.evaluate.alignment_error import AlignmentError, alignment_error
+from interbasin.evaluate.alignment_error import MEASURES, AlignmentError, alignment_error
 from interbasin.evaluate.barrier import Barrier, barrier
 from interbasin.evaluate.cycle import Aligned, cycle
 from interbasin.evaluate.distance import distance
@@ -76,11 +76,9 @@ class Comparison(Result):
         if self.errors is None or not self.errors.spaces:
             return
         spaces = self.errors.spaces
-        fields = {"alignment_error": "absolute", "alignment_error_relative": "relative"}
-        fields |= {"cosine_before": "cosine_before", "cosine_after": "cosine_after", "rows": "count"}
         columns = {
             column: [math.nan if (value := getattr(error, name)) is None else float(value) for error in spaces.values()]
-            for column, name in fields.items()
+            for column, name in (MEASURES | {"rows": "count"}).items()
         }
         draft.table("spaces", {"space": list(spaces), **columns})
         chart = bar_chart(
