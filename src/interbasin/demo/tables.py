@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from interbasin import fit
 from interbasin.demo.networks import BATCH, Pair
 from interbasin.errors import MissingExtraError
-from interbasin.evaluate import barrier
+from interbasin.evaluate import barrier, distance
 from interbasin.fit.registry import with_offset
 from interbasin.jobs.merge import merge
 from interbasin.jobs.rebasin import METHODS, rebasin
@@ -125,12 +125,11 @@ def align_networks(pair: Pair, seed: int, report: Callable[[int], object]) -> tu
 def _aligned_row(pair: Pair, aligned: nn.Module, method: str, variant: str, exact: bool) -> Aligned:
     test = [(pair.test, pair.test_labels)]
     way = barrier(aligned, pair.target, test, points=11, ends=(pair.source, pair.target))
-    weights = zip(aligned.parameters(), pair.target.parameters(), strict=True)
-    distance = sum(float((ours - theirs).square().sum()) for ours, theirs in weights) ** 0.5
     with torch.no_grad():
         accuracy = pair.accuracy(aligned(pair.test))
         merged = pair.accuracy(merge([aligned, pair.target], method="average")(pair.test))
-    return Aligned(method, variant, exact, distance, accuracy, way.metrics["barrier_original"], merged)
+    apart = float(distance(aligned, pair.target))
+    return Aligned(method, variant, exact, apart, accuracy, way.metrics["barrier_original"], merged)
 
 
 # ---------------------------------------------------------------------- translation

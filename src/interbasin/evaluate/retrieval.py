@@ -44,10 +44,6 @@ class Ranking:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def first(self, k: int) -> Ranking:
-        """The nearest k of them."""
-        return Ranking(self.rows[:, :k], self.scores[:, :k])
-
 
 class Nearest:
     """Finds the k nearest documents of every query. Documents are shown in order, block by block.
