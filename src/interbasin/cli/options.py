@@ -173,14 +173,7 @@ class ImageOptions:
         numbers(self.std, "--std")
 
     def open(self, data: str, *, model: str, like: Any, seed: int) -> DataReader:
-        """The data for a network.
-
-        Args:
-            data: The DATA string.
-            model: The MODEL string; text is cut into tokens by its tokenizer.
-            like: Example inputs of the network.
-            seed: Of the samples that are drawn.
-        """
+        """The data for the network ``model``, whose tokenizer cuts text and whose inputs are like ``like``."""
         options = vars(self) | {"mean": numbers(self.mean, "--mean"), "std": numbers(self.std, "--std")}
         tokenizer = options.get("tokenizer") or _tokenizer_of(model)
         return DataReader(
@@ -202,15 +195,10 @@ class DataOptions(ImageOptions):
 
 @dataclass(frozen=True)
 class DataReader:
-    """Data that a command reads, part by part.
-
-    Attributes:
-        data: The DATA string.
-        options: The arguments of `interbasin.datasets.open_data`.
-    """
+    """Data that a command reads, part by part."""
 
     data: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # the arguments of `interbasin.datasets.open_data`
 
     def part_if_any(self, name: str) -> str | None:
         """The name of a part (``"train"``, ``"test"``) if the data come in parts, else None: all of them."""

@@ -133,21 +133,13 @@ def foreign_code() -> contextlib.AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where a command writes: its result to stdout, progress and remarks to stderr.
+    """Where a command writes: its result to stdout, progress and remarks to stderr."""
 
-    Attributes:
-        json: Whether the result is printed as JSON.
-        quiet: Whether there are neither progress bars nor remarks.
-        request: What was asked, by the names of the parameters.
-        given: The names of those that stand on the command line; the others have their defaults.
-        options: The options of the command: name -> how it is written.
-    """
-
-    json: bool
-    quiet: bool
-    request: Mapping[str, Any] = field(default_factory=dict)
-    given: frozenset[str] = frozenset()
-    options: Mapping[str, str] = field(default_factory=dict)
+    json: bool  # the result is printed as JSON
+    quiet: bool  # no progress bars and no remarks
+    request: Mapping[str, Any] = field(default_factory=dict)  # what was asked, by the names of the parameters
+    given: frozenset[str] = frozenset()  # the parameters that stand on the command line; others have their defaults
+    options: Mapping[str, str] = field(default_factory=dict)  # the options of the command: name -> how it is written
 
     @classmethod
     def of(cls, ctx: typer.Context, behind: Mapping[str, bool]) -> Terminal:
@@ -233,12 +225,8 @@ def print_table(
 ) -> None:
     """Print a table in which nothing is cut off: long names are broken on a screen, and whole in a file or a pipe.
 
-    Args:
-        console: Where to.
-        columns: The headings.
-        rows: The cells.
-        words: The positions of columns that hold words; the others hold numbers.
-        whole_figures: Let no column but a first one of words be broken, on a screen of 80 columns either.
+    The columns at the positions ``words`` hold words, the others numbers. With ``whole_figures`` no column but a first
+    one of words is broken, on a screen of 80 columns either.
     """
     from rich import box
     from rich.measure import Measurement
@@ -288,13 +276,9 @@ def _break_name(cell: str, width: int) -> str:
 def print_metrics(
     console: Console, metrics: Mapping[str, float], meanings: Mapping[str, str], columns: Mapping[str, str]
 ) -> None:
-    """Print what two networks of one architecture are measured by.
+    """Print what two networks are measured by: metrics with their meanings, then a table of spaces.
 
-    Args:
-        console: Where to.
-        metrics: Name -> number; those of spaces are called ``measure.space``.
-        meanings: The metrics of the first table, with what they mean.
-        columns: Of the table of spaces: title -> measure. Columns without a number are left out.
+    ``columns`` are those of the second: title -> measure, for metrics ``measure.space``; empty ones are left out.
     """
     rows = [(name, number(metrics[name]), meaning) for name, meaning in meanings.items() if name in metrics]
     print_table(console, ("figure", "value", "meaning"), rows, words=(0, 2))

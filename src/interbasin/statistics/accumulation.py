@@ -22,7 +22,7 @@ from interbasin.storage import new_folder, read_record, write_record
 FORMAT, VERSION, NAME = "moments", 1, "moments"
 HOLDS = ("moments",)
 
-# A layer, and the weight and bias of an affine map of it.
+# A layer, and the weight and bias of an affine map of it (None: the layer itself).
 Image = tuple[str, Tensor | None, Tensor | None]
 
 
@@ -113,10 +113,7 @@ class Accumulator:
     def through(self, sources: Mapping[str, Image], targets: Mapping[str, Image], grams: bool) -> Accumulator:
         """The sums of affine images of these layers, exactly: with C the cross-product, that of the images is W C V^T.
 
-        Args:
-            sources: For the name of each image the layer it is of, and the weight and bias (None: the layer itself).
-            targets: The same of the targets.
-            grams: Whether to keep their Gram matrices. Those of the layers have to be there.
+        The layers must have Gram matrices; ``grams`` says whether the images keep theirs.
         """
         crosses = {}
         for source, (x, inner, _) in sources.items():
