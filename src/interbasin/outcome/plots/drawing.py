@@ -64,7 +64,7 @@ def drawable(value: float) -> bool:
 def linear(values: Iterable[float], *, around: float = 0.05, zero: bool = False, count: int = 5) -> Scale:
     """An axis that holds the finite ones of ``values``, with about ``count`` ticks.
 
-    ``around`` is the free space at both ends, as a share of the range; with ``zero`` it holds zero, and no space beyond.
+    ``around`` is the free space at both ends, as a share of the range. With ``zero`` it holds zero and nothing beyond.
     """
     finite = [value if abs(value) > SMALLEST else 0.0 for value in values if math.isfinite(value)]
     finite = finite or [0.0, 1.0]
