@@ -277,21 +277,14 @@ class StatisticsOptions:
         y = open_vectors(target, column=self.target_column or self.column)
         # Kept statistics should serve every fit; without them a Gram matrix is collected only where it is used.
         grams = grams or self.statistics is not None or x.width > y.width
-        rows_done = 0
-
-        def note(rows: int) -> None:
-            nonlocal rows_done
-            rows_done = rows
-            done(rows)
-
-        try:
-            with terminal.progress("Reading rows", x.rows) as done:
-                moments = moments_of_files(
-                    x, y, grams=grams, rows_per_batch=self.rows_per_batch, keep=self.statistics, progress=note
-                )
-        except KeyboardInterrupt as error:
-            if self.statistics is None:
-                raise
-            kept = f"{rows_done:,} of {x.rows:,} rows are kept in {self.statistics}: run the same command to go on."
-            raise KeyboardInterrupt(kept) from error
+        kept = None if self.statistics is None else f" in {self.statistics}"
+        with terminal.progress_of_rows("Reading rows", kept) as report:
+            moments = moments_of_files(
+                x,
+                y,
+                grams=grams,
+                rows_per_batch=self.rows_per_batch,
+                keep=self.statistics,
+                progress=lambda done: report(done, x.rows),
+            )
         return x, y, moments

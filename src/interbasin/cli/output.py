@@ -205,6 +205,30 @@ class Terminal:
             yield lambda done: bar.update(task, completed=done)
 
     @contextlib.contextmanager
+    def progress_of_rows(self, what: str, kept: str | None) -> Iterator[Callable[[int, int], None]]:
+        """A progress bar; yields a function that takes how many rows are done, and of how many.
+
+        ``kept`` says where rows are kept when the command is interrupted, and is None where they are not.
+        """
+        bar, state = None, (0, 0)
+
+        def report(done: int, rows: int) -> None:
+            nonlocal bar, state
+            state = done, rows
+            if bar is None:  # how many rows there are is not known before the first report
+                bar = stack.enter_context(self.progress(what, rows))
+            bar(done)
+
+        with contextlib.ExitStack() as stack:
+            try:
+                yield report
+            except KeyboardInterrupt as error:
+                if kept is None or not state[0]:
+                    raise
+                message = f"{state[0]:,} of {state[1]:,} rows are kept{kept}: run the same command to go on."
+                raise KeyboardInterrupt(message) from error
+
+    @contextlib.contextmanager
     def status(self, what: str) -> Iterator[Callable[[str], None]]:
         """A line on stderr that says what is going on, for work whose length is not known; yields what changes it."""
         console = _console(stderr=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -293,40 +291,25 @@ def apply(
     fitted = Translator.load(translator)
     name = parse_uri(vectors, column=column, table=table, key=key).shown
     fitted.card_.refuse_others(Card.of({"source_model": model, "metric": metric}), f"The vectors in {name}")
-    kept = (0, 0)
-    with contextlib.ExitStack() as stack:
-        bar: Callable[[int], None] | None = None
-
-        def note(done: int, rows: int) -> None:
-            nonlocal bar, kept
-            kept = done, rows
-            if bar is None:  # how many rows there are is not known before the store is open
-                bar = stack.enter_context(terminal.progress("Translating rows", rows))
-            bar(done)
-
-        try:
-            applied = translate_vectors(
-                fitted,
-                vectors,
-                output,
-                column=column,
-                table=table,
-                key=key,
-                rows_per_batch=batch_rows,
-                bad_rows=bad_rows,
-                scale=scale,
-                metric=metric,
-                engine=engine,
-                wrap=wrap,
-                in_place=in_place,
-                force=force,
-                progress=note,
-            )
-        except KeyboardInterrupt as error:
-            if kept[0] and not vectors.startswith("faiss:"):  # of an index nothing is kept
-                message = f"{kept[0]:,} of {kept[1]:,} rows are kept: run the same command to go on."
-                raise KeyboardInterrupt(message) from error
-            raise
+    kept = None if vectors.startswith("faiss:") else ""  # of an index nothing is kept
+    with terminal.progress_of_rows("Translating rows", kept) as report:
+        applied = translate_vectors(
+            fitted,
+            vectors,
+            output,
+            column=column,
+            table=table,
+            key=key,
+            rows_per_batch=batch_rows,
+            bad_rows=bad_rows,
+            scale=scale,
+            metric=metric,
+            engine=engine,
+            wrap=wrap,
+            in_place=in_place,
+            force=force,
+            progress=report,
+        )
     terminal.result(applied.summary(), lambda console: _show_applied(console, applied), applied.notes)
 
 
