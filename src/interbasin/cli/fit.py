@@ -118,10 +118,7 @@ def _keep_apart(output: Path, statistics: Path | None) -> None:
         return
     result, kept = output.resolve(), statistics.resolve()
     if result.is_relative_to(kept) or kept.is_relative_to(result):
-        raise FileError(
-            f"The result and the statistics need folders of their own, found {output} and {statistics}; "
-            "give two names that lie side by side."
-        )
+        raise FileError(f"The result and the statistics need folders side by side, got {output} and {statistics}.")
 
 
 def _show(console: Console, result: Fit, rows: int, output: Path) -> None:
