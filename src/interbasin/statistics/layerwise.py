@@ -39,8 +39,7 @@ class LayerwiseMoments(Moments):
         """Add a batch: for each layer by name, rows that all come from the same inputs."""
         for kind, layers in (("source", sources), ("target", targets)):
             if not isinstance(layers, Mapping):
-                got = type(layers).__name__
-                raise DataError(f"The {kind} layers must be a dict {{name: rows}}, got {got}; or use PairedMoments.")
+                raise DataError(f"The {kind} layers must be a dict {{name: rows}}, got {type(layers).__name__}.")
             odd = [name for name in layers if not isinstance(name, str)]
             if odd:
                 raise DataError(f"The names of layers must be text, got {odd[0]!r} among the {kind} layers.")
