@@ -144,5 +144,5 @@ def test_a_second_step_with_too_few_documents():
     first = retrieval.Ranking(np.array([[2, -1], [-1, -1]]), np.zeros((2, 2)))
     found = reranked(np.ones((2, 3)), first, np.ones((4, 3)).__getitem__, k=3)
     assert found.rows.tolist() == [[2, -1, -1], [-1, -1, -1]]
-    with pytest.raises(ShapeError, match=r"in the width 3 of the queries were asked for, and shape \(1, 2\) was given"):
+    with pytest.raises(ShapeError, match=r"in shape \(1, 3\), got \(1, 2\)"):
         reranked(np.ones((2, 3)), first, np.ones((4, 2)).__getitem__)

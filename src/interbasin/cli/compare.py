@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from interbasin.cli.options import SourceVectors, StatisticsOptions, TargetVectors, command
-from interbasin.cli.output import Terminal, number, table
+from interbasin.cli.output import Terminal, number, print_table
 from interbasin.text import plural
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def compare(
     def show(console: Console) -> None:
         console.print(f"{plural(moments.count, 'row')}, width {x.width} and {y.width}")
         rows = [(name, number(value), MEANINGS[name]) for name, value in values.items()]
-        console.print(table(("similarity", "value", "meaning"), rows, words=(0, 2)))
+        print_table(console, ("similarity", "value", "meaning"), rows, words=(0, 2))
 
     terminal.result(summary, show)
     if moments.count <= max(x.width, y.width):

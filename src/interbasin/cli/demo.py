@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from interbasin.cli.options import command
-from interbasin.cli.output import Terminal, number, print_table, table
+from interbasin.cli.output import Terminal, number, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,8 +49,8 @@ def _show(console: Console, result: Demo) -> None:
         f"{result.source_accuracy:.1%} and {result.target_accuracy:.1%}."
     )
     console.print(f"\nHow alike their hidden layers are, over {result.train_rows:,} training images:")
-    console.print(
-        table(("similarity", "value"), [(name, number(value)) for name, value in result.similarities.items()])
+    print_table(
+        console, ("similarity", "value"), [(name, number(value)) for name, value in result.similarities.items()]
     )
     console.print(
         "The first network's hidden layer, carried into the second's by every fit and read by the second network's "
@@ -60,7 +60,7 @@ def _show(console: Console, result: Demo) -> None:
         (row.method, row.map, *map(number, (row.residual, row.held_out_residual, row.explained)), _share(row.accuracy))
         for row in result.rows
     ]
-    console.print(table(("fit", "map", "residual", "held out", "explained", "accuracy"), fits, words=(0, 1)))
+    print_table(console, ("fit", "map", "residual", "held out", "explained", "accuracy"), fits, words=(0, 1))
     for note in dict.fromkeys(row.note for row in result.rows if row.note):
         methods = ", ".join(row.method for row in result.rows if row.note == note)
         console.print(f"{methods}: {note}.", style="dim")

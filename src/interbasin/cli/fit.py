@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from typer import Option
 
 from interbasin.cli.methods import method_option, names
 from interbasin.cli.options import SourceVectors, StatisticsOptions, TargetVectors, command, output_option
-from interbasin.cli.output import Terminal, number, table
+from interbasin.cli.output import Terminal, number, print_facts
 from interbasin.errors import FileError
 from interbasin.text import plural
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
     from interbasin.fit import Fit
 
-
-def _option(name: str, text: str, *spelling: str) -> Any:
-    return Option(*spelling, help=method_option("fit", name, text))
+_option = partial(method_option, "fit")
 
 
 @dataclass(frozen=True)
@@ -119,10 +118,7 @@ def _keep_apart(output: Path, statistics: Path | None) -> None:
         return
     result, kept = output.resolve(), statistics.resolve()
     if result.is_relative_to(kept) or kept.is_relative_to(result):
-        raise FileError(
-            f"The result and the statistics need folders of their own, found {output} and {statistics}; "
-            "give two names that lie side by side."
-        )
+        raise FileError(f"The result and the statistics need folders side by side, got {output} and {statistics}.")
 
 
 def _show(console: Console, result: Fit, rows: int, output: Path) -> None:
@@ -135,4 +131,4 @@ def _show(console: Console, result: Fit, rows: int, output: Path) -> None:
         ("status", result.status + (f" after {plural(result.steps, 'step')}" if result.steps > 1 else "")),
         ("written to", str(output)),
     ]
-    console.print(table(("", ""), facts, words=(0, 1)))
+    print_facts(console, facts)

@@ -1,23 +1,23 @@
-"""What ``interbasin inspect`` shows: JSON, or tables for people."""
+"""What ``interbasin inspect`` finds, as JSON or as tables. It imports torch, so the command imports it late."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from interbasin.cli.output import number, print_table
-from interbasin.text import plural
+import torch
+from rich.console import Console
 
-if TYPE_CHECKING:
-    import torch
-    from rich.console import Console
-    from torch import nn
-
-    from interbasin.models import LoadedModel
-    from interbasin.wiring import Wiring
-    from interbasin.wiring.summary import FixedAxes, SpaceGroup
+from interbasin.cli.output import number, print_facts, print_table
+from interbasin.models import LoadedModel
+from interbasin.text import list_names, plural
+from interbasin.wiring import Wiring
+from interbasin.wiring.axes.notation import line
+from interbasin.wiring.summary import SpaceGroup, fixed_axes, group_layers, parameter_sizes, share_moved, tensors_at
 
 MEANING = "largest relative change of the outputs under random exact maps"
 # Random maps add rounding, and no more: beyond this, in the precision of the check, something else was changed.
@@ -26,62 +26,80 @@ LISTED = 5  # names of unused tensors that people are shown without --all
 
 
 @dataclass(frozen=True)
-class Seen:
+class Check:
+    """The change of the outputs under random maps of all spaces and, if asked, of each; and the precision of both."""
+
+    change: float
+    changes: Mapping[str, float] | None
+    dtype: str
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the change is larger than rounding makes it."""
+        return not self.change <= LARGEST_CHANGE.get(self.dtype, float("inf"))
+
+
+def check_wiring(loaded: LoadedModel, wiring: Wiring, *, seed: int, each: bool) -> Check:
+    """Check a wiring; in float32 where the network is in a half type, whose own rounding would drown the figure."""
+    model, batch = loaded.model, loaded.require_inputs()
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    dtype = min(dtypes, key=lambda dtype: dtype.itemsize, default=torch.float32)
+    if dtypes & {torch.float16, torch.bfloat16}:
+        model, dtype = copy.deepcopy(model).float(), torch.float32
+        batch = torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor, batch
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the network's own code warns of is no news about its wiring
+        change = wiring.check(model, batch, seed=seed)
+        return Check(change, wiring.check(model, batch, seed=seed, each=True) if each else None, _name(dtype))
+
+
+@dataclass(frozen=True)
+class Inspection:
     """A network, its wiring and the check, to be printed as JSON or as tables."""
 
     loaded: LoadedModel
     wiring: Wiring
-    change: float | None
-    checks: Mapping[str, float] | None
-    check_dtype: str | None
+    check: Check | None
     tensors: bool
     everything: bool
     output: Path | None
 
     @property
     def sizes(self) -> dict[str, int]:
-        from interbasin.wiring.summary import parameter_sizes
-
         return parameter_sizes(self.wiring, self.loaded.model)
 
     @property
-    def parameters(self) -> int:
-        return sum(self.sizes.values())
+    def moving(self) -> int:
+        """How many spaces some map can move; where there are none the check tests nothing."""
+        return sum(not space.is_fixed for space in self.wiring.spaces.values())
 
     @property
-    def can_move(self) -> bool:
-        """Whether some map can move a space; without one the check tests nothing."""
-        return any(not space.is_fixed for space in self.wiring.spaces.values())
-
-    @property
-    def is_suspicious(self) -> bool:
-        """Whether the check's figure is larger than rounding makes it."""
-        return self.change is not None and not self.change <= LARGEST_CHANGE.get(self.check_dtype or "", float("inf"))
+    def dtypes(self) -> str:
+        names = dict.fromkeys(_name(parameter.dtype) for parameter in self.loaded.model.parameters())
+        return " and ".join(names) or "no dtype"
 
     def summary(self) -> dict[str, Any]:
         """All of it in JSON's own types."""
-        from interbasin.wiring.axes.notation import line
-        from interbasin.wiring.summary import fixed_axes, share_moved
-
-        loaded, wiring = self.loaded, self.wiring
+        loaded, wiring, check, document = self.loaded, self.wiring, self.check, self.wiring.to_json()
         summary: dict[str, Any] = {
             "model": {
                 "name": loaded.text,
                 "class": type(loaded.model).__name__,
                 "family": loaded.family,
-                "dtype": _dtype(loaded.model),
+                "dtype": self.dtypes,
                 "inputs": _describe_batch(loaded.require_inputs()),
                 "weights": None if loaded.checkpoint is None else str(loaded.checkpoint.path),
             },
-            "parameters": self.parameters,
+            "parameters": sum(self.sizes.values()),
             "share_moved": share_moved(wiring, self.sizes),
             "coverage": wiring.coverage,
-            "check": _finite(self.change) if self.can_move else None,
-            "check_dtype": self.check_dtype,
+            "check": _finite(check.change) if check is not None and self.moving else None,
+            "check_dtype": None if check is None else check.dtype,
         }
-        if self.checks is not None:
-            summary["checks"] = {name: _finite(value) for name, value in self.checks.items()}
-        document = wiring.to_json()
+        if check is not None and check.changes is not None:
+            summary["checks"] = {name: _finite(value) for name, value in check.changes.items()}
         summary |= {
             "spaces": document["spaces"],
             "fixed": [reason.to_json() for reason in fixed_axes(wiring, self.sizes)],
@@ -91,48 +109,51 @@ class Seen:
         }
         if self.tensors:
             summary["tensors"] = {name: line(tensor.axes) for name, tensor in wiring.tensors.items()}
-        if self.output is not None:
-            summary["output"] = str(self.output)
-        return summary
+        return summary if self.output is None else {**summary, "output": str(self.output)}
 
     def show(self, console: Console) -> None:
         """Print the same for people: what it is, its spaces, what is fixed, and what is missing."""
-        from interbasin.wiring.summary import fixed_axes
-
-        print_table(console, ("", ""), self._facts(), words=(0, 1))
+        print_facts(console, self._facts())
         self._show_spaces(console)
-        _show_fixed(console, fixed_axes(self.wiring, self.sizes), self.everything)
+        self._show_fixed(console)
         if self.wiring.unknown:
             console.print("Operators without a rule, which fix all that they touch:")
-            rows = [(name, str(count)) for name, count in self.wiring.unknown.items()]
-            print_table(console, ("operator", "times"), rows, words=(0,))
-        if self.wiring.unused:
-            names = self.wiring.unused if self.everything else self.wiring.unused[:LISTED]
-            more = len(self.wiring.unused) - len(names)
-            console.print(
-                f"{plural(len(self.wiring.unused), 'tensor')} that the call did not touch: {', '.join(names)}"
-                + (f" and {more} more (--all)." if more else "."),
-                soft_wrap=True,
-            )
+            print_table(console, ("operator", "times"), [(name, str(n)) for name, n in self.wiring.unknown.items()])
+        if unused := self.wiring.unused:
+            names = list_names(unused, len(unused) if self.everything else LISTED)
+            more = " (--all)" if len(unused) > LISTED and not self.everything else ""
+            told = f"{plural(len(unused), 'tensor')} that the call did not touch: {names}{more}."
+            console.print(told, soft_wrap=True)
         if self.tensors:
             console.print("Every tensor: what it writes <- what it reads.\n")
             console.print(str(self.wiring), soft_wrap=True)
 
-    def _facts(self) -> list[tuple[str, str]]:
-        from interbasin.wiring.summary import share_moved
+    def remarks(self) -> Iterator[str]:
+        """What a reader should know beside it."""
+        if self.check is not None and self.check.is_suspicious:
+            yield (
+                f"Warning: the check's figure, {number(self.check.change)}, is more than {self.check.dtype} rounds: "
+                "maps that should change nothing changed the outputs. This is a bug worth reporting, with the "
+                "network's code; --each tells which space it is."
+            )
+        if self.loaded.was_training:
+            yield "The factory returned the network in training mode; it is shown in evaluation mode."
+        if self.wiring.unknown:
+            yield "An operator is taught by one small function: see 'Add an operator' in CONTRIBUTING.md, or report it."
+        if self.loaded.unused:
+            count = plural(len(self.loaded.unused), "tensor")
+            yield f"This network has no use for {count} of the weights (--no-strict)."
 
-        model, wiring = self.loaded.model, self.wiring
-        moving = [space for space in wiring.spaces.values() if not space.is_fixed]
-        if self.change is None:
-            check = "not made (--no-check)"
-        elif not moving:
+    def _facts(self) -> list[tuple[str, str]]:
+        model, wiring, check = self.loaded.model, self.wiring, "not made (--no-check)"
+        if self.check is not None and not self.moving:
             check = "says nothing, for nothing can move"
-        else:
-            check = f"{number(self.change)}  ({MEANING}, in {self.check_dtype})"
+        elif self.check is not None:
+            check = f"{number(self.check.change)}  ({MEANING}, in {self.check.dtype})"
         facts = [
-            ("model", f"{type(model).__name__}, {self.parameters:,} parameters in {_dtype(model)}"),
+            ("model", f"{type(model).__name__}, {sum(self.sizes.values()):,} parameters in {self.dtypes}"),
             ("inputs", _describe_batch(self.loaded.require_inputs())),
-            ("spaces", f"{len(wiring.spaces)}, of which {len(moving)} can move"),
+            ("spaces", f"{len(wiring.spaces)}, of which {self.moving} can move"),
             ("coverage", f"{wiring.coverage:.1%}  (of the axes that could move, those that can, by parameters)"),
             ("moved", f"{share_moved(wiring, self.sizes):.1%}  (of the parameters lie along an axis that can move)"),
             ("check", check),
@@ -140,15 +161,12 @@ class Seen:
         return [*facts, *([("written to", str(self.output))] if self.output is not None else [])]
 
     def _show_spaces(self, console: Console) -> None:
-        from interbasin.wiring.summary import SpaceGroup, group_layers, tensors_at
-
-        spaces = list(self.wiring.spaces.values())
-        if self.everything:
-            groups = [SpaceGroup(space.name, (space,)) for space in spaces]
-        else:
+        spaces, sizes = self.wiring.spaces.values(), self.sizes
+        groups = [SpaceGroup(space.name, (space,)) for space in spaces]
+        if not self.everything:
             modules = {name for name, _ in self.loaded.model.named_modules()}
             groups = group_layers([space for space in spaces if not space.is_fixed], modules)
-        sizes, total, checks = self.sizes, max(self.parameters, 1), self.checks
+        total, changes = max(sum(sizes.values()), 1), None if self.check is None else self.check.changes
         columns: dict[str, Callable[[SpaceGroup], str]] = {
             "space": lambda group: group.name,
             "count": lambda group: str(len(group.spaces)),
@@ -161,45 +179,36 @@ class Seen:
         }
         if all(len(group.spaces) == 1 for group in groups):
             del columns["count"]
-        if checks is not None:
+        if changes is not None:
             columns["check"] = lambda group: (
-                "-" if group.first.is_fixed else f"{max(checks[space.name] for space in group.spaces):.1e}"
+                "-" if group.first.is_fixed else f"{max(changes[space.name] for space in group.spaces):.1e}"
             )
         if self.everything:
             columns["because"] = lambda group: str(group.first.because or "")
         words = [place for place, column in enumerate(columns) if column in ("space", "group", "because")]
         print_table(console, list(columns), [[cell(group) for cell in columns.values()] for group in groups], words)
-        console.print(
-            "Tensors: how many write, read and scale the space. Share: of all parameters, those in these tensors.\n",
-            style="dim",
-        )
+        told = "Tensors: how many write, read and scale the space. Share: of all parameters, those in these tensors.\n"
+        console.print(told, style="dim")
+
+    def _show_fixed(self, console: Console) -> None:
+        rows = [
+            (
+                reason.why,
+                str(len(reason.axes)),
+                f"{reason.parameters:,}",
+                "yes" if reason.lowers_coverage else "no",
+                reason.axes[0] + (", ..." if len(reason.axes) > 1 else ""),
+            )
+            for reason in fixed_axes(self.wiring, self.sizes)
+            # Axes of one entry are many, and nobody expects them to move.
+            if self.everything or reason.why != "it is one entry long"
+        ]
+        if rows:
+            console.print("What does not move, by reason:")
+            print_table(console, ("why", "axes", "parameters", "lowers coverage", "where"), rows, words=(0, 4))
 
 
-def _show_fixed(console: Console, reasons: Sequence[FixedAxes], everything: bool) -> None:
-    # Axes of one entry are many, and nobody expects them to move.
-    shown = [reason for reason in reasons if everything or reason.why != "it is one entry long"]
-    if not shown:
-        return
-    console.print("What does not move, by reason:")
-    rows = [
-        (
-            reason.why,
-            str(len(reason.axes)),
-            f"{reason.parameters:,}",
-            "yes" if reason.lowers_coverage else "no",
-            reason.axes[0] + (", ..." if len(reason.axes) > 1 else ""),
-        )
-        for reason in shown
-    ]
-    print_table(console, ("why", "axes", "parameters", "lowers coverage", "where"), rows, words=(0, 4))
-
-
-def _dtype(model: nn.Module) -> str:
-    return " and ".join(dict.fromkeys(dtype_name(parameter.dtype) for parameter in model.parameters())) or "no dtype"
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype as people write it: ``float32``."""
+def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -212,5 +221,5 @@ def _describe_batch(batch: Any) -> str:
     return " x ".join(map(str, batch.shape)) if hasattr(batch, "shape") else str(batch)
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and abs(value) < float("inf") else None
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from interbasin.cli.methods import method_option, names
 from interbasin.cli.options import DATA, ImageOptions, command, model_in, numbers, output_option
-from interbasin.cli.output import Terminal, foreign_code, print_table
+from interbasin.cli.output import Terminal, foreign_code, print_facts
 from interbasin.text import plural
 
 if TYPE_CHECKING:
@@ -19,12 +20,10 @@ if TYPE_CHECKING:
 
     from interbasin.jobs.merge import MergeResult
 
+_option = partial(method_option, "merge")
+
 # Spelled out, because asking the job would import NumPy before the help is shown; a test compares the two.
 DTYPES = ("float32", "float16", "bfloat16", "float64")
-
-
-def _option(name: str, text: str, *spelling: str) -> Any:
-    return Option(*spelling, help=method_option("merge", name, text))
 
 
 @command
@@ -150,4 +149,4 @@ def _show(console: Console, result: MergeResult, usable: str | None) -> None:
         ("written to", str(result.path)),
         *([("as a MODEL", usable)] if usable else []),
     ]
-    print_table(console, ("", ""), facts, words=(0, 1))  # paths are shown whole, to be copied
+    print_facts(console, facts)

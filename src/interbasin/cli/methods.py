@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from typer import Option
+
 _TABLES: dict[str, list[dict[str, Any]]] = json.loads(Path(__file__).with_name("methods.json").read_text("utf-8"))
 
 
@@ -18,15 +20,15 @@ def names(job: str) -> tuple[str, ...]:
     return tuple(method["name"] for method in _TABLES[job])
 
 
-def method_option(job: str, option: str, text: str) -> str:
-    """The help of an option that some methods take or need, with their names.
+def method_option(job: str, option: str, text: str, *spelling: str) -> Any:
+    """An option that some methods take or need, with their names in its help.
 
     Example:
-        >>> method_option("fit", "signed", "units may change their sign.")
+        >>> method_option("fit", "signed", "units may change their sign.").help
         'assignment: units may change their sign.'
     """
     users = [method["name"] for method in _TABLES[job] if option in (*method["options"], *method["needs"])]
-    return f"{', '.join(users)}: {text}"
+    return Option(*spelling, help=f"{', '.join(users)}: {text}")
 
 
 def describe_methods(job: str) -> str:

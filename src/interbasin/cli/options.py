@@ -173,14 +173,7 @@ class ImageOptions:
         numbers(self.std, "--std")
 
     def open(self, data: str, *, model: str, like: Any, seed: int) -> DataReader:
-        """The data for a network.
-
-        Args:
-            data: The DATA string.
-            model: The MODEL string; text is cut into tokens by its tokenizer.
-            like: Example inputs of the network.
-            seed: Of the samples that are drawn.
-        """
+        """The data for the network ``model``, whose tokenizer cuts text and whose inputs are like ``like``."""
         options = vars(self) | {"mean": numbers(self.mean, "--mean"), "std": numbers(self.std, "--std")}
         tokenizer = options.get("tokenizer") or _tokenizer_of(model)
         return DataReader(
@@ -202,15 +195,10 @@ class DataOptions(ImageOptions):
 
 @dataclass(frozen=True)
 class DataReader:
-    """Data that a command reads, part by part.
-
-    Attributes:
-        data: The DATA string.
-        options: The arguments of `interbasin.datasets.open_data`.
-    """
+    """Data that a command reads, part by part."""
 
     data: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # the arguments of `interbasin.datasets.open_data`
 
     def part_if_any(self, name: str) -> str | None:
         """The name of a part (``"train"``, ``"test"``) if the data come in parts, else None: all of them."""
@@ -289,21 +277,14 @@ class StatisticsOptions:
         y = open_vectors(target, column=self.target_column or self.column)
         # Kept statistics should serve every fit; without them a Gram matrix is collected only where it is used.
         grams = grams or self.statistics is not None or x.width > y.width
-        rows_done = 0
-
-        def note(rows: int) -> None:
-            nonlocal rows_done
-            rows_done = rows
-            done(rows)
-
-        try:
-            with terminal.progress("Reading rows", x.rows) as done:
-                moments = moments_of_files(
-                    x, y, grams=grams, rows_per_batch=self.rows_per_batch, keep=self.statistics, progress=note
-                )
-        except KeyboardInterrupt as error:
-            if self.statistics is None:
-                raise
-            kept = f"{rows_done:,} of {x.rows:,} rows are kept in {self.statistics}: run the same command to go on."
-            raise KeyboardInterrupt(kept) from error
+        kept = None if self.statistics is None else f" in {self.statistics}"
+        with terminal.progress_of_rows("Reading rows", kept) as report:
+            moments = moments_of_files(
+                x,
+                y,
+                grams=grams,
+                rows_per_batch=self.rows_per_batch,
+                keep=self.statistics,
+                progress=lambda done: report(done, x.rows),
+            )
         return x, y, moments

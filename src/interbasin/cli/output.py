@@ -133,21 +133,13 @@ def foreign_code() -> contextlib.AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where a command writes: its result to stdout, progress and remarks to stderr.
+    """Where a command writes: its result to stdout, progress and remarks to stderr."""
 
-    Attributes:
-        json: Whether the result is printed as JSON.
-        quiet: Whether there are neither progress bars nor remarks.
-        request: What was asked, by the names of the parameters.
-        given: The names of those that stand on the command line; the others have their defaults.
-        options: The options of the command: name -> how it is written.
-    """
-
-    json: bool
-    quiet: bool
-    request: Mapping[str, Any] = field(default_factory=dict)
-    given: frozenset[str] = frozenset()
-    options: Mapping[str, str] = field(default_factory=dict)
+    json: bool  # the result is printed as JSON
+    quiet: bool  # no progress bars and no remarks
+    request: Mapping[str, Any] = field(default_factory=dict)  # what was asked, by the names of the parameters
+    given: frozenset[str] = frozenset()  # the parameters that stand on the command line; others have their defaults
+    options: Mapping[str, str] = field(default_factory=dict)  # the options of the command: name -> how it is written
 
     @classmethod
     def of(cls, ctx: typer.Context, behind: Mapping[str, bool]) -> Terminal:
@@ -213,6 +205,30 @@ class Terminal:
             yield lambda done: bar.update(task, completed=done)
 
     @contextlib.contextmanager
+    def progress_of_rows(self, what: str, kept: str | None) -> Iterator[Callable[[int, int], None]]:
+        """A progress bar; yields a function that takes how many rows are done, and of how many.
+
+        ``kept`` says where rows are kept when the command is interrupted, and is None where they are not.
+        """
+        bar, state = None, (0, 0)
+
+        def report(done: int, rows: int) -> None:
+            nonlocal bar, state
+            state = done, rows
+            if bar is None:  # how many rows there are is not known before the first report
+                bar = stack.enter_context(self.progress(what, rows))
+            bar(done)
+
+        with contextlib.ExitStack() as stack:
+            try:
+                yield report
+            except KeyboardInterrupt as error:
+                if kept is None or not state[0]:
+                    raise
+                message = f"{state[0]:,} of {state[1]:,} rows are kept{kept}: run the same command to go on."
+                raise KeyboardInterrupt(message) from error
+
+    @contextlib.contextmanager
     def status(self, what: str) -> Iterator[Callable[[str], None]]:
         """A line on stderr that says what is going on, for work whose length is not known; yields what changes it."""
         console = _console(stderr=True)
@@ -223,53 +239,45 @@ class Terminal:
             yield lambda text: shown.update(text)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> Any:
-    """A table for people. The columns at the positions ``words`` hold words, the others numbers."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns))
-    for position, column in enumerate(columns):
-        grid.add_column(column, justify="left" if position in words else "right")
-    for row in rows:
-        # As text: a path may hold brackets, which rich would take for markup.
-        grid.add_row(*(Text(cell) for cell in row))
-    return grid
-
-
 def print_table(
     console: Console,
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    words: Sequence[int],
+    words: Sequence[int] = (0,),
     *,
     whole_figures: bool = False,
 ) -> None:
     """Print a table in which nothing is cut off: long names are broken on a screen, and whole in a file or a pipe.
 
-    Args:
-        console: Where to.
-        columns: The headings.
-        rows: The cells.
-        words: The positions of columns that hold words.
-        whole_figures: Let no column but a first one of words be broken, on a screen of 80 columns either.
+    The columns at the positions ``words`` hold words, the others numbers. With ``whole_figures`` no column but a first
+    one of words is broken, on a screen of 80 columns either.
     """
+    from rich import box
     from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
 
-    if console.is_terminal and not whole_figures:
-        rows = [[_break_name(cell, max(3 * console.width // 10, 20)) for cell in row] for row in rows]
-    grid = table(columns, rows, words=words)
-    grid.collapse_padding = whole_figures
-    for position, column in enumerate(grid.columns):
-        if whole_figures:
-            column.no_wrap = position > 0 or 0 not in words
-        else:
-            column.overflow = "fold"
-            column.no_wrap = column.header in ("space", "tensors", "share", "check")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(columns), collapse_padding=whole_figures)
+    for position, title in enumerate(columns):
+        whole = (position > 0 or 0 not in words) if whole_figures else title in ("space", "tensors", "share", "check")
+        grid.add_column(
+            title,
+            justify="left" if position in words else "right",
+            no_wrap=whole,
+            overflow="ellipsis" if whole_figures else "fold",
+        )
+    is_broken = console.is_terminal and not whole_figures
+    for row in rows:
+        cells = [_break_name(cell, max(3 * console.width // 10, 20)) if is_broken else cell for cell in row]
+        grid.add_row(*map(Text, cells))  # as text: a path may hold brackets, which rich would take for markup
     if not console.is_terminal:
         grid.width = Measurement.get(console, console.options.update(width=10_000), grid).maximum
     console.print(grid, crop=False)
+
+
+def print_facts(console: Console, facts: Sequence[tuple[str, str]]) -> None:
+    """Print names and what is known of each, without a heading."""
+    print_table(console, ("", ""), facts, words=(0, 1))
 
 
 def _break_name(cell: str, width: int) -> str:
@@ -292,22 +300,18 @@ def _break_name(cell: str, width: int) -> str:
 def print_metrics(
     console: Console, metrics: Mapping[str, float], meanings: Mapping[str, str], columns: Mapping[str, str]
 ) -> None:
-    """Print what two networks of one architecture are measured by.
+    """Print what two networks are measured by: metrics with their meanings, then a table of spaces.
 
-    Args:
-        console: Where to.
-        metrics: Name -> number; those of spaces are called ``measure.space``.
-        meanings: The metrics of the first table, with what they mean.
-        columns: Of the table of spaces: title -> measure. Columns without a number are left out.
+    ``columns`` are those of the second: title -> measure, for metrics ``measure.space``; empty ones are left out.
     """
     rows = [(name, number(metrics[name]), meaning) for name, meaning in meanings.items() if name in metrics]
-    console.print(table(("figure", "value", "meaning"), rows, words=(0, 2)))
+    print_table(console, ("figure", "value", "meaning"), rows, words=(0, 2))
     relative = "alignment_error_relative."
     spaces = [name.removeprefix(relative) for name in metrics if name.startswith(relative)]
     shown = {title: key for title, key in columns.items() if any(f"{key}.{space}" in metrics for space in spaces)}
     if spaces:
         cells = [[space, *(number(metrics.get(f"{key}.{space}")) for key in shown.values())] for space in spaces]
-        console.print(table(("space", *shown), cells))
+        print_table(console, ("space", *shown), cells)
 
 
 def number(value: float | None) -> str:

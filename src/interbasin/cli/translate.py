@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,8 +23,7 @@ from interbasin.cli.options import (
     output_option,
     read_matrix,
 )
-from interbasin.cli.output import Terminal, number
-from interbasin.cli.output import table as text_table
+from interbasin.cli.output import Terminal, number, print_facts, print_table
 from interbasin.cli.translate_audit import audit, doctor
 from interbasin.cli.translate_bridge import bridge
 from interbasin.text import plural
@@ -185,7 +182,7 @@ def _show_fit(console: Console, fitted: FittedMaps, output: Path) -> None:
         value = metrics.get("queries_cosine")
         facts.append(("queries", f"a map of their own, {fitted.queries.chosen_}; cosine {number(value)}"))
     facts.append(("written to", str(output)))
-    console.print(text_table(("", ""), facts, words=(0, 1)))
+    print_facts(console, facts)
 
 
 @command
@@ -244,7 +241,7 @@ def _show_evaluation(console: Console, held_out: HeldOut, output: Path | None) -
         (name, f"{figure}", *((number(plain[name].value),) if plain else ()), MEANINGS[name])
         for name, figure in held_out.figures.items()
     ]
-    console.print(text_table(columns, rows, words=(0, len(columns) - 1)))
+    print_table(console, columns, rows, words=(0, len(columns) - 1))
     if output is not None:
         console.print(f"written to {output}", soft_wrap=True)
 
@@ -294,40 +291,25 @@ def apply(
     fitted = Translator.load(translator)
     name = parse_uri(vectors, column=column, table=table, key=key).shown
     fitted.card_.refuse_others(Card.of({"source_model": model, "metric": metric}), f"The vectors in {name}")
-    kept = (0, 0)
-    with contextlib.ExitStack() as stack:
-        bar: Callable[[int], None] | None = None
-
-        def note(done: int, rows: int) -> None:
-            nonlocal bar, kept
-            kept = done, rows
-            if bar is None:  # how many rows there are is not known before the store is open
-                bar = stack.enter_context(terminal.progress("Translating rows", rows))
-            bar(done)
-
-        try:
-            applied = translate_vectors(
-                fitted,
-                vectors,
-                output,
-                column=column,
-                table=table,
-                key=key,
-                rows_per_batch=batch_rows,
-                bad_rows=bad_rows,
-                scale=scale,
-                metric=metric,
-                engine=engine,
-                wrap=wrap,
-                in_place=in_place,
-                force=force,
-                progress=note,
-            )
-        except KeyboardInterrupt as error:
-            if kept[0] and not vectors.startswith("faiss:"):  # of an index nothing is kept
-                message = f"{kept[0]:,} of {kept[1]:,} rows are kept: run the same command to go on."
-                raise KeyboardInterrupt(message) from error
-            raise
+    kept = None if vectors.startswith("faiss:") else ""  # of an index nothing is kept
+    with terminal.progress_of_rows("Translating rows", kept) as report:
+        applied = translate_vectors(
+            fitted,
+            vectors,
+            output,
+            column=column,
+            table=table,
+            key=key,
+            rows_per_batch=batch_rows,
+            bad_rows=bad_rows,
+            scale=scale,
+            metric=metric,
+            engine=engine,
+            wrap=wrap,
+            in_place=in_place,
+            force=force,
+            progress=report,
+        )
     terminal.result(applied.summary(), lambda console: _show_applied(console, applied), applied.notes)
 
 
@@ -341,7 +323,7 @@ def _show_applied(console: Console, applied: Applied) -> None:
         *([("kept as they are", bad)] if bad else []),
         ("written to", applied.output),
     ]
-    console.print(text_table(("", ""), facts, words=(0, 1)))
+    print_facts(console, facts)
 
 
 translate = typer.Typer(

@@ -16,7 +16,6 @@ from interbasin.cli.output import ERROR, Terminal, print_table
 from interbasin.text import plural
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from rich.console import Console
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from interbasin.outcome import Outcome
 
 SHORT = {"keep": "keep", "translate": "translate", "reembed": "re-embed"}
-LONGEST = 18  # digits of a row's number
 
 
 @command
@@ -143,18 +141,16 @@ def audit(
     counts = numbers(curve, "--curve", int)
     if labels is None and (query_ids is not None or document_ids is not None):
         raise typer.BadParameter("says what --labels calls things; give --labels too.", param_hint="--query-ids")
-    from interbasin.datasets.labels import read_labels, read_lines
+    from interbasin.datasets.labels import read_labels, read_lines, read_row_numbers
     from interbasin.jobs.translate.audit import audit as judge
 
     terminal.require_free(output, force=force)
     relevant = None
     if labels is not None:
-        _refuse_other_count("--query-ids", query_ids, old_queries, column)
-        _refuse_other_count("--document-ids", document_ids, documents, column)
         relevant = read_labels(
             labels,
-            query_ids=None if query_ids is None else read_lines(query_ids),
-            document_ids=None if document_ids is None else read_lines(document_ids),
+            query_ids=_read_names("--query-ids", query_ids, old_queries, column),
+            document_ids=_read_names("--document-ids", document_ids, documents, column),
         )
 
     def matrix(path: Path) -> NDArray[Any]:
@@ -204,41 +200,19 @@ def audit(
     terminal.result(summary, lambda console: _show(console, result, outcome, output, everything=everything))
 
 
-def _refuse_other_count(option: str, names: Path | None, items: Path, column: str | None) -> None:
-    """Refuse a file of names that has more or fewer lines than there are items."""
+def _read_names(option: str, names: Path | None, items: Path, column: str | None) -> list[str] | None:
+    """The lines of a file of names, one for each of the items."""
     from interbasin.datasets.labels import read_lines
     from interbasin.vectors import open_vectors
 
     if names is None:
-        return
-    count = len(read_lines(names))
+        return None
+    lines = read_lines(names)
     rows = open_vectors(items, column=column if items.suffix.lower() != ".npy" else None).rows
-    if count != rows:
-        message = f"names {plural(count, 'item')}, and {items} has {plural(rows, 'row')}; give a line for each."
+    if len(lines) != rows:
+        message = f"names {plural(len(lines), 'item')}, and {items} has {plural(rows, 'row')}; give a line for each."
         raise typer.BadParameter(message, param_hint=option)
-
-
-def read_row_numbers(path: Path) -> NDArray[np.int64]:
-    """Numbers of rows: a ``.npy`` file, or text with one per line."""
-    import numpy as np
-
-    from interbasin.datasets.labels import read_lines
-    from interbasin.errors import DataError, FileError
-
-    if path.suffix.lower() == ".npy":
-        try:
-            stored = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise FileError(f"{path} cannot be read as numbers of rows ({error}).") from error
-        if stored.ndim != 1 or stored.dtype.kind not in "iu" or not len(stored):
-            raise DataError(f"{path} should hold numbers of rows, found shape {stored.shape} of dtype {stored.dtype}.")
-        return np.asarray(stored, dtype=np.int64)
-    lines = [line.strip() for line in read_lines(path) if line.strip()]
-    wrong = next((line for line in lines if not line.isdecimal() or len(line) > LONGEST), None)
-    if wrong is not None or not lines:
-        instead = f"{wrong!r:.80}" if lines else "nothing"
-        raise DataError(f"{path} should hold numbers of rows, one per line, found {instead}.")
-    return np.array(lines, dtype=np.int64)
+    return lines
 
 
 @contextmanager

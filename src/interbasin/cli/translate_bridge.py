@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from interbasin.cli.options import Force, Metric, SeedFromZero, VectorColumn, command, output_option, read_matrix
-from interbasin.cli.output import Terminal, number, table
+from interbasin.cli.output import Terminal, number, print_facts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,7 +107,7 @@ def _show(console: Console, outcome: Outcome, matched: MatchedThreshold | None, 
             (f"at {number(matched.old)} still", _describe(matched.unchanged)),
         ]
     facts.append(("written to", f"{output}: {', '.join(outcome.written())}"))
-    console.print(table(("", ""), facts, words=(0, 1)), soft_wrap=True)
+    print_facts(console, facts)
 
 
 def _describe(decisions: Decisions) -> str:

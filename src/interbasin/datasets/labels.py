@@ -1,4 +1,4 @@
-"""Which documents are right for which query, as it stands in files."""
+"""Which documents are right for which query, and numbers of rows, as they stand in files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from interbasin.datasets.texts import read_text
-from interbasin.errors import DataError
+from interbasin.errors import DataError, FileError
+
+MOST_DIGITS = 18  # of a row's number
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
@@ -19,6 +24,28 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
         FileError: if it cannot be read.
     """
     return read_text(Path(path)).splitlines()
+
+
+def read_row_numbers(path: str | os.PathLike[str]) -> NDArray[np.int64]:
+    """Numbers of rows: a ``.npy`` file, or text with one per line.
+
+    Raises:
+        FileError, DataError: if it cannot be read, or holds something else.
+    """
+    if Path(path).suffix.lower() == ".npy":
+        try:
+            stored = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise FileError(f"{path} cannot be read as numbers of rows ({error}).") from error
+        if stored.ndim != 1 or stored.dtype.kind not in "iu" or not len(stored):
+            raise DataError(f"{path} should hold numbers of rows, found shape {stored.shape} of dtype {stored.dtype}.")
+        return np.asarray(stored, dtype=np.int64)
+    lines = [line.strip() for line in read_lines(path) if line.strip()]
+    wrong = next((line for line in lines if not line.isdecimal() or len(line) > MOST_DIGITS), None)
+    if wrong is not None or not lines:
+        instead = f"{wrong!r:.80}" if lines else "nothing"
+        raise DataError(f"{path} should hold numbers of rows, one per line, found {instead}.")
+    return np.array(lines, dtype=np.int64)
 
 
 def read_labels(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from interbasin import fit
 from interbasin.demo.networks import BATCH, Pair
 from interbasin.errors import MissingExtraError
-from interbasin.evaluate import barrier
+from interbasin.evaluate import barrier, distance
 from interbasin.fit.registry import with_offset
 from interbasin.jobs.merge import merge
 from interbasin.jobs.rebasin import METHODS, rebasin
@@ -83,24 +83,15 @@ def _relative_residual(moments: PairedMoments, map: Map) -> float:
 
 @dataclass(frozen=True)
 class Aligned:
-    """One method: the aligned network, and the way from it to the second network, on held-out images.
-
-    Attributes:
-        method: And its variant.
-        exact: Whether the aligned network is the same function as the first.
-        distance: Of its weights to the second network's.
-        accuracy: Of the aligned network.
-        barrier: Rise of the loss above the chord between the original networks.
-        merged: Accuracy of the average of the aligned network and the second.
-    """
+    """One method: the aligned network, and the way from it to the second network, on held-out images."""
 
     method: str
     variant: str
-    exact: bool
-    distance: float
-    accuracy: float
-    barrier: float
-    merged: float
+    exact: bool  # the aligned network is the same function as the first
+    distance: float  # of its weights to the second network's
+    accuracy: float  # of the aligned network
+    barrier: float  # rise of the loss above the chord between the original networks
+    merged: float  # accuracy of the average of the aligned network and the second
 
 
 def count_alignments() -> int:
@@ -125,12 +116,11 @@ def align_networks(pair: Pair, seed: int, report: Callable[[int], object]) -> tu
 def _aligned_row(pair: Pair, aligned: nn.Module, method: str, variant: str, exact: bool) -> Aligned:
     test = [(pair.test, pair.test_labels)]
     way = barrier(aligned, pair.target, test, points=11, ends=(pair.source, pair.target))
-    weights = zip(aligned.parameters(), pair.target.parameters(), strict=True)
-    distance = sum(float((ours - theirs).square().sum()) for ours, theirs in weights) ** 0.5
     with torch.no_grad():
         accuracy = pair.accuracy(aligned(pair.test))
         merged = pair.accuracy(merge([aligned, pair.target], method="average")(pair.test))
-    return Aligned(method, variant, exact, distance, accuracy, way.metrics["barrier_original"], merged)
+    apart = float(distance(aligned, pair.target))
+    return Aligned(method, variant, exact, apart, accuracy, way.metrics["barrier_original"], merged)
 
 
 # ---------------------------------------------------------------------- translation
@@ -145,18 +135,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Stitch:
-    """What one way of translating gives.
-
-    Attributes:
-        cosine: Of translated rows with those of the other network, about the mean, on held-out images.
-        accuracy: Of the stitched network there.
-        note: What auto chose.
-    """
+    """What one way of translating gives on held-out images."""
 
     method: str
-    cosine: float
-    accuracy: float
-    note: str = ""
+    cosine: float  # of translated rows with those of the other network, about the mean
+    accuracy: float  # of the stitched network
+    note: str = ""  # what auto chose
 
 
 def stitch_networks(pair: Pair, seed: int) -> tuple[Stitch, ...]:
@@ -187,23 +171,15 @@ def _draw_anchors(pair: Pair, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Migration:
-    """What the audit found.
-
-    Attributes:
-        documents, queries, pairs: How many.
-        measures: Names of the figures in `rows`.
-        rows: The way, the method, and a figure with its interval for each measure, in words.
-        advice: One word.
-        verdict: The advice in words, with its reason.
-    """
+    """What the audit found, with the numbers of documents, queries and pairs."""
 
     documents: int
     queries: int
     pairs: int
-    measures: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    advice: str
-    verdict: str
+    measures: tuple[str, ...]  # names of the figures in `rows`
+    rows: tuple[tuple[str, ...], ...]  # the way, the method, and a figure with its interval for each measure
+    advice: str  # one word
+    verdict: str  # the advice in words, with its reason
 
 
 def audit_migration(pair: Pair, seed: int) -> Migration:

@@ -18,6 +18,14 @@ from interbasin.wiring import Alignment, Wiring
 from interbasin.wiring.alignment import whole_map
 from interbasin.wiring.trace.copying import copy_for_evaluation
 
+# The names of metrics -> the fields of a `SpaceError`.
+MEASURES = {
+    "alignment_error": "absolute",
+    "alignment_error_relative": "relative",
+    "cosine_before": "cosine_before",
+    "cosine_after": "cosine_after",
+}
+
 
 @dataclass(frozen=True)
 class SpaceError:
@@ -100,15 +108,12 @@ def alignment_error(
         progress=progress,
     )
     errors = {name: _measure_space(recording.moments[name, name], maps[name]) for name in names}
-    metrics: dict[str, float] = {}
-    for name, error in errors.items():
-        figures = {
-            "alignment_error": error.absolute,
-            "alignment_error_relative": error.relative,
-            "cosine_before": error.cosine_before,
-            "cosine_after": error.cosine_after,
-        }
-        metrics |= {f"{what}.{name}": value for what, value in figures.items() if value is not None}
+    metrics = {
+        f"{measure}.{name}": value
+        for name, error in errors.items()
+        for measure, field in MEASURES.items()
+        if (value := getattr(error, field)) is not None
+    }
     return AlignmentError(metrics, errors)
 
 

@@ -104,8 +104,5 @@ def _part(result: Any, name: str, kind: type[Any]) -> Any:
     part = getattr(result, name, None)
     if not isinstance(part, kind):
         got = type(result).__name__ if part is None else f"a {type(part).__name__} there"
-        raise WiringError(
-            f"align(source, target) must return something with .model and .alignment; its .{name} should be of class "
-            f"{kind.__name__}, got {got}."
-        )
+        raise WiringError(f"align must return something whose .{name} is of class {kind.__name__}, got {got}.")
     return part

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.evaluate.measured import Measured
+from interbasin.text import plural
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ def distance(a: nn.Module | Mapping[str, Tensor], b: nn.Module | Mapping[str, Te
     parameters, references = _parameters(a), _parameters(b)
     lonely = sorted(parameters.keys() ^ references.keys())
     if lonely:
+        count = plural(len(lonely), "parameter")
         raise WiringError(
-            f"Asked for the distance of two networks, but {lonely[0]!r} is only in one of them ({len(lonely)} such "
-            "parameters); give networks of one architecture, with the same ties."
+            f"{count}, as {lonely[0]!r}, in one network only; give networks of one architecture and ties."
         )
     apart, sizes = {}, []
     for name, tensor in parameters.items():

@@ -228,18 +228,14 @@ def _call_loss(loss: Loss, outputs: Any, labels: Any, index: int) -> Tensor:
         arguments = "the outputs alone" if labels is None else "the outputs and the labels"
         raise DataError(
             f"Batch {index}: the loss was called with {arguments} and failed ({type(error).__name__}: "
-            f"{one_line(error)}); give a function loss(outputs, labels), or loss(outputs) for batches without labels, "
-            "that returns the mean over the batch."
+            f"{one_line(error)}); give loss(outputs, labels), or loss(outputs) for batches without labels."
         ) from error
 
 
 def _cross_entropies(outputs: Any, labels: Any, inputs: Any, index: int) -> tuple[Tensor, Tensor, Tensor]:
     """The cross-entropy of every label, 0 for those that do not count; logits and labels, row by row."""
     if labels is None:
-        raise DataError(
-            f"Batch {index} has no labels, and cross-entropy needs them; give batches that are pairs (inputs, labels), "
-            "or a loss= of the outputs alone."
-        )
+        raise DataError(f"Batch {index} has no labels; give pairs (inputs, labels), or a loss= of the outputs alone.")
     aligned = _align_classes(outputs, labels, inputs)
     if aligned is None:
         raise _explain_no_classes(outputs, labels, index)
@@ -247,8 +243,8 @@ def _cross_entropies(outputs: Any, labels: Any, inputs: Any, index: int) -> tupl
     outside = classes[(classes != IGNORED) & ((classes < 0) | (classes >= logits.shape[-1]))]
     if len(outside):
         raise DataError(
-            f"Batch {index} has the label {int(outside[0])}, but the network has {logits.shape[-1]} classes, numbered "
-            f"from 0; mark labels that do not count by {IGNORED}."
+            f"Batch {index} has the label {int(outside[0])}, but there are {logits.shape[-1]} classes; mark labels "
+            f"that do not count by {IGNORED}."
         )
     each = F.cross_entropy(logits.to(working_dtype(logits.dtype)), classes, ignore_index=IGNORED, reduction="none")
     return each, logits, classes
@@ -310,8 +306,7 @@ def _explain_no_classes(outputs: Any, labels: Any, index: int) -> Exception:
     logits = _find_logits(outputs)
     if logits is None:
         return DataError(
-            f"Batch {index}: the outputs are a {type(outputs).__name__} without a floating-point tensor, so there are "
-            "no logits; pass a loss= of them."
+            f"Batch {index}: the outputs, a {type(outputs).__name__}, hold no logits; pass a loss= that takes them."
         )
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype is torch.bool:
         got = str(labels.dtype) if isinstance(labels, Tensor) else type(labels).__name__

@@ -105,10 +105,8 @@ def _hook_rows(module: nn.Module, name: str, change: Callable[[Tensor, Tensor], 
         if isinstance(value, tuple | list) and value:
             return type(value)([apply(value[0]), *value[1:]])
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim == 0:
-            raise DataError(
-                f"What {name or 'the network'} {'gives' if name else 'takes'} is no tensor of rows but "
-                f"{type(value).__name__}; choose another module."
-            )
+            where = f"What {name} gives" if name else "What the network takes"
+            raise DataError(f"{where} is no tensor of rows but {type(value).__name__}; choose another module.")
         return change(value, torch.linalg.vector_norm(value, dim=-1, keepdim=True))
 
     if name:

@@ -44,10 +44,6 @@ class Ranking:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def first(self, k: int) -> Ranking:
-        """The nearest k of them."""
-        return Ranking(self.rows[:, :k], self.scores[:, :k])
-
 
 class Nearest:
     """Finds the k nearest documents of every query. Documents are shown in order, block by block.
@@ -239,10 +235,8 @@ def reranked(
         if len(wanted):
             documents = prepared(rows_of(vectors(wanted.numpy()), "The documents").to(asked.dtype), metric)
             if documents.shape != fetched[absent:].shape:
-                raise ShapeError(
-                    f"Vectors of {len(wanted)} documents in the width {asked.shape[1]} of the queries were asked for, "
-                    f"and shape {tuple(documents.shape)} was given."
-                )
+                expected = (len(wanted), asked.shape[1])
+                raise ShapeError(f"The documents must come in shape {expected}, got {tuple(documents.shape)}.")
             fetched[absent:] = documents
         products = torch.bmm(fetched[where], asked[place : place + step, :, None])[..., 0]
         if metric == "l2":
@@ -289,10 +283,7 @@ class Labels:
             given = [given.get(place, ()) for place in range(queries)]
         entries: Sequence[Any] = list(given)
         if len(entries) != queries:
-            raise DataError(
-                f"There are {queries} queries and {len(entries)} entries of labels; give one per query, or a mapping "
-                "of the queries that have some."
-            )
+            raise DataError(f"There are {queries} queries and {len(entries)} entries of labels; give one per query.")
         relevant = tuple(_rows(entry, place, documents) for place, entry in enumerate(entries))
         if not any(map(len, relevant)):
             raise DataError("No query has a label; give the documents that are right for at least some of them.")

@@ -192,10 +192,8 @@ def _scale(work: Tensor) -> Tensor:
         # Not aminmax, which is several times slower along an axis.
         peaks = torch.maximum(work.amax((-2, -1)), -work.amin((-2, -1))).tolist()
     if not all(map(math.isfinite, peaks)):
-        raise DataError(
-            f"polar needs finite entries; {int((~torch.isfinite(work)).sum())} of the {work.numel()} are NaN or "
-            "infinite. Remove the rows they come from, or clip them."
-        )
+        count = int((~torch.isfinite(work)).sum())
+        raise DataError(f"polar needs finite entries; {count} of the {work.numel()} are NaN or infinite.")
     exponents = [math.frexp(peak)[1] if peak else 0 for peak in peaks]
     if max(map(abs, exponents)) <= _SAFE_EXPONENT:
         return work

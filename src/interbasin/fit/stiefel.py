@@ -202,11 +202,7 @@ def descend_together(
 ) -> Descent:
     """The same for several matrices at once: ``objective`` takes all of them and gives a gradient for each.
 
-    Args:
-        objective: Gives value and Euclidean gradients.
-        starts: Each ``(n, p)`` with ``p <= n`` and orthonormal columns.
-        tolerance, steps: As for `descend`.
-        report: Called after each step with its number and the value.
+    Each start is ``(n, p)`` with ``p <= n`` and orthonormal columns; ``report`` gets each step's number and value.
     """
     here = _evaluate(objective, tuple(starts))
     flat = tolerance * _length(here.gradients)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from interbasin.activations import standing
 from interbasin.batch_norm import has_batch_norm
 from interbasin.batches import WithoutLabels, as_batches, describe_size, require_reiterable, split_batch
 from interbasin.errors import InterbasinError, WiringError
-from interbasin.evaluate.alignment_error import AlignmentError, alignment_error
+from interbasin.evaluate.alignment_error import MEASURES, AlignmentError, alignment_error
 from interbasin.evaluate.barrier import Barrier, barrier
 from interbasin.evaluate.cycle import Aligned, cycle
 from interbasin.evaluate.distance import distance
@@ -76,11 +77,9 @@ class Comparison(Result):
         if self.errors is None or not self.errors.spaces:
             return
         spaces = self.errors.spaces
-        fields = {"alignment_error": "absolute", "alignment_error_relative": "relative"}
-        fields |= {"cosine_before": "cosine_before", "cosine_after": "cosine_after", "rows": "count"}
         columns = {
             column: [math.nan if (value := getattr(error, name)) is None else float(value) for error in spaces.values()]
-            for column, name in fields.items()
+            for column, name in (MEASURES | {"rows": "count"}).items()
         }
         draft.table("spaces", {"space": list(spaces), **columns})
         chart = bar_chart(
@@ -211,15 +210,15 @@ def compare_networks(
     similarity: LayerSimilarity | None = None
     coordinates: dict[str, Coordinates] = {}
     if wiring is not None:
-        with work.stage("alignment error"):
-            source, maps = (a, Alignment(wiring, {})) if alignment is None else (original or a, alignment)
-            names = list(standing(maps.wiring)) if alignment is None else None
-            errors = _try(work, "alignment error", lambda: alignment_error(source, b, maps, data, spaces=names))
-        with work.stage("cka"):
-            similarity = _try(work, "CKA", lambda: cka(a, b, data, wirings=(wiring, wiring), pool="mean"))
-        with work.stage("pca"):
-            coordinates = _try(work, "PCA", lambda: _coordinates(original, a, b, data, wiring)) or {}
-        metrics |= errors.metrics if errors is not None else {}
+        source, maps = (a, Alignment(wiring, {})) if alignment is None else (original or a, alignment)
+        names = list(standing(maps.wiring)) if alignment is None else None
+        with _attempt(work, "alignment error"):
+            errors = alignment_error(source, b, maps, data, spaces=names)
+            metrics |= errors.metrics
+        with _attempt(work, "CKA"):
+            similarity = cka(a, b, data, wirings=(wiring, wiring), pool="mean")
+        with _attempt(work, "PCA"):
+            coordinates = _coordinates(original, a, b, data, wiring)
     if align is not None:
         with work.stage("cycle"):
             metrics |= cycle(original or a, b, align, data if curve is not None else None, loss).metrics
@@ -285,10 +284,11 @@ def _coordinates(
     return pca(networks, data, wide, wiring=wiring, pool="mean") if wide else {}
 
 
-def _try(work: Stages, what: str, measure: Callable[[], Any]) -> Any:
-    """The measure, or None and a note where these networks do not have it."""
-    try:
-        return measure()
-    except InterbasinError as error:
-        work.notes.append(f"{what} was not measured: {error}")
-        return None
+@contextlib.contextmanager
+def _attempt(work: Stages, measure: str) -> Iterator[None]:
+    """One stage of the work; where these networks do not have the measure, a note says so."""
+    with work.stage(measure.lower()):
+        try:
+            yield
+        except InterbasinError as error:
+            work.notes.append(f"{measure} was not measured: {error}")

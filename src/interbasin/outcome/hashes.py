@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -9,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from interbasin.checkpoints.checkpoint import stamp_of
 from interbasin.errors import FileError, InterbasinError
@@ -42,9 +42,6 @@ class InputFiles:
     bytes: int | None = None
     sha256: str | None = None
     files: dict[str, Digest] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "files": {name: vars(digest) for name, digest in self.files.items()}}
 
 
 def files_of(given: str | os.PathLike[str]) -> InputFiles:
@@ -105,7 +102,7 @@ class Following:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "hashing")
         self._work: list[Future[None]] = []
-        self._files: dict[int, _Growing] = {}
+        self._files: dict[int, _Growing] = {}  # by inode
 
     def __enter__(self) -> Following:
         return self
@@ -180,25 +177,17 @@ def _digest_once(path: Path) -> Digest:
 
 def _find_path(text: str) -> Path | None:
     """The file or folder that a path or a MODEL string stands for."""
-    if not text:  # which Path takes for the current folder
-        return None
-    for find in (lambda text: Path(text).expanduser(), _find_weights):
-        try:
-            path = find(text)
-            if path is not None and (path.is_file() or path.is_dir()):
-                return path
-        except (OSError, ValueError):  # a name that no file can have is a name of something else
-            continue
+    # A name that no file can have is a name of something else.
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        path = Path(text).expanduser()
+        if text and (path.is_file() or path.is_dir()):  # Path takes no text for the current folder
+            return path
+    with contextlib.suppress(OSError, ValueError, InterbasinError):
+        from interbasin.models import parse_model  # with torch, which a path needs none of
+
+        weights = parse_model(text).weights
+        return weights if weights is not None and (weights.is_file() or weights.is_dir()) else None
     return None
-
-
-def _find_weights(text: str) -> Path | None:
-    from interbasin.models import parse_model  # with torch, which a path needs none of
-
-    try:
-        return parse_model(text).weights
-    except InterbasinError:
-        return None
 
 
 def _list_files(folder: Path) -> Iterator[Path]:

@@ -6,10 +6,10 @@ import csv
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias, get_args, get_origin, get_type_hints
 
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.outcome.hashes import Digest, InputFiles, digest_of
@@ -24,7 +24,7 @@ DOCUMENT, REPORT = "outcome.json", "report.html"
 FORMAT, VERSION = "outcome", 1
 
 Kind: TypeAlias = Literal["checkpoint", "alignment", "plot", "table", "text", "file"]
-KINDS: tuple[Kind, ...] = ("checkpoint", "alignment", "plot", "table", "text", "file")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Cell: TypeAlias = "float | str"
 # As JavaScript and Python both read them: Number("Infinity"), float("Infinity").
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -48,12 +48,6 @@ class Artefact:
     files: Mapping[str, Digest]
     columns: Mapping[str, str] | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        entry = {**vars(self), "files": {name: vars(digest) for name, digest in self.files.items()}}
-        if self.columns is None:
-            del entry["columns"]
-        return entry
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -65,13 +59,13 @@ class Outcome:
         request: What was asked, defaults filled in.
         seed: Of all that was drawn at random; None if nothing was.
         versions: Of interbasin, Python, torch and numpy.
+        started: When, in UTC (ISO 8601).
+        seconds: How long it took in all.
         inputs: What the networks and data were, with hashes of their files.
         metrics: Name to number. One that came out as NaN or infinite is here as such.
         timings: Seconds by what they were spent on.
         notes: Sentences that a reader of the metrics should know.
         artefacts: What lies beside.
-        started: When, in UTC (ISO 8601).
-        seconds: How long it took in all.
     """
 
     folder: Path
@@ -79,13 +73,13 @@ class Outcome:
     request: Mapping[str, Any]
     seed: int | None
     versions: Mapping[str, str]
+    started: str
+    seconds: float
     inputs: Mapping[str, InputFiles]
     metrics: Mapping[str, float]
     timings: Mapping[str, float]
     notes: tuple[str, ...]
     artefacts: tuple[Artefact, ...]
-    started: str
-    seconds: float
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Outcome:
@@ -100,7 +94,14 @@ class Outcome:
             raise FileError(f"Expected the folder of an outcome at {where}, but {reason}; give the folder of a job.")
         document = read_document(where / DOCUMENT, FORMAT, VERSION)
         try:
-            outcome = _restore(where, document)
+            if "notes" not in document and "warnings" in document:  # before 0.2
+                document["notes"] = document["warnings"]
+            for entry in document["artefacts"]:
+                entry.setdefault("columns", None)  # of a table only
+            outcome: Outcome = _restore(cls, {**document, "folder": where}, "")
+            for artefact in outcome.artefacts:
+                for path in (artefact.path, *artefact.files):
+                    _require_inside(path)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise FileError(f"{where / DOCUMENT} is damaged ({reason}); copy it again or run the job anew.") from error
@@ -165,19 +166,13 @@ class Outcome:
 
     def summary(self) -> dict[str, Any]:
         """What ``outcome.json`` says, in JSON's own types; NaN and infinity are text there."""
-        return {
-            "job": self.job,
-            "request": dict(self.request),
-            "seed": self.seed,
-            "versions": dict(self.versions),
-            "started": self.started,
-            "seconds": self.seconds,
-            "inputs": {name: files.to_json() for name, files in self.inputs.items()},
-            "metrics": {name: to_json(value) for name, value in self.metrics.items()},
-            "timings": dict(self.timings),
-            "notes": list(self.notes),
-            "artefacts": [artefact.to_json() for artefact in self.artefacts],
-        }
+        document = asdict(self)
+        del document["folder"]
+        artefacts = [
+            {key: value for key, value in entry.items() if value is not None} for entry in document["artefacts"]
+        ]
+        metrics = {name: to_json(value) for name, value in self.metrics.items()}
+        return document | {"metrics": metrics, "notes": list(self.notes), "artefacts": artefacts}
 
     def __repr__(self) -> str:
         figures = [f"{name}={value:.4g}" for name, value in list(self.metrics.items())[:4]]
@@ -202,12 +197,11 @@ class Outcome:
             for name, expected in artefact.files.items():
                 path = self.folder / name
                 if not path.is_file():
-                    what = f"is missing, which {DOCUMENT} lists as part of {artefact.name!r}"
-                elif path.stat().st_size != expected.bytes:
-                    what = f"has {path.stat().st_size} bytes and {DOCUMENT} says {expected.bytes}"
-                else:
-                    continue
-                raise FileError(f"{path} {what}; copy the whole folder again.")
+                    raise FileError(f"{path} is missing, part of {artefact.name!r}; copy the whole folder again.")
+                if (size := path.stat().st_size) != expected.bytes:
+                    raise FileError(
+                        f"{path} has {size} bytes and {DOCUMENT} says {expected.bytes}; copy the whole folder again."
+                    )
 
 
 def is_our_outcome(folder: Path) -> bool:
@@ -295,78 +289,42 @@ def to_plain(value: Any, what: str) -> Any:
 
 # ---------------------------------------------------------------------- reading with suspicion
 
-
-def _restore(folder: Path, document: Mapping[str, Any]) -> Outcome:
-    notes = document["notes" if "notes" in document or "warnings" not in document else "warnings"]  # before 0.2
-    versions, inputs = (_require(document[name], dict, name) for name in ("versions", "inputs"))
-    return Outcome(
-        folder=folder,
-        job=_require(document["job"], str, "job"),
-        request=_require(document["request"], dict, "request"),
-        seed=_require(document["seed"], int, "seed", optional=True),
-        versions={name: _require(version, str, f"versions.{name}") for name, version in versions.items()},
-        inputs={name: _restore_input(entry, f"inputs.{name}") for name, entry in inputs.items()},
-        metrics=_restore_numbers(document["metrics"], "metrics"),
-        timings=_restore_numbers(document["timings"], "timings"),
-        notes=tuple(_require(note, str, "notes") for note in _require(notes, list, "notes")),
-        artefacts=tuple(_restore_artefact(entry) for entry in _require(document["artefacts"], list, "artefacts")),
-        started=_require(document["started"], str, "started"),
-        seconds=from_json(document["seconds"]),
-    )
-
-
-def _restore_artefact(entry: Any) -> Artefact:
-    _require(entry, dict, "artefacts")
-    name, kind = _require(entry["name"], str, "artefacts.name"), entry["kind"]
-    if kind not in KINDS:
-        raise ValueError(f"the artefact {name!r} is of the unknown kind {kind!r}")
-    path = _require_inside(_require(entry["path"], str, "artefacts.path"))
-    files = _require(entry["files"], dict, f"files of {name}")
-    columns = _require(entry.get("columns"), dict, "columns", optional=True)
-    return Artefact(
-        name,
-        kind,
-        path,
-        {_require_inside(file): _restore_digest(digest, file) for file, digest in files.items()},
-        columns and {column: _require(words, str, "columns") for column, words in columns.items()},
-    )
-
-
-def _restore_input(entry: Any, what: str) -> InputFiles:
-    _require(entry, dict, what)
-    files = _require(entry["files"], dict, f"{what}.files")
-    return InputFiles(
-        _require(entry["given"], str, f"{what}.given"),
-        _require(entry["path"], str, f"{what}.path", optional=True),
-        _require(entry["bytes"], int, f"{what}.bytes", optional=True),
-        _require(entry["sha256"], str, f"{what}.sha256", optional=True),
-        {name: _restore_digest(digest, name) for name, digest in files.items()},
-    )
-
-
-def _require_inside(path: str) -> str:
-    """A path that stays inside the folder: one that was tampered with must not make us read, or hash, another."""
-    if os.path.isabs(path) or ".." in Path(path).parts or "\\" in path:
-        raise ValueError(f"{path!r} leads out of the folder")
-    return path
-
-
-def _restore_digest(entry: Any, what: str) -> Digest:
-    _require(entry, dict, what)
-    return Digest(_require(entry["bytes"], int, what), _require(entry["sha256"], str, what))
-
-
-def _restore_numbers(entry: Any, what: str) -> dict[str, float]:
-    return {name: from_json(value) for name, value in _require(entry, dict, what).items()}
-
-
+_FIELDS = {kind: get_type_hints(kind) for kind in (Digest, InputFiles, Artefact, Outcome)}
 _KINDS = {dict: "a mapping", list: "a list", str: "text", int: "a whole number"}
 
 
-def _require(value: Any, kind: type, what: str, *, optional: bool = False) -> Any:
-    """``value`` if it is of that kind, or None where it is optional."""
-    if optional and value is None:
-        return None
+def _restore(kind: Any, value: Any, what: str) -> Any:
+    """``value``, as JSON gave it, in the type ``kind`` of a field; ``what`` says where it stands.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it is of another type, lacks a field, or leads out of the folder.
+    """
+    if kind in _FIELDS:
+        entry = _require(value, dict, what)
+        return kind(**{name: _restore(hint, entry[name], f"{what}.{name}") for name, hint in _FIELDS[kind].items()})
+    container, parts = get_origin(kind), get_args(kind)
+    if type(None) in parts:
+        return None if value is None else _restore(parts[0], value, what)
+    if container is Literal:
+        if value not in parts:
+            raise ValueError(f"{what} has the unknown kind {value!r}")
+        return value
+    if container is tuple:
+        return tuple(_restore(parts[0], item, what) for item in _require(value, list, what))
+    if container in (dict, Mapping):
+        return {name: _restore(parts[1], item, f"{what}.{name}") for name, item in _require(value, dict, what).items()}
+    if kind is float:
+        return from_json(value)
+    return value if kind in (Any, Path) else _require(value, kind, what)
+
+
+def _require(value: Any, kind: type, what: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{what} should be {_KINDS[kind]} and is {value!r:.40}")
+        raise TypeError(f"{what.removeprefix('.')} should be {_KINDS[kind]} and is {value!r:.40}")
     return value
+
+
+def _require_inside(path: str) -> None:
+    """Refuse a path that leads out of the folder: one that was tampered with must not make us read another file."""
+    if os.path.isabs(path) or ".." in Path(path).parts or "\\" in path:
+        raise ValueError(f"{path!r} leads out of the folder")

@@ -9,9 +9,8 @@ exact algebra. In files they are ``moments.safetensors`` and ``moments.json``, s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from interbasin.storage import new_folder, read_record, write_record
 FORMAT, VERSION, NAME = "moments", 1, "moments"
 HOLDS = ("moments",)
 
-# A layer, and the weight and bias of an affine map of it.
+# A layer, and the weight and bias of an affine map of it (None: the layer itself).
 Image = tuple[str, Tensor | None, Tensor | None]
 
 
@@ -114,10 +113,7 @@ class Accumulator:
     def through(self, sources: Mapping[str, Image], targets: Mapping[str, Image], grams: bool) -> Accumulator:
         """The sums of affine images of these layers, exactly: with C the cross-product, that of the images is W C V^T.
 
-        Args:
-            sources: For the name of each image the layer it is of, and the weight and bias (None: the layer itself).
-            targets: The same of the targets.
-            grams: Whether to keep their Gram matrices. Those of the layers have to be there.
+        The layers must have Gram matrices; ``grams`` says whether the images keep theirs.
         """
         crosses = {}
         for source, (x, inner, _) in sources.items():
@@ -157,14 +153,6 @@ def cross_about(
     return cross + torch.outer(target.total, d) + torch.outer(e, source.total) + count * torch.outer(e, d)
 
 
-def named_sides(sides: Mapping[str, Side], prefix: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of some sides under the names that files use."""
-    for position, side in enumerate(sides.values()):
-        yield f"{prefix}.{position}.origin", side.origin
-        yield f"{prefix}.{position}.total", side.total
-        yield f"{prefix}.{position}.square", side.square
-
-
 # ---------------------------------------------------------------------- files
 
 
@@ -172,26 +160,23 @@ def save_accumulator(
     state: Accumulator, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
 ) -> None:
     """Write the sums to ``folder``, whole or not at all; ``notes`` are kept beside them."""
+    document, tensors = describe_accumulator(state)
     with new_folder(folder, HOLDS, force=force) as temporary:
-        write_into(temporary, state, notes)
+        write_record(temporary, NAME, FORMAT, VERSION, {**document, "notes": dict(notes or {})}, tensors)
 
 
-def write_into(folder: Path, state: Accumulator, notes: Mapping[str, Any] | None = None) -> None:
-    """Write the sums into a folder that is being filled."""
-    document = {
-        "count": state.count,
-        "batches": state.batches,
-        "precision": state.precision,
-        "grams": state.grams,
-        "sources": list(state.sources),
-        "targets": list(state.targets),
-        "notes": dict(notes or {}),
-    }
-    tensors = dict(named_sides(state.sources, "source")) | dict(named_sides(state.targets, "target"))
+def describe_accumulator(state: Accumulator) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The sums as files hold them, a document and tensors by name; `restore_accumulator` reads them."""
+    document = {name: getattr(state, name) for name in ("count", "batches", "precision", "grams")}
+    tensors: dict[str, Tensor] = {}
+    for kind, sides in (("source", state.sources), ("target", state.targets)):
+        document[f"{kind}s"] = list(sides)
+        for position, side in enumerate(sides.values()):
+            tensors |= {f"{kind}.{position}.{name}": tensor for name, tensor in vars(side).items()}
     for i, source in enumerate(state.sources):
         for j, target in enumerate(state.targets):
             tensors[f"cross.{i}.{j}"] = state.crosses[source, target]
-    write_record(folder, NAME, FORMAT, VERSION, document, tensors)
+    return document, tensors
 
 
 def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[str, Any]]:

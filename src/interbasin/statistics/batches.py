@@ -63,8 +63,7 @@ def _rows(values: object, label: str, batch: int) -> Tensor:
         raise DataError(f"{what} must be floating-point, got {tensor.dtype}; convert it with .float().")
     if tensor.ndim < 2 or tensor.shape[-1] == 0:
         raise ShapeError(
-            f"{what} must have shape (..., width) with at least two axes and one column, got {tuple(tensor.shape)}; "
-            "give a single vector as one row, x[None]."
+            f"{what} must have shape (rows, width), got {tuple(tensor.shape)}; give one vector as x[None]."
         )
     if tensor.numel() == 0:
         raise DataError(f"{what} is empty (shape {tuple(tensor.shape)}); leave empty batches out.")
@@ -81,10 +80,8 @@ def _check_pairing(xs: Rows, ys: Rows, batch: int) -> None:
         # (batch, tokens) beside (batch * tokens,) is the same rows flattened; (2, 3) beside (3, 2) is a mistake.
         same_rows = math.prod(shape) == math.prod(first) and (len(shape) == 1 or len(first) == 1)
         if shape != first and not same_rows:
-            raise ShapeError(
-                f"Batch {batch} is not paired: {first_label} has rows of shape {first} and {label} of shape {shape}; "
-                "row i of both sides must come from the same input."
-            )
+            shapes = f"{first_label} has rows of shape {first} and {label} of shape {shape}"
+            raise ShapeError(f"Batch {batch} is not paired: {shapes}; row i of both must come from the same input.")
 
 
 def _check_widths(rows: Rows, kind: str, known: Mapping[str, Side], batch: int) -> None:

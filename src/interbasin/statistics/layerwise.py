@@ -11,14 +11,14 @@ from torch import Tensor
 
 from interbasin.arrays import Array
 from interbasin.errors import DataError, UnknownNameError
-from interbasin.statistics.accumulation import Accumulator, load_accumulator, save_accumulator
+from interbasin.statistics.accumulation import Accumulator, load_accumulator
 from interbasin.statistics.batches import add_batch
-from interbasin.statistics.moments import SOURCE, TARGET, PairedMoments
+from interbasin.statistics.moments import SOURCE, TARGET, Moments, PairedMoments
 from interbasin.statistics.similarity import linear_cka
 from interbasin.text import plural
 
 
-class LayerwiseMoments:
+class LayerwiseMoments(Moments):
     """The moments of every source layer with every target layer, over the same rows.
 
     Each layer's own sums are kept once and each pair's cross-product once: for ``a`` and ``b`` layers of width ``w``
@@ -39,24 +39,11 @@ class LayerwiseMoments:
         """Add a batch: for each layer by name, rows that all come from the same inputs."""
         for kind, layers in (("source", sources), ("target", targets)):
             if not isinstance(layers, Mapping):
-                raise DataError(
-                    f"LayerwiseMoments take the {kind} layers by name, such as {{'layer1': rows}}, got "
-                    f"{type(layers).__name__}; use PairedMoments for one pair."
-                )
+                raise DataError(f"The {kind} layers must be a dict {{name: rows}}, got {type(layers).__name__}.")
             odd = [name for name in layers if not isinstance(name, str)]
             if odd:
                 raise DataError(f"The names of layers must be text, got {odd[0]!r} among the {kind} layers.")
         self._state = add_batch(self._state, sources, targets)
-
-    def merge(self, other: LayerwiseMoments) -> LayerwiseMoments:
-        """New moments, as one pass over the rows of both would have given."""
-        if not isinstance(other, LayerwiseMoments):
-            raise DataError(f"LayerwiseMoments merge with LayerwiseMoments, got {type(other).__name__}.")
-        return LayerwiseMoments._of_state(self._state.merge(other._state))
-
-    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the moments, exactly, to a folder from which `load` goes on."""
-        save_accumulator(self._state, folder, force=force)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> LayerwiseMoments:
@@ -65,11 +52,6 @@ class LayerwiseMoments:
         if not state.grams:
             raise DataError(f"The statistics in {folder} hold no Gram matrices, which LayerwiseMoments need.")
         return cls._of_state(state)
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return self._state.count
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -105,9 +87,3 @@ class LayerwiseMoments:
     def __repr__(self) -> str:
         layers = f"{len(self.sources)} source and {plural(len(self.targets), 'target layer')}"
         return f"LayerwiseMoments({layers}, {plural(self.count, 'row')})"
-
-    @classmethod
-    def _of_state(cls, state: Accumulator) -> LayerwiseMoments:
-        moments = cls()
-        moments._state = state
-        return moments

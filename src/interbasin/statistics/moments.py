@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -19,7 +19,37 @@ from interbasin.text import plural
 SOURCE, TARGET = "source", "target"
 
 
-class PairedMoments:
+class Moments:
+    """What `PairedMoments` and `LayerwiseMoments` share: the sums, how they merge, and their files."""
+
+    _state: Accumulator
+
+    def merge(self, other: Self) -> Self:
+        """New moments, as one pass over the rows of both would have given."""
+        if not isinstance(other, type(self)):
+            name = type(self).__name__
+            raise DataError(f"{name} merge with {name}, got {type(other).__name__}.")
+        return self._of_state(self._state.merge(other._state))
+
+    def save(
+        self, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the moments, exactly, to a folder from which `load` goes on. ``notes`` are JSON for your own use."""
+        save_accumulator(self._state, folder, force=force, notes=notes)
+
+    @property
+    def count(self) -> int:
+        """The number of (paired) rows."""
+        return self._state.count
+
+    @classmethod
+    def _of_state(cls, state: Accumulator) -> Self:
+        moments = cls()
+        moments._state = state
+        return moments
+
+
+class PairedMoments(Moments):
     r"""Streaming first and second moments of paired rows :math:`x` (source) and :math:`y` (target).
 
     Memory is bounded by the two widths. Batches may be float16, bfloat16, float32 or float64, tensors or arrays, of
@@ -64,18 +94,6 @@ class PairedMoments:
         """
         self._state = add_batch(self._state, {SOURCE: source}, {TARGET: target})
 
-    def merge(self, other: PairedMoments) -> PairedMoments:
-        """New moments, as one pass over the rows of both would have given."""
-        if not isinstance(other, PairedMoments):
-            raise DataError(f"PairedMoments merge with PairedMoments, found {type(other).__name__}.")
-        return PairedMoments._of_state(self._state.merge(other._state))
-
-    def save(
-        self, folder: str | os.PathLike[str], *, force: bool = False, notes: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write the moments, exactly, to a folder from which `load` goes on. ``notes`` are JSON for your own use."""
-        save_accumulator(self._state, folder, force=force, notes=notes)
-
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> PairedMoments:
         """The moments that were saved to ``folder``."""
@@ -90,11 +108,6 @@ class PairedMoments:
         return cls._of_state(state), notes
 
     # ------------------------------------------------------------------ what was seen
-
-    @property
-    def count(self) -> int:
-        """The number of paired rows."""
-        return self._state.count
 
     @property
     def batches(self) -> int:
@@ -169,12 +182,6 @@ class PairedMoments:
         return f"PairedMoments({self.target_width} <- {self.source_width}, {plural(self.count, 'row')}{grams})"
 
     # ------------------------------------------------------------------ inside
-
-    @classmethod
-    def _of_state(cls, state: Accumulator) -> PairedMoments:
-        moments = cls(grams=state.grams)
-        moments._state = state
-        return moments
 
     @property
     def _source(self) -> Side:

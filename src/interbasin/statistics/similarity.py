@@ -97,10 +97,8 @@ def mean_cosine(moments: PairedMoments, map: Map | None = None) -> float:
     """
     if map is None:
         if moments.source_width != moments.target_width:
-            raise ShapeError(
-                f"The cosine of paired rows needs equal widths, got {moments.source_width} and "
-                f"{moments.target_width}; pass a map that carries the source to the target's width."
-            )
+            widths = f"{moments.source_width} and {moments.target_width}"
+            raise ShapeError(f"The cosine of paired rows needs equal widths, got {widths}; pass a map between them.")
         inner = float(torch.diagonal(moments.cross()).sum())
         energy = float(moments.squares_source().sum())
     else:

@@ -40,21 +40,13 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class Scale:
-    """One axis.
-
-    Attributes:
-        low: The number at its beginning.
-        high: The number at its end.
-        ticks: The numbers that are marked.
-        labels: What is written beside each.
-        log: Whether equal distances are equal ratios.
-    """
+    """One axis, from ``low`` to ``high``."""
 
     low: float
     high: float
-    ticks: tuple[float, ...]
-    labels: tuple[str, ...]
-    log: bool = False
+    ticks: tuple[float, ...]  # the numbers that are marked
+    labels: tuple[str, ...]  # what is written beside each
+    log: bool = False  # whether equal distances are equal ratios
 
     def share(self, value: float) -> float:
         """How far along the axis a number stands: 0 at its beginning, 1 at its end."""
@@ -70,13 +62,9 @@ def drawable(value: float) -> bool:
 
 
 def linear(values: Iterable[float], *, around: float = 0.05, zero: bool = False, count: int = 5) -> Scale:
-    """An axis that holds ``values``.
+    """An axis that holds the finite ones of ``values``, with about ``count`` ticks.
 
-    Args:
-        values: What it must hold; numbers that are not finite are passed over.
-        around: Free space at both ends, as a share of the range.
-        zero: Whether it must hold zero, without free space beyond it.
-        count: About how many ticks.
+    ``around`` is the free space at both ends, as a share of the range. With ``zero`` it holds zero and nothing beyond.
     """
     finite = [value if abs(value) > SMALLEST else 0.0 for value in values if math.isfinite(value)]
     finite = finite or [0.0, 1.0]
