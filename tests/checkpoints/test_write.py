@@ -323,7 +323,7 @@ def test_what_someone_wrote_there_in_the_meantime_is_kept(tmp_path):
         ("link.safetensors", ("no ordinary file",)),
         ("file/below.safetensors", ("is not a folder",)),
         ("x" * 300 + ".safetensors", ("name too long",)),
-        ("a\0b.safetensors", ("cannot be the name of a file",)),
+        ("a\0b.safetensors", ("cannot be the name of a folder or file",)),
     ],
 )
 def test_a_place_that_cannot_be_written_is_named(name, words, tmp_path):

@@ -6,7 +6,6 @@ Quantised checkpoints are refused by name: their numbers are codes, on which no 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from interbasin.checkpoints.checkpoint import Checkpoint, StoredFile, head_of, k
 from interbasin.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError
+from interbasin.storage import as_path
 from interbasin.text import list_names, plural
 
 INDEX = ".index.json"
@@ -83,7 +83,7 @@ def open_checkpoint(path: str | PathLike[str], *, part: str | None = None) -> Ch
         >>> checkpoint["up.weight"].sum().item()
         6.0
     """
-    path = path_of(path, "A checkpoint")
+    path = as_path(path, "A checkpoint", CheckpointError)
     try:
         if path.is_file() and not path.name.endswith(INDEX):
             source, kind = _source(path, part)
@@ -107,19 +107,6 @@ def _no_parts(path: Path, part: str, what: str) -> CheckpointError:
         f"part={part!r} chooses among the state dicts of one torch file, and {path} is {what}; leave part= out, or "
         "name the file."
     )
-
-
-def path_of(name: object, what: str) -> Path:
-    """``name`` as a path; ``what`` is how the message calls what it should name."""
-    path = os.fspath(name) if isinstance(name, str | os.PathLike) else name
-    if not isinstance(path, str):
-        raise CheckpointError(
-            f"{what} is named by text or a pathlib.Path, found a {type(name).__name__}; give the name of a file or a "
-            "folder."
-        )
-    if not path:
-        raise CheckpointError(f"{what} was to be found, and its name is empty; give a file or a folder.")
-    return Path(path)
 
 
 def weights_in(folder: Path) -> Path | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from interbasin.checkpoints.checkpoint import CODES, Checkpoint, Entry, LazyTensors
 from interbasin.checkpoints.lora import CONFIGURATION, write_base
-from interbasin.checkpoints.open import INDEX, open_checkpoint, path_of, weights_in
+from interbasin.checkpoints.open import INDEX, open_checkpoint, weights_in
 from interbasin.checkpoints.safetensors_files import MARK, mark_of
 from interbasin.errors import CheckpointError, DataError, FileError
 from interbasin.storage import FORMAT_PREFIX, as_path, new_file, new_folder, write_document
@@ -338,7 +338,7 @@ def _template(like: Checkpoint | str | os.PathLike[str] | None) -> _Template:
     if like is None:
         return _Template()
     if not isinstance(like, Checkpoint):
-        folder = path_of(like, "The checkpoint to write alike (like=)")
+        folder = as_path(like, "The checkpoint to write alike (like=)", CheckpointError)
         if folder.is_dir() and weights_in(folder) is None:  # a configuration alone
             return _Template(folder, stem=ADAPTER_STEM if (folder / CONFIGURATION).is_file() else STEM)
         like = open_checkpoint(folder)
