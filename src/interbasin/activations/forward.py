@@ -59,10 +59,7 @@ class Caller:
         calls = []
         for model, device, inputs in zip(self.networks, self.devices, parts, strict=True):
             if not isinstance(inputs, Tensor | Mapping | Sequence) or isinstance(inputs, str | bytes):
-                raise DataError(
-                    f"Batch {index} is a {type(inputs).__name__}; give a tensor, a tuple of arguments or a mapping of "
-                    "keyword arguments."
-                )
+                raise DataError(f"Batch {index} is a {type(inputs).__name__}; give a tensor, a tuple or a mapping.")
             not_for_it: tuple[str, ...] = ()
             if isinstance(self.mask, str) and self.mask not in inspect.signature(model.forward).parameters:
                 not_for_it = (self.mask,)
@@ -156,10 +153,7 @@ class Listener:
         readings = self.wanted[key].get(call, ())
         tensors = output_tensors(values) if readings else []
         if readings and not tensors:
-            raise WiringError(
-                f"Asked to record {key[0]}:{key[1]}:{call}, but no floating-point tensor passes there; record another "
-                "place."
-            )
+            raise WiringError(f"Asked to record {key[0]}:{key[1]}:{call}, but no floating-point tensor passes there.")
         for reading in readings:
             self.take(reading, reading.rows(tensors[0], module))
 

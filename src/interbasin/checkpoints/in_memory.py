@@ -176,13 +176,12 @@ def _tensors_and_ties(tensors: Tensors, stored: frozenset[str]) -> Iterator[tupl
 def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tensor]]:
     if isinstance(tensors, nn.Module):
         raise DataError(
-            f"A checkpoint is written from tensors by name, found the network itself ({type(tensors).__name__}); give "
-            "its state_dict()."
+            f"A checkpoint is written from tensors by name, found the network itself ({type(tensors).__name__}); give its "
+            "state_dict()."
         )
     if isinstance(tensors, str | bytes | Tensor) or not isinstance(tensors, Iterable):
         raise DataError(
-            f"A checkpoint is written from a mapping of names to tensors, or pairs of them, found a "
-            f"{type(tensors).__name__}; give a state dict."
+            f"A checkpoint is written from a mapping of names to tensors, or pairs, found a {type(tensors).__name__}."
         )
     if isinstance(tensors, Mapping):
         # Of tied names the first is kept: that should be the one which the other checkpoint kept.
@@ -191,8 +190,7 @@ def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tens
     for position, pair in enumerate(tensors):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise DataError(
-                f"Tensors come as pairs of a name and a tensor, and number {position} is a {type(pair).__name__}; give "
-                "a mapping, or such pairs."
+                f"Tensors come as pairs of a name and a tensor, and number {position} is a {type(pair).__name__}."
             )
         yield pair[0], pair[1]
 

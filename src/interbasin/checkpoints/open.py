@@ -104,8 +104,7 @@ def open_checkpoint(path: str | PathLike[str], *, part: str | None = None) -> Ch
 
 def _no_parts(path: Path, part: str, what: str) -> CheckpointError:
     return CheckpointError(
-        f"part={part!r} chooses among the state dicts of one torch file, and {path} is {what}; leave part= out, or "
-        "name the file."
+        f"part={part!r} chooses among the state dicts of one torch file, and {path} is {what}; leave part= out."
     )
 
 
@@ -188,8 +187,7 @@ def _source(path: Path, part: str | None) -> tuple[StoredFile, str]:
 
         return open_torch(path, part), "torch"
     raise CheckpointError(
-        f"{path} is neither a safetensors file nor one of torch.save: it is {kind_of(head)}; give the weights "
-        "themselves, or copy or download them again."
+        f"{path} is neither a safetensors file nor one of torch.save: it is {kind_of(head)}; give the weights."
     )
 
 
@@ -210,8 +208,7 @@ def _shards(index: Path) -> list[StoredFile]:
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{index} names {plural(len(files), 'file')} and not all are there: {list_names(missing)} missing; copy or "
-            "download what is missing."
+            f"{index} names {plural(len(files), 'file')} and not all are there: {list_names(missing)} missing."
         )
     sources = [_source(index.parent / name, None)[0] for name in files]
     gather(index, sources)
@@ -221,14 +218,13 @@ def _shards(index: Path) -> list[StoredFile]:
             elsewhere = [other.path.name for other in sources if {*other.entries, *other.ties} & (promised - present)]
             hint = f" (some are in {list_names(elsewhere)})" if elsewhere else ""
             raise CheckpointError(
-                f"{index} says that {name} holds {list_names(sorted(promised - present))}, but it does not{hint}; copy "
-                "or download index and shards again, together."
+                f"{index} says that {name} holds {list_names(sorted(promised - present))}, but it does not{hint}; "
+                "copy index and shards again, together."
             )
         unlisted = {*source.entries} - promised
         if unlisted:
             raise CheckpointError(
-                f"{name} holds {list_names(sorted(unlisted))}, which {index} does not list; index and shards are of "
-                "different checkpoints: copy or download them again, together."
+                f"{name} holds {list_names(sorted(unlisted))}, which {index} does not list; copy both again, together."
             )
     return sources
 
@@ -246,8 +242,7 @@ def _no_weights(folder: Path, adapter: Adapter | None) -> CheckpointError:
             return _gguf_error(path)
         if path.suffix in FOREIGN:
             return CheckpointError(
-                f"{folder} holds weights of {FOREIGN[path.suffix]} only ({path.name}), which are not read here; "
-                "convert them to safetensors first."
+                f"{folder} holds weights of {FOREIGN[path.suffix]} only ({path.name}); convert them to safetensors."
             )
     expected = list_names(ADAPTER_WEIGHTS if adapter else WEIGHTS)
     present = list_names(path.name for path in files) or "no files"

@@ -266,10 +266,7 @@ def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Li
                     reported = size + count
                     listener(path, reported)
             if count != entry.nbytes:
-                raise CheckpointError(
-                    f"{name} was announced with {entry.nbytes:,} bytes, and {count:,} came; give the tensors as they "
-                    "were announced."
-                )
+                raise CheckpointError(f"{name} was announced with {entry.nbytes:,} bytes, and {count:,} came.")
             size += count
         file.flush()
         if listener is not None:
@@ -367,8 +364,7 @@ def _checked_notes(metadata: Mapping[str, str] | None) -> dict[str, str]:
     if wrong or MARK in notes:
         key = wrong[0] if wrong else MARK
         raise DataError(
-            f"Notes in a checkpoint are text to text, and {MARK!r} is taken; found {key!r}: {notes[key]!r}. Convert or "
-            "rename it."
+            f"Notes in a checkpoint are text to text, and {MARK!r} is taken; found {key!r}: {notes[key]!r}."
         )
     return {"format": "pt", **notes}
 

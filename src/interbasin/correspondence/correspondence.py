@@ -131,8 +131,7 @@ class Correspondence:
         if not similarity.served:
             blocks = " and ".join(", ".join(outline.layers) or "(none)" for outline in outlines)
             raise DataError(
-                f"The CKA is of no layer in the blocks of both networks, which are {blocks}; record a layer in each of "
-                "them, or use by_role."
+                f"The CKA is of no layer in the blocks of both networks ({blocks}); record one in each, or use by_role."
             )
         return cls._of_match(match)
 
@@ -326,10 +325,7 @@ class Correspondence:
 def _require_wirings(caller: str, *wirings: object) -> None:
     for wiring in wirings:
         if not isinstance(wiring, Wiring):
-            raise WiringError(
-                f"{caller} needs the wirings of two networks, found {type(wiring).__name__}; make them with "
-                "wire(model, inputs)."
-            )
+            raise WiringError(f"{caller} needs two wirings, found {type(wiring).__name__}; use wire(model, inputs).")
 
 
 # ---------------------------------------------------------------------- shares, and what is in no pair

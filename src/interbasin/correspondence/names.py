@@ -33,8 +33,7 @@ class _Rule:
             unknown = set(_NUMBER.findall(target)) - set(_NUMBER.findall(self.key))
             if unknown:
                 raise WiringError(
-                    f"names sends {self.key!r} to {target!r}, but {{{min(unknown)}}} stands on the right side alone; "
-                    "use the same braces on both sides."
+                    f"names sends {self.key!r} to {target!r}, but {{{min(unknown)}}} stands on the right side alone."
                 )
 
     @property

@@ -101,12 +101,12 @@ class Similarity:
             return
         matrix = cka.detach().cpu() if isinstance(cka, torch.Tensor) else cka
         self._table, self._layers = np.asarray(matrix, dtype=np.float64), (tuple(blocks[0]), tuple(blocks[1]))
-        if self._table.shape != (len(blocks[0]), len(blocks[1])):
+        expected = len(blocks[0]), len(blocks[1])
+        if self._table.shape != expected:
             rows, columns = (", ".join(names) or "(none)" for names in blocks)
             raise ShapeError(
-                f"The CKA matrix has shape {self._table.shape}, and the blocks of the two networks need "
-                f"{(len(blocks[0]), len(blocks[1]))}: rows {rows} and columns {columns}. Give one of that shape, or "
-                "LayerwiseMoments."
+                f"The CKA matrix has shape {self._table.shape}, expected {expected}, with rows {rows} and columns "
+                f"{columns}; give one like that, or LayerwiseMoments."
             )
         if not np.isfinite(self._table).all():
             raise DataError(
