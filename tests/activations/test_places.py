@@ -58,7 +58,7 @@ def test_an_axis_can_be_named():
 def test_an_axis_that_is_not_there_is_refused():
     with pytest.raises(ShapeError, match=r"axis 4 at act:output:0, found shape \(2, 3\)"):
         ModuleReading(Place.of("act[4]")).rows(torch.randn(2, 3), nn.ReLU())
-    with pytest.raises(ShapeError, match="name an axis of it"):
+    with pytest.raises(ShapeError, match="name its axis"):
         ModuleReading(Place.of("act")).rows(torch.randn(3), nn.ReLU())
 
 

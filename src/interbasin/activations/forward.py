@@ -121,18 +121,18 @@ class Listener:
     calls: dict[tuple[str, str], int] = field(default_factory=dict)
     thread: int | None = None
 
-    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any], hint: str = "") -> None:
-        """One pass, without gradients, which has to reach every place; ``hint`` is what else may be wrong."""
+    def forward(self, call: Call) -> None:
+        """One pass, without gradients, which has to reach every place."""
         self.calls = dict.fromkeys(self.wanted, 0)
         self.thread = threading.get_ident()
         try:
             with torch.inference_mode():
-                self.model(*args, **kwargs)
+                self.model(*call.args, **call.kwargs)
         # Whoever has fewer inputs at a time to offer will want to know memory from the rest.
         except (InterbasinError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise call_error(self.name, args, kwargs, error, f".{hint}") from error
+            raise call_error(self.name, call.args, call.kwargs, error, f".{call.hint}") from error
         finally:
             self.thread = None
         for (module, side), calls in self.wanted.items():

@@ -236,7 +236,7 @@ def _observe_attention(
 
     arguments = dict.fromkeys(replace(place, side=side) for place in places for side in QKV)
     with listen(model, map(ModuleReading, arguments), take, name) as listener:
-        listener.forward(call.args, call.kwargs, call.hint)
+        listener.forward(call)
     derived = {}
     for place in places:
         same = tuple(side for side in QKV if memory[replace(place, side=side)] == memory[place])

@@ -238,12 +238,11 @@ def _run(listeners: Sequence[Listener], calls: Sequence[Call], pairing: Pairing,
     """Lead one batch through the networks, ``in_step`` or one after the other."""
     pairing.start(calls)
     if in_step:
-        source, target = calls
-        with SteppedForward(lambda: listeners[0].forward(source.args, source.kwargs, source.hint)) as pairing.source:
-            listeners[1].forward(target.args, target.kwargs, target.hint)
+        with SteppedForward(lambda: listeners[0].forward(calls[0])) as pairing.source:
+            listeners[1].forward(calls[1])
             pairing.source.until(lambda: False)
     else:
         for listener, call in zip(listeners, calls, strict=True):
-            listener.forward(call.args, call.kwargs, call.hint)
+            listener.forward(call)
     if pairing.plan.layers is not None:
         pairing.finish()
