@@ -22,7 +22,7 @@ from interbasin.activations.plan import Item, Plan, layer_name
 from interbasin.checks import require_whole
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
-from interbasin.statistics.accumulation import Accumulator, named_sides, restore_accumulator
+from interbasin.statistics.accumulation import Accumulator, describe_accumulator, restore_accumulator
 from interbasin.statistics.moments import SOURCE, TARGET
 from interbasin.storage import as_path, new_folder, read_record, refuse_what_is_in_the_way, write_record
 from interbasin.text import plural
@@ -157,21 +157,9 @@ def save_sums(
     """Write several sums as one record, whole or not at all."""
     documents, tensors = [], {}
     for position, state in enumerate(states):
-        documents.append(
-            {
-                "count": state.count,
-                "batches": state.batches,
-                "precision": state.precision,
-                "grams": state.grams,
-                "sources": list(state.sources),
-                "targets": list(state.targets),
-            }
-        )
-        named = dict(named_sides(state.sources, "source")) | dict(named_sides(state.targets, "target"))
-        for i, source in enumerate(state.sources):
-            for j, target in enumerate(state.targets):
-                named[f"cross.{i}.{j}"] = state.crosses[source, target]
-        tensors.update({f"{position}.{name}": tensor for name, tensor in named.items()})
+        document, own = describe_accumulator(state)
+        documents.append(document)
+        tensors.update({f"{position}.{name}": tensor for name, tensor in own.items()})
     with new_folder(folder, HOLDS, force=force) as temporary:
         write_record(temporary, NAME, FORMAT, VERSION, {"sums": documents, "notes": dict(notes)}, tensors)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,7 +145,11 @@ def tensors_and_ties(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple
             continue
         names_by_memory.setdefault(key, name)
         alive.append(StorageWeakRef(value.untyped_storage()))  # type: ignore[no-untyped-call]
-        yield name, (Entry.of(value.dtype, value.shape), lambda tensor=value: [bytes_in(tensor)])
+        yield name, (Entry.of(value.dtype, value.shape), partial(_all_bytes, value))
+
+
+def _all_bytes(tensor: Tensor) -> list[Bytes]:
+    return [bytes_in(tensor)]
 
 
 def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tensor]]:

@@ -260,7 +260,7 @@ class Correspondence:
         blocks = Outline(self.source).block_names, Outline(self.target).block_names
         tables = {"blocks": _list_blocks(self.tensors, blocks)}
         for title, pairs in (("spaces", self.spaces), ("tensors", self.tensors)):
-            tables[title] = _fold(((*map(str, pair.parts), pair.share) for pair in pairs), blocks)
+            tables[title] = _fold(((str(pair.parts[0]), str(pair.parts[1]), pair.share) for pair in pairs), blocks)
         text = [repr(self)]
         for title, rows in tables.items():
             text += _columns(title, [(source, f"-> {target}") for source, target in rows])
@@ -415,10 +415,11 @@ def _fold(rows: Iterable[tuple[str, str, float]], blocks: _Blocks) -> list[tuple
         groups.setdefault((ours, theirs), []).append((numbers, partners, share))
     folded = []
     for (source, target), group in groups.items():
-        numbers, partners, shares = (list(column) for column in zip(*group, strict=True))
+        shares = [share for _, _, share in group]
         span = " to ".join(f"{share:.3g}" for share in dict.fromkeys((min(shares), max(shares))))
         divided = "" if set(shares) == {1.0} else f"  share {span}"
-        folded.append((_fill(source, numbers), _fill(target, partners) + divided))
+        partner = _fill(target, [partners for _, partners, _ in group])
+        folded.append((_fill(source, [numbers for numbers, _, _ in group]), partner + divided))
     return folded
 
 

@@ -9,7 +9,7 @@ exact algebra. In files they are ``moments.safetensors`` and ``moments.json``, s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -157,14 +157,6 @@ def cross_about(
     return cross + torch.outer(target.total, d) + torch.outer(e, source.total) + count * torch.outer(e, d)
 
 
-def named_sides(sides: Mapping[str, Side], prefix: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of some sides under the names that files use."""
-    for position, side in enumerate(sides.values()):
-        yield f"{prefix}.{position}.origin", side.origin
-        yield f"{prefix}.{position}.total", side.total
-        yield f"{prefix}.{position}.square", side.square
-
-
 # ---------------------------------------------------------------------- files
 
 
@@ -178,6 +170,12 @@ def save_accumulator(
 
 def write_into(folder: Path, state: Accumulator, notes: Mapping[str, Any] | None = None) -> None:
     """Write the sums into a folder that is being filled."""
+    document, tensors = describe_accumulator(state)
+    write_record(folder, NAME, FORMAT, VERSION, {**document, "notes": dict(notes or {})}, tensors)
+
+
+def describe_accumulator(state: Accumulator) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The sums as a document and tensors, from which `restore_accumulator` makes them again."""
     document = {
         "count": state.count,
         "batches": state.batches,
@@ -185,13 +183,15 @@ def write_into(folder: Path, state: Accumulator, notes: Mapping[str, Any] | None
         "grams": state.grams,
         "sources": list(state.sources),
         "targets": list(state.targets),
-        "notes": dict(notes or {}),
     }
-    tensors = dict(named_sides(state.sources, "source")) | dict(named_sides(state.targets, "target"))
+    tensors: dict[str, Tensor] = {}
+    for prefix, sides in (("source", state.sources), ("target", state.targets)):
+        for position, side in enumerate(sides.values()):
+            tensors |= {f"{prefix}.{position}.{name}": getattr(side, name) for name in ("origin", "total", "square")}
     for i, source in enumerate(state.sources):
         for j, target in enumerate(state.targets):
             tensors[f"cross.{i}.{j}"] = state.crosses[source, target]
-    write_record(folder, NAME, FORMAT, VERSION, document, tensors)
+    return document, tensors
 
 
 def load_accumulator(folder: str | os.PathLike[str]) -> tuple[Accumulator, dict[str, Any]]:
