@@ -112,10 +112,7 @@ def reset_batch_norm(
     def enter(name: str, norm: _BatchNorm, args: Any, kwargs: Any) -> None:
         values = next(iter((*args, *kwargs.values())))
         if values.numel() == values.shape[1]:
-            raise DataError(
-                f"Batch norm {name!r} was given a single row, of which there is no variance; give batches of several "
-                "inputs."
-            )
+            raise DataError(f"Batch norm {name!r} was given a single row, which has no variance; give larger batches.")
         _write_statistics(norm, *spreads[name].add(values, 1))
 
     with contextlib.ExitStack() as hooks:

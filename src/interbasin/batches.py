@@ -40,15 +40,11 @@ def as_batches(data: object, batch_size: int) -> Iterable[Any]:
     if isinstance(data, Tensor):
         is_whole = isinstance(batch_size, int | np.integer) and not isinstance(batch_size, bool)
         if data.ndim == 0 or not is_whole or batch_size < 1:
-            raise DataError(
-                f"A tensor of shape {tuple(data.shape)} cannot be cut into batches of {batch_size!r}; give one whose "
-                "first axis counts the inputs, and a batch size of at least one."
-            )
+            raise DataError(f"A tensor of shape {tuple(data.shape)} cannot be cut into batches of {batch_size!r}.")
         return torch.split(data, int(batch_size)) if len(data) else ()
     if isinstance(data, np.ndarray):
         raise DataError(
-            f"The data are a tensor or batches of tensors, found an array of shape {data.shape}; give "
-            "torch.from_numpy(array), in the dtype of the network."
+            f"The data are a tensor or batches, found an array of shape {data.shape}; use torch.from_numpy(array)."
         )
     if isinstance(data, Mapping) or not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise DataError(
@@ -61,8 +57,7 @@ def require_reiterable(data: object, what: str) -> None:
     """Refuse data that are gone when they have been read, such as a generator; ``what`` reads them again."""
     if isinstance(data, Iterator):
         raise DataError(
-            f"{what} reads the data more than once, found a {type(data).__name__}, which is empty after the first "
-            "time; give a list, a DataLoader or a tensor."
+            f"{what} reads the data more than once, found a {type(data).__name__}; give a list or a DataLoader."
         )
 
 
@@ -169,10 +164,7 @@ def bound_inputs(model: nn.Module, inputs: Inputs) -> tuple[tuple[Any, ...], dic
         )
     strange = [name for name in kwargs if not isinstance(name, str)]
     if strange:
-        raise WiringError(
-            f"A mapping of example inputs holds keyword arguments by name, found the key {strange[0]!r}; give a tuple "
-            "for positional arguments."
-        )
+        raise WiringError(f"A mapping of example inputs holds keyword arguments by name, found the key {strange[0]!r}.")
     forward = next((vars(kind)["forward"] for kind in type(model).__mro__ if "forward" in vars(kind)), None)
     code = getattr(forward, "__code__", None)
     if code is not None and "use_cache" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:

@@ -263,7 +263,7 @@ def test_what_cannot_be_derived_is_refused():
     net, data = attending(0), batches(1)
     with pytest.raises(WiringError, match=r"record head:q:0, but q, k and v are known inside .* 'head' is a Linear"):
         record(net, data, ["head:q"])
-    with pytest.raises(ShapeError, match=r"'embed' is 8 wide and was to be taken at wide\.attn:q:0, which is 12 wide"):
+    with pytest.raises(ShapeError, match=r"'embed' is 8 wide, and wide\.attn:q:0 is 12 wide"):
         net.wide = nn.ModuleDict({"attn": nn.MultiheadAttention(12, 2)})
         record(net, data, {"embed": "wide.attn:q"})
     with pytest.raises(WiringError, match="names no place"):

@@ -278,7 +278,7 @@ def test_a_damaged_state_is_refused(tmp_path):
 
 def test_a_state_is_not_a_recording(tmp_path):
     record(mlp(), numbers(4, 5), ["0:output"], state=tmp_path / "s")
-    with pytest.raises(FileError, match="the state of one that was not finished"):
+    with pytest.raises(FileError, match="a state of one that was not finished"):
         Recording.load(tmp_path / "s")
 
 
@@ -358,7 +358,7 @@ def test_a_state_with_other_sums_is_refused(tmp_path, sums):
     else:
         document["sums"][0]["sources"] = ["another"]
     path.write_text(json.dumps(document), "utf-8")
-    with pytest.raises(FileError, match=r"is damaged: it holds . sums, which are not those of its 2 pairs"):
+    with pytest.raises(FileError, match=r"is damaged: its . sums are not of 2 pairs"):
         record(mlp(), numbers(4, 5), SPACES, state=tmp_path / "s")
 
 

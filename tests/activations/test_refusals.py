@@ -95,7 +95,7 @@ def test_requests_that_are_none(pair):
     refused(DataError, "no spaces at all", pair, data, [])
     refused(DataError, "no layers at all", pair, data, [], statistics="layerwise")
     refused(WiringError, "one or two torch.nn.Modules", (*pair, pair[0]), data, ["0:output"])
-    refused(WiringError, r"a network \(Sequential\) in its place; two networks are given as one pair", *pair, data)
+    refused(WiringError, r"a network \(Sequential\) in place of data; give a pair", *pair, data)
     refused(WiringError, "Asked to record a str", ("a", "b"), data, ["0:output"])
     refused(WiringError, "needs as many wirings, found 1", pair, data, ["0"], wirings=wire(pair[0], data[0]))
 
@@ -321,7 +321,7 @@ def test_wirings_of_other_networks(pair):
     refused(WiringError, "network 0 is not one.*find it with", other, data, ["0"], wirings=wirings[0])
     refused(WiringError, "tensor '0.weight', which the network does not", Scaled(), data, ["0"], wirings=wirings[0])
     for given in (True, "wiring", pair[0], [1]):
-        refused(WiringError, "those that interbasin.wire finds", pair[0], data, ["0"], wirings=given)
+        refused(WiringError, "wirings must be one Wiring per network", pair[0], data, ["0"], wirings=given)
 
 
 @pytest.mark.parametrize("device", ["nonsense", 3.5, "mps" if not torch.backends.mps.is_available() else "vulkan"])
@@ -355,10 +355,10 @@ def test_offsets_that_are_no_numbers():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"prefix": 3}, "prefix is a number of tokens for the source and one"),
-        ({"prefix": (1, -1)}, "prefix is a number"),
-        ({"grid": (3, 3)}, "grid is height and width for the source and"),
-        ({"grid": ((3, 3), (2,))}, "grid is height and width"),
+        ({"prefix": 3}, "prefix must be two numbers of tokens"),
+        ({"prefix": (1, -1)}, r"prefix must be two numbers .* found \(1, -1\)"),
+        ({"grid": (3, 3)}, r"grid must be two sizes, .* found \(3, 3\)"),
+        ({"grid": ((3, 3), (2,))}, "grid must be two sizes"),
     ],
 )
 def test_tokens_that_are_none(options, words):

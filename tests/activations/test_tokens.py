@@ -115,7 +115,7 @@ def test_unknown_ways_are_refused_with_the_known_ones():
         Tokens("interpolate3d")
     with pytest.raises(UnknownNameError, match="no way to pool named 'cls'"):
         pool_tokens(numbers(2, 3, 4), "cls", None)
-    with pytest.raises(ShapeError, match=r"the first token, found positions of shape \(3, 3\), which have no order"):
+    with pytest.raises(ShapeError, match=r"no first token in positions of shape \(3, 3\); use pool='mean'"):
         pool_tokens(numbers(2, 3, 3, 4), "first", None)
 
 

@@ -181,7 +181,7 @@ def cycle(align: object = align, **options: object) -> object:
         "a picture of no samples",
         lambda: evaluate.pca({"net": the.mlp}, the.labelled, samples=0),
         DataError,
-        "samples must be",
+        "samples must be a whole number of at least 1, got 0.",
     ),
     ("a picture on no data", lambda: evaluate.pca({"net": the.mlp}, []), DataError, "no batch"),
     (

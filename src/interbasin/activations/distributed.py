@@ -62,10 +62,7 @@ def _sum(state: Accumulator, outlines: list[Any]) -> Accumulator:
     root = filled[0]
     sources, targets = outlines[root][3:]
     if any(outlines[process][3:] != (sources, targets) for process in filled):
-        raise ShapeError(
-            "The processes recorded spaces of different widths, so their statistics have no sum; give all of them the "
-            "same networks."
-        )
+        raise ShapeError("The processes recorded spaces of different widths; give all of them the same networks.")
     mine = state if state.count else _empty_sums(state.grams, sources, targets)
     # Where the processes can talk about tensors: on the accelerator for NCCL, else in memory.
     nccl = dist.get_backend() == "nccl"

@@ -59,10 +59,7 @@ class Caller:
         calls = []
         for model, device, inputs in zip(self.networks, self.devices, parts, strict=True):
             if not isinstance(inputs, Tensor | Mapping | Sequence) or isinstance(inputs, str | bytes):
-                raise DataError(
-                    f"Batch {index} is a {type(inputs).__name__}; give a tensor, a tuple of arguments or a mapping of "
-                    "keyword arguments."
-                )
+                raise DataError(f"Batch {index} is a {type(inputs).__name__}; give a tensor, a tuple or a mapping.")
             not_for_it: tuple[str, ...] = ()
             if isinstance(self.mask, str) and self.mask not in inspect.signature(model.forward).parameters:
                 not_for_it = (self.mask,)
@@ -124,18 +121,18 @@ class Listener:
     calls: dict[tuple[str, str], int] = field(default_factory=dict)
     thread: int | None = None
 
-    def forward(self, args: Sequence[Any], kwargs: Mapping[str, Any], hint: str = "") -> None:
-        """One pass, without gradients, which has to reach every place; ``hint`` is what else may be wrong."""
+    def forward(self, call: Call) -> None:
+        """One pass, without gradients, which has to reach every place."""
         self.calls = dict.fromkeys(self.wanted, 0)
         self.thread = threading.get_ident()
         try:
             with torch.inference_mode():
-                self.model(*args, **kwargs)
+                self.model(*call.args, **call.kwargs)
         # Whoever has fewer inputs at a time to offer will want to know memory from the rest.
         except (InterbasinError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise call_error(self.name, args, kwargs, error, f".{hint}") from error
+            raise call_error(self.name, call.args, call.kwargs, error, f".{call.hint}") from error
         finally:
             self.thread = None
         for (module, side), calls in self.wanted.items():
@@ -156,10 +153,7 @@ class Listener:
         readings = self.wanted[key].get(call, ())
         tensors = output_tensors(values) if readings else []
         if readings and not tensors:
-            raise WiringError(
-                f"Asked to record {key[0]}:{key[1]}:{call}, but no floating-point tensor passes there; record another "
-                "place."
-            )
+            raise WiringError(f"Asked to record {key[0]}:{key[1]}:{call}, but no floating-point tensor passes there.")
         for reading in readings:
             self.take(reading, reading.rows(tensors[0], module))
 

@@ -78,17 +78,13 @@ def masks_of(inputs: Any, mask: MaskOf, device: torch.device | None) -> Masks | 
         return Masks(whole) if whole else None
     if isinstance(mask, str):
         if not isinstance(inputs, Mapping):
-            raise DataError(
-                f"The mask is called {mask!r}, which needs batches that are mappings, found {type(inputs).__name__}; "
-                "give a function of the batch instead."
-            )
+            raise DataError(f"mask={mask!r} needs batches that are mappings, found {type(inputs).__name__}.")
         if mask not in inputs:
             raise UnknownNameError.of("mask in the batch", mask, map(str, inputs))
         return Masks({mask: _true_or_false(inputs[mask], mask, device)})
     if not callable(mask) or isinstance(mask, type):
         raise DataError(
-            f"The mask is the name of one in the batch, a function of a network's inputs, None or False, found a "
-            f"{type(mask).__name__}; masks differ from batch to batch, so give a function that has the right one."
+            f"mask must be a name or a function, found a {type(mask).__name__}; masks differ from batch to batch."
         )
     answer = mask(inputs)
     if isinstance(answer, Mapping):
@@ -102,8 +98,7 @@ def _true_or_false(mask: object, name: str, device: torch.device | None) -> Tens
         raise ShapeError(f"A mask is a tensor of shape (batch, tokens), found {kind} for {name}; give it like that.")
     if bool(((mask != 0) & (mask != 1)).any()):
         raise DataError(
-            f"A mask holds ones (or true) for what counts and zeros for padding, {name} holds other values as well; "
-            "masks that are added to scores have to be turned into such ones."
+            f"A mask holds ones (or true) for what counts and zeros for padding, {name} holds other values."
         )
     return mask.to(device=device, dtype=torch.bool)
 
@@ -285,8 +280,7 @@ def _match(layers: Sequence[Activation], sides: Sequence[int], tokens: Tokens | 
         return [_pool(layer, "mean") for layer in layers]
     if any(layer.mask is not None and not bool(layer.mask.all()) for layer in layers):
         raise DataError(
-            f"Interpolating {listed} tokens would mix padding into what counts; use tokens='mean' or 'offsets', or "
-            "pool='mean'."
+            f"Interpolating {listed} tokens would mix padding into what counts; use tokens='mean' or 'offsets'."
         )
     return [Activation(values) for values in match_tokens([layer.values for layer in layers], sides, tokens)]
 

@@ -114,8 +114,7 @@ class ModuleReading:
             axis = width_axis(module, activation.ndim) if self.width is None else self._fitting_axis(activation, module)
         if activation.ndim < 2 or not -activation.ndim <= axis < activation.ndim:
             raise ShapeError(
-                f"Asked to record axis {axis} at {self.place}, found an activation of shape {tuple(activation.shape)}; "
-                "name an axis that it has, or another place."
+                f"Asked to record axis {axis} at {self.place}, found shape {tuple(activation.shape)}; name its axis."
             )
         if self.width is not None and activation.shape[axis] != self.width:
             raise self._misfit(activation)
@@ -177,8 +176,7 @@ class SpaceReading:
         if activation.ndim != len(self.parts):
             raise ShapeError(
                 f"Space {self.space!r} was found at {self.place} in an activation of {len(self.parts)} axes, and now "
-                f"it has {activation.ndim}: {tuple(activation.shape)}; give batches of the same kind as the example "
-                "inputs."
+                f"it has {activation.ndim}: {tuple(activation.shape)}; give batches like the example inputs."
             )
         shape: list[int] = []
         units: dict[int, int] = {}

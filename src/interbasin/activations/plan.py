@@ -176,10 +176,7 @@ def _require_attention(module: nn.Module, place: Place, space: Space | None = No
             f"{place.module!r} is a {type(module).__name__}; record the output of the module that projects them."
         )
     if space is not None and space.width != module.embed_dim:
-        raise ShapeError(
-            f"Space {space.name!r} is {space.width} wide and was to be taken at {place}, which is {module.embed_dim} "
-            "wide; name another place."
-        )
+        raise ShapeError(f"Space {space.name!r} is {space.width} wide, and {place} is {module.embed_dim} wide.")
     return place
 
 
@@ -239,7 +236,7 @@ def _observe_attention(
 
     arguments = dict.fromkeys(replace(place, side=side) for place in places for side in QKV)
     with listen(model, map(ModuleReading, arguments), take, name) as listener:
-        listener.forward(call.args, call.kwargs, call.hint)
+        listener.forward(call)
     derived = {}
     for place in places:
         same = tuple(side for side in QKV if memory[replace(place, side=side)] == memory[place])
@@ -276,15 +273,9 @@ def _check_wirings(wirings: Any, networks: Sequence[nn.Module]) -> dict[int, Wir
     kind = type(wirings).__name__
     wirings = [wirings] if isinstance(wirings, Wiring) else wirings
     if not isinstance(wirings, Sequence) or not all(isinstance(wiring, Wiring) for wiring in wirings):
-        raise WiringError(
-            f"Wirings are those that interbasin.wire finds, found {kind}; give one for each network, None to have them "
-            "found, or False to name modules instead of spaces."
-        )
+        raise WiringError(f"wirings must be one Wiring per network, None or False, found {kind}.")
     if len(wirings) != len(networks):
-        raise WiringError(
-            f"Recording {len(networks)} network(s) needs as many wirings, found {len(wirings)}; give one each, or none "
-            "to have them found."
-        )
+        raise WiringError(f"Recording {len(networks)} network(s) needs as many wirings, found {len(wirings)}.")
     for network, wiring in enumerate(wirings):
         stranger = _stranger(networks[network], wiring)
         if stranger is not None:
@@ -346,9 +337,8 @@ def _entries(spaces: Any) -> Sequence[tuple[Any, Any]]:
     """What is named, each with its place or None."""
     if isinstance(spaces, str) or not isinstance(spaces, Sequence | Mapping):
         raise WiringError(
-            f"The spaces to record are a list of names, a list of pairs (source, target) or a mapping from names to "
-            f"places, found {spaces if isinstance(spaces, str) else type(spaces).__name__!r}; put a single name into a "
-            "list."
+            f"spaces must be a list of names, a list of pairs or a mapping of names to places, found "
+            f"{spaces if isinstance(spaces, str) else type(spaces).__name__!r}; put a single name into a list."
         )
     return list(spaces.items()) if isinstance(spaces, Mapping) else [(name, None) for name in spaces]
 

@@ -110,8 +110,7 @@ def record(
     """
     if isinstance(data, nn.Module):
         raise WiringError(
-            f"Asked to record on data, found a network ({type(data).__name__}) in its place; two networks are given as "
-            "one pair: record((source, target), data, spaces)."
+            f"Found a network ({type(data).__name__}) in place of data; give a pair: record((source, target), data)."
         )
     networks = _check_networks(models, own_inputs)
     require_at(at)
@@ -166,10 +165,7 @@ def record(
     if not done:
         raise no_batch_error()
     if not all(moments._state.count for moments in sums):
-        raise DataError(
-            "No row was left to record: all batches are empty, or their masks leave nothing; check what they hold and "
-            "what they mark."
-        )
+        raise DataError("No row was left to record: all batches are empty, or their masks leave nothing.")
     return Recording.of(plan, sums, done, grams)
 
 
@@ -242,12 +238,11 @@ def _run(listeners: Sequence[Listener], calls: Sequence[Call], pairing: Pairing,
     """Lead one batch through the networks, ``in_step`` or one after the other."""
     pairing.start(calls)
     if in_step:
-        source, target = calls
-        with SteppedForward(lambda: listeners[0].forward(source.args, source.kwargs, source.hint)) as pairing.source:
-            listeners[1].forward(target.args, target.kwargs, target.hint)
+        with SteppedForward(lambda: listeners[0].forward(calls[0])) as pairing.source:
+            listeners[1].forward(calls[1])
             pairing.source.until(lambda: False)
     else:
         for listener, call in zip(listeners, calls, strict=True):
-            listener.forward(call.args, call.kwargs, call.hint)
+            listener.forward(call)
     if pairing.plan.layers is not None:
         pairing.finish()

@@ -122,8 +122,7 @@ class Recording:
             return cls(_ByPair(moments), _ByPair(places), int(notes["batches"]), layerwise)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise FileError(
-                f"The recording in {folder} is damaged, or the state of one that was not finished ({error}); copy the "
-                "folder again or record anew."
+                f"The recording in {folder} is damaged, or a state of one that was not finished ({error}); record anew."
             ) from error
 
     def __repr__(self) -> str:
@@ -226,8 +225,7 @@ class State:
         filled = [state for state in states if state.count]
         if len(states) != len(sums) or not (self.layerwise or all(map(_is_of_a_pair, filled))):
             raise FileError(
-                f"The state in {self.folder} is damaged: it holds {len(states)} sums, which are not those of its "
-                f"{len(sums)} pairs; remove it to start anew."
+                f"The state in {self.folder} is damaged: its {len(states)} sums are not of {len(sums)} pairs."
             )
         for moments, state in zip(sums, states, strict=True):
             moments._state = state
@@ -235,10 +233,7 @@ class State:
     def _load(self) -> tuple[list[Accumulator], int, str] | None:
         if not (self.folder / f"{NAME}.json").exists():
             if self.folder.is_dir() and any(self.folder.iterdir()):
-                raise FileError(
-                    f"Asked to keep the state of a recording in {self.folder}, but that folder holds other things; "
-                    "choose another."
-                )
+                raise FileError(f"The state was to be kept in {self.folder}, which holds other things; choose another.")
             refuse_what_is_in_the_way(self.folder, HOLDS, force=True)
             return None
         states, notes = load_sums(self.folder)
@@ -274,8 +269,7 @@ class State:
         if self.digest != self._digest_at_start:
             raise DataError(
                 f"The state in {self.folder} holds {plural(self.start, 'batch', 'batches')}, but the data do not begin "
-                "with that; resuming needs the same batches in the same order (a loader that does not shuffle, or one "
-                "that shuffles with a seed of its own)."
+                "with that; give the same batches in the same order (a loader that does not shuffle)."
             )
 
 

@@ -52,15 +52,9 @@ class Tokens:
         if self.mode not in MODES:
             raise UnknownNameError.of("token mode", self.mode, MODES)
         if self.prefix is not None and not _two_counts(self.prefix):
-            raise DataError(
-                f"The prefix is a number of tokens for the source and one for the target, found {self.prefix!r}; give "
-                "prefix=(1, 1), or leave it out."
-            )
+            raise DataError(f"prefix must be two numbers of tokens, as (1, 1), found {self.prefix!r}.")
         if self.grid is not None and not (_is_pair(self.grid) and all(map(_two_counts, self.grid))):
-            raise DataError(
-                f"The grid is height and width for the source and for the target, found {self.grid!r}; give "
-                "grid=((14, 14), (16, 16)), or leave it out."
-            )
+            raise DataError(f"grid must be two sizes, as ((14, 14), (16, 16)), found {self.grid!r}.")
 
 
 def _is_pair(values: object) -> bool:
@@ -87,8 +81,7 @@ def pool_tokens(activation: Tensor, how: str | None, mask: Tensor | None) -> Ten
         return _mean(activation, mask)
     if activation.ndim != 3:
         raise ShapeError(
-            f"Asked for the {how} token, found positions of shape {tuple(activation.shape[1:-1])}, which have no "
-            "order; use pool='mean'."
+            f"There is no {how} token in positions of shape {tuple(activation.shape[1:-1])}; use pool='mean'."
         )
     if mask is None:
         return activation[:, 0 if how == "first" else -1]
@@ -198,10 +191,7 @@ def match_texts(
     sides = []
     for offsets, mask in zip((source, target), masks, strict=True):
         if offsets.ndim != 3 or offsets.shape[-1] != 2:
-            raise ShapeError(
-                f"Offsets must have shape (batch, tokens, 2), found {tuple(offsets.shape)}; take them from a tokenizer "
-                "with return_offsets_mapping=True."
-            )
+            raise ShapeError(f"Offsets must have shape (batch, tokens, 2), found {tuple(offsets.shape)}.")
         real = offsets[..., 1] > offsets[..., 0]
         sides.append((offsets[..., 1].cpu(), (real if mask is None else real & mask.to(real.device)).cpu()))
     texts, other_texts = (len(ends) for ends, _ in sides)

@@ -392,8 +392,7 @@ def require_same_tensors(networks: Sequence[tuple[str, LazyTensors]], purpose: s
             if another.shape != entry.shape:
                 raise ShapeError(
                     f"{name} has shape {_shape(entry)} in {first} and {_shape(another)} in {other}; only networks of "
-                    f"equal widths can be {purpose} (carrying updates between unequal networks is the job of "
-                    "transport, which is not part of this version yet)."
+                    f"equal widths can be {purpose} (updates between unequal ones are the job of transport)."
                 )
             if (entry.kind in ARITHMETIC) != (another.kind in ARITHMETIC):
                 raise DataError(
@@ -425,10 +424,7 @@ def _require_same_names(first: str, expected: set[str], other: str, names: set[s
         for alone, where, elsewhere in ((missing, first, other), (surplus, other, first))
         if alone
     ]
-    raise WiringError(
-        f"Only networks of one architecture can be {purpose}, but {'; '.join(parts)}; give networks with the same "
-        "tensors."
-    )
+    raise WiringError(f"Only networks of one architecture can be {purpose}, but {'; '.join(parts)}.")
 
 
 def _without_numbers(names: Iterable[str]) -> set[str]:

@@ -93,8 +93,7 @@ class Sum(LazyTensors):
             entry, update = self.entry(name), self._delta.entry(name)
             if entry.shape != update.shape:
                 raise ShapeError(
-                    f"The update of {name} has shape {update.shape}, and in {self._base.label} it has {entry.shape}; "
-                    "an update fits the network that it was made for."
+                    f"The update of {name} has shape {update.shape}, and in {self._base.label} it has {entry.shape}."
                 )
             if entry.kind not in ARITHMETIC or update.kind not in ARITHMETIC:
                 raise DataError(

@@ -1,8 +1,9 @@
-"""Tensors in memory: as `LazyTensors`, and collected into shards for the writer."""
+"""Tensors in memory: as `LazyTensors`, and named one by one for the writer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from interbasin.checkpoints.checkpoint import CODES, Entry, LazyTensors
-from interbasin.checkpoints.write import Shard, Tensors
+from interbasin.checkpoints.checkpoint import Entry, LazyTensors
+from interbasin.checkpoints.write import Source, Tensors
 from interbasin.errors import DataError, WiringError
 
 if TYPE_CHECKING:
@@ -125,37 +126,11 @@ def _refuse_codes(module: nn.Module, label: str) -> None:
 # ---------------------------------------------------------------------- for the writer
 
 
-def collect_shards(tensors: Tensors, stored: frozenset[str], limit: int | None) -> Iterator[Shard]:
-    """What goes into each file: tensors are collected until a file is full. Those that are the same memory go once.
+def tensors_and_ties(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Source | str]]:
+    """Every name with its tensor or, if the same memory came before under another name, with the other name.
 
-    Args:
-        tensors: A mapping, or pairs as they come.
-        stored: Names to store even if they are tied; of tied names, one of these is kept.
-        limit: How many bytes a file may hold; None for one file.
+    ``stored`` are names to store even if they are tied; of tied names, one of these is kept.
     """
-    pending: dict[str, Tensor] = {}
-    ties: dict[str, str] = {}
-    size = 0
-    for name, value in _tensors_and_ties(tensors, stored):
-        if isinstance(value, str):
-            ties[name] = value
-            continue
-        nbytes = value.numel() * value.element_size()
-        if limit is not None and pending and size + nbytes > limit:
-            yield _shard(pending, ties)
-            pending, ties, size = {}, {}, 0
-        pending[name] = value
-        size += nbytes
-    yield _shard(pending, ties)
-
-
-def _shard(tensors: Mapping[str, Tensor], ties: Mapping[str, str]) -> Shard:
-    entries = {name: Entry.of(tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
-    return Shard(entries, lambda name: [bytes_in(tensors[name])], ties)
-
-
-def _tensors_and_ties(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tensor | str]]:
-    """Every name with its tensor or, if that came before under another name, with the other name."""
     names: set[str] = set()
     names_by_memory: dict[object, str] = {}
     # While something refers to a storage, even weakly, no other can be made where it was and be taken for it.
@@ -170,7 +145,11 @@ def _tensors_and_ties(tensors: Tensors, stored: frozenset[str]) -> Iterator[tupl
             continue
         names_by_memory.setdefault(key, name)
         alive.append(StorageWeakRef(value.untyped_storage()))  # type: ignore[no-untyped-call]
-        yield name, value
+        yield name, (Entry.of(value.dtype, value.shape), partial(_all_bytes, value))
+
+
+def _all_bytes(tensor: Tensor) -> list[Bytes]:
+    return [bytes_in(tensor)]
 
 
 def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tensor]]:
@@ -181,8 +160,7 @@ def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tens
         )
     if isinstance(tensors, str | bytes | Tensor) or not isinstance(tensors, Iterable):
         raise DataError(
-            f"A checkpoint is written from a mapping of names to tensors, or pairs of them, found a "
-            f"{type(tensors).__name__}; give a state dict."
+            f"A checkpoint is written from a mapping of names to tensors, or pairs, found a {type(tensors).__name__}."
         )
     if isinstance(tensors, Mapping):
         # Of tied names the first is kept: that should be the one which the other checkpoint kept.
@@ -191,8 +169,7 @@ def _pairs(tensors: Tensors, stored: frozenset[str]) -> Iterator[tuple[str, Tens
     for position, pair in enumerate(tensors):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise DataError(
-                f"Tensors come as pairs of a name and a tensor, and number {position} is a {type(pair).__name__}; give "
-                "a mapping, or such pairs."
+                f"Tensors come as pairs of a name and a tensor, and number {position} is a {type(pair).__name__}."
             )
         yield pair[0], pair[1]
 
@@ -212,7 +189,5 @@ def _check_tensor(name: str, value: object) -> None:
     if not isinstance(value, Tensor):
         raise DataError(f"A checkpoint holds tensors, but {name} is a {type(value).__name__}; leave it out.")
     fault = fault_of(value)
-    if fault is None and Entry.of(value.dtype, value.shape).kind not in CODES:
-        fault = f"is of {value.dtype}, which a safetensors file cannot hold; convert it first"
     if fault is not None:
         raise DataError(f"{name} {fault}.")

@@ -136,8 +136,7 @@ def refuse_another_rank(factor: Factor, shape: tuple[int, ...], ranks: Ranks) ->
     name, rank = ranks.setdefault((factor.layer, factor.adapter), (factor.name, factor.rank(shape)))
     if rank != factor.rank(shape):
         raise ShapeError(
-            f"{name} has rank {rank} and {factor.name} has rank {factor.rank(shape)}, so that they have no product; "
-            "take both from the same adapter."
+            f"{name} has rank {rank} and {factor.name} has rank {factor.rank(shape)}; take both from one adapter."
         )
 
 

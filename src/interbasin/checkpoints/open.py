@@ -6,7 +6,6 @@ Quantised checkpoints are refused by name: their numbers are codes, on which no 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from interbasin.checkpoints.checkpoint import Checkpoint, StoredFile, head_of, k
 from interbasin.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError
+from interbasin.storage import as_path
 from interbasin.text import list_names, plural
 
 INDEX = ".index.json"
@@ -83,7 +83,7 @@ def open_checkpoint(path: str | PathLike[str], *, part: str | None = None) -> Ch
         >>> checkpoint["up.weight"].sum().item()
         6.0
     """
-    path = path_of(path, "A checkpoint")
+    path = as_path(path, "A checkpoint", CheckpointError)
     try:
         if path.is_file() and not path.name.endswith(INDEX):
             source, kind = _source(path, part)
@@ -104,22 +104,8 @@ def open_checkpoint(path: str | PathLike[str], *, part: str | None = None) -> Ch
 
 def _no_parts(path: Path, part: str, what: str) -> CheckpointError:
     return CheckpointError(
-        f"part={part!r} chooses among the state dicts of one torch file, and {path} is {what}; leave part= out, or "
-        "name the file."
+        f"part={part!r} chooses among the state dicts of one torch file, and {path} is {what}; leave part= out."
     )
-
-
-def path_of(name: object, what: str) -> Path:
-    """``name`` as a path; ``what`` is how the message calls what it should name."""
-    path = os.fspath(name) if isinstance(name, str | os.PathLike) else name
-    if not isinstance(path, str):
-        raise CheckpointError(
-            f"{what} is named by text or a pathlib.Path, found a {type(name).__name__}; give the name of a file or a "
-            "folder."
-        )
-    if not path:
-        raise CheckpointError(f"{what} was to be found, and its name is empty; give a file or a folder.")
-    return Path(path)
 
 
 def weights_in(folder: Path) -> Path | None:
@@ -201,8 +187,7 @@ def _source(path: Path, part: str | None) -> tuple[StoredFile, str]:
 
         return open_torch(path, part), "torch"
     raise CheckpointError(
-        f"{path} is neither a safetensors file nor one of torch.save: it is {kind_of(head)}; give the weights "
-        "themselves, or copy or download them again."
+        f"{path} is neither a safetensors file nor one of torch.save: it is {kind_of(head)}; give the weights."
     )
 
 
@@ -223,8 +208,7 @@ def _shards(index: Path) -> list[StoredFile]:
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         raise CheckpointError(
-            f"{index} names {plural(len(files), 'file')} and not all are there: {list_names(missing)} missing; copy or "
-            "download what is missing."
+            f"{index} names {plural(len(files), 'file')} and not all are there: {list_names(missing)} missing."
         )
     sources = [_source(index.parent / name, None)[0] for name in files]
     gather(index, sources)
@@ -234,14 +218,13 @@ def _shards(index: Path) -> list[StoredFile]:
             elsewhere = [other.path.name for other in sources if {*other.entries, *other.ties} & (promised - present)]
             hint = f" (some are in {list_names(elsewhere)})" if elsewhere else ""
             raise CheckpointError(
-                f"{index} says that {name} holds {list_names(sorted(promised - present))}, but it does not{hint}; copy "
-                "or download index and shards again, together."
+                f"{index} says that {name} holds {list_names(sorted(promised - present))}, but it does not{hint}; "
+                "copy index and shards again, together."
             )
         unlisted = {*source.entries} - promised
         if unlisted:
             raise CheckpointError(
-                f"{name} holds {list_names(sorted(unlisted))}, which {index} does not list; index and shards are of "
-                "different checkpoints: copy or download them again, together."
+                f"{name} holds {list_names(sorted(unlisted))}, which {index} does not list; copy both again, together."
             )
     return sources
 
@@ -259,8 +242,7 @@ def _no_weights(folder: Path, adapter: Adapter | None) -> CheckpointError:
             return _gguf_error(path)
         if path.suffix in FOREIGN:
             return CheckpointError(
-                f"{folder} holds weights of {FOREIGN[path.suffix]} only ({path.name}), which are not read here; "
-                "convert them to safetensors first."
+                f"{folder} holds weights of {FOREIGN[path.suffix]} only ({path.name}); convert them to safetensors."
             )
     expected = list_names(ADAPTER_WEIGHTS if adapter else WEIGHTS)
     present = list_names(path.name for path in files) or "no files"

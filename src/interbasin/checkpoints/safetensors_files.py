@@ -127,8 +127,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
     length = int.from_bytes(head[:8], "little")
     if head[8:9] not in (b"{", b""):
         raise CheckpointError(
-            f"{path} is named as a safetensors file, but it is {kind_of(head)}; rename it to what it is, or copy or "
-            "download it again."
+            f"{path} is named as a safetensors file, but it is {kind_of(head)}; rename it, or copy it again."
         )
     try:
         size = path.stat().st_size
@@ -173,8 +172,7 @@ def _entry(path: Path, name: str, described: Any) -> tuple[Entry, tuple[int, int
             "quantised weights cannot be carried" if code.startswith(("F4", "F6")) else "this program may be too old"
         )
         raise CheckpointError(
-            f"{name} in {path} is of dtype {code!r}, which is not read here ({advice}); convert it to one of: "
-            f"{', '.join(KINDS)}."
+            f"{name} in {path} is of dtype {code!r}, which is not read here ({advice}); convert it first."
         )
     kind, itemsize = KINDS[code]
     return Entry(kind, tuple(shape), itemsize), (span[0], span[1])

@@ -68,8 +68,7 @@ def load_harmless(path: Path) -> Any:
     head = head_of(path)
     if not head.startswith((ZIP, PICKLE)):
         raise CheckpointError(
-            f"{path} was to be read as a file of torch.save, but it is {kind_of(head)}; rename it to what it is, or "
-            "copy or download it again."
+            f"{path} was to be read as a file of torch.save, but it is {kind_of(head)}; rename it to what it is."
         )
     try:
         # Programs of timm keep their command line in the file: a Namespace is a dictionary by another name.

@@ -6,12 +6,14 @@ for a chunk; others are collected until a shard is full. Torch is needed for ten
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,7 +21,7 @@ import numpy as np
 
 from interbasin.checkpoints.checkpoint import CODES, Checkpoint, Entry, LazyTensors
 from interbasin.checkpoints.lora import CONFIGURATION, write_base
-from interbasin.checkpoints.open import INDEX, open_checkpoint, path_of, weights_in
+from interbasin.checkpoints.open import INDEX, open_checkpoint, weights_in
 from interbasin.checkpoints.safetensors_files import MARK, mark_of
 from interbasin.errors import CheckpointError, DataError, FileError
 from interbasin.storage import FORMAT_PREFIX, as_path, new_file, new_folder, write_document
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from interbasin.checkpoints.checkpoint import Array
 
 Tensors: TypeAlias = "Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]"
+# What is known of a tensor, and what gives its bytes, piece by piece.
+Source: TypeAlias = "tuple[Entry, Callable[[], Iterable[Array]]]"
 Listener: TypeAlias = "Callable[[Path, int], object]"
 
 FORMAT, VERSION = FORMAT_PREFIX + "checkpoint", 1
@@ -177,31 +181,36 @@ def is_our_folder(folder: Path) -> bool:
 class Shard:
     """What one file is to hold."""
 
-    entries: Mapping[str, Entry]
-    chunks: Callable[[str], Iterable[Array]]  # name -> the bytes of the tensor, piece by piece
-    ties: Mapping[str, str]  # names that are not stored -> the name, in this file or another, that they stand for
+    tensors: dict[str, Source] = field(default_factory=dict)
+    ties: dict[str, str] = field(default_factory=dict)  # names that stand for another one, in this file or elsewhere
 
 
 def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> Iterator[Shard]:
-    """What goes into each file; ``stored`` are names to store even if they are tied."""
-    if not isinstance(tensors, LazyTensors):
-        from interbasin.checkpoints.in_memory import collect_shards
+    """What goes into each file: tensors are collected until it is full; ``stored`` are stored even if tied."""
+    named: Iterable[tuple[str, Source | str]]
+    if isinstance(tensors, LazyTensors):
+        # Ties stand in one header; a reader gathers those of all files.
+        ties = {name: other for name, other in tensors.ties.items() if name not in stored}
+        rest = ((name, (tensors.entry(name), partial(tensors.chunks, name))) for name in tensors if name not in ties)
+        named = itertools.chain(ties.items(), rest)
+    else:
+        from interbasin.checkpoints.in_memory import tensors_and_ties
 
-        yield from collect_shards(tensors, stored, limit)
-        return
-    # Ties stand in one header; a reader gathers those of all files.
-    ties = {name: other for name, other in tensors.ties.items() if name not in stored}
-    pending: dict[str, Entry] = {}
-    size = 0
-    for name, entry in {name: tensors.entry(name) for name in tensors if name not in ties}.items():
+        named = tensors_and_ties(tensors, stored)
+    shard, size = Shard(), 0
+    for name, source in named:
+        if isinstance(source, str):
+            shard.ties[name] = source
+            continue
+        entry, _ = source
         if entry.kind not in CODES:
             raise DataError(f"{name} is of {entry.kind}, which a safetensors file cannot hold; convert it first.")
-        if limit is not None and pending and size + entry.nbytes > limit:
-            yield Shard(pending, tensors.chunks, ties)
-            pending, size, ties = {}, 0, {}
-        pending[name] = entry
+        if limit is not None and shard.tensors and size + entry.nbytes > limit:
+            yield shard
+            shard, size = Shard(), 0
+        shard.tensors[name] = source
         size += entry.nbytes
-    yield Shard(pending, tensors.chunks, ties)
+    yield shard
 
 
 def _write_shards(
@@ -218,7 +227,7 @@ def _write_shards(
     total = 0
     for shard in shards:
         part = folder / f"part-{len(files):05}"
-        mark = {"format": FORMAT, "version": VERSION, "copied": list(copied), "ties": dict(shard.ties)}
+        mark = {"format": FORMAT, "version": VERSION, "copied": list(copied), "ties": shard.ties}
         try:
             _write_file(part, shard, {**notes, MARK: json.dumps(mark)}, listener)
         except OSError as error:
@@ -228,8 +237,8 @@ def _write_shards(
                 f"Could not write {destination}: {error.strerror or error}; is there room on the disk and leave to "
                 "write there?"
             ) from error
-        files[part] = list(shard.entries)
-        total += sum(entry.nbytes for entry in shard.entries.values())
+        files[part] = list(shard.tensors)
+        total += sum(entry.nbytes for entry, _ in shard.tensors.values())
     weight_map: dict[str, str] = {}
     for number, (part, names) in enumerate(files.items(), 1):
         name = f"{stem}.safetensors" if len(files) == 1 else f"{stem}-{number:05}-of-{len(files):05}.safetensors"
@@ -245,10 +254,10 @@ def _write_shards(
 def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Listener | None) -> None:
     """Write one file: a header that says what is in it, then the numbers."""
     # Tensors of longer numbers first, so that all lie aligned.
-    entries = dict(sorted(shard.entries.items(), key=lambda item: -item[1].itemsize))
+    tensors = dict(sorted(shard.tensors.items(), key=lambda item: -item[1][0].itemsize))
     header: dict[str, Any] = {"__metadata__": dict(notes)}
     end = 0
-    for name, entry in entries.items():
+    for name, (entry, _) in tensors.items():
         span = [end, end + entry.nbytes]
         header[name] = {"dtype": CODES[entry.kind], "shape": list(entry.shape), "data_offsets": span}
         end += entry.nbytes
@@ -256,9 +265,9 @@ def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Li
     text += b" " * (-len(text) % ALIGNMENT)
     with path.open("xb") as file:
         size, reported = file.write(len(text).to_bytes(8, "little") + text), 0
-        for name, entry in entries.items():
+        for name, (entry, chunks) in tensors.items():
             count = 0
-            for chunk in shard.chunks(name):
+            for chunk in chunks():
                 file.write(chunk.reshape(-1).view(np.uint8).data)
                 count += chunk.nbytes
                 if listener is not None and size + count >= reported + REPORTED:
@@ -266,10 +275,7 @@ def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Li
                     reported = size + count
                     listener(path, reported)
             if count != entry.nbytes:
-                raise CheckpointError(
-                    f"{name} was announced with {entry.nbytes:,} bytes, and {count:,} came; give the tensors as they "
-                    "were announced."
-                )
+                raise CheckpointError(f"{name} was announced with {entry.nbytes:,} bytes, and {count:,} came.")
             size += count
         file.flush()
         if listener is not None:
@@ -338,7 +344,7 @@ def _template(like: Checkpoint | str | os.PathLike[str] | None) -> _Template:
     if like is None:
         return _Template()
     if not isinstance(like, Checkpoint):
-        folder = path_of(like, "The checkpoint to write alike (like=)")
+        folder = as_path(like, "The checkpoint to write alike (like=)", CheckpointError)
         if folder.is_dir() and weights_in(folder) is None:  # a configuration alone
             return _Template(folder, stem=ADAPTER_STEM if (folder / CONFIGURATION).is_file() else STEM)
         like = open_checkpoint(folder)
@@ -367,8 +373,7 @@ def _checked_notes(metadata: Mapping[str, str] | None) -> dict[str, str]:
     if wrong or MARK in notes:
         key = wrong[0] if wrong else MARK
         raise DataError(
-            f"Notes in a checkpoint are text to text, and {MARK!r} is taken; found {key!r}: {notes[key]!r}. Convert or "
-            "rename it."
+            f"Notes in a checkpoint are text to text, and {MARK!r} is taken; found {key!r}: {notes[key]!r}."
         )
     return {"format": "pt", **notes}
 

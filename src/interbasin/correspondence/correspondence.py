@@ -14,8 +14,6 @@ from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import (
     Order,
     Part,
-    Reasons,
-    Segment,
     SpacePair,
     TensorPair,
     Unmatched,
@@ -27,7 +25,7 @@ from interbasin.correspondence.pairs import (
     split,
     tensor_of,
 )
-from interbasin.correspondence.roles import Match, Similarity
+from interbasin.correspondence.roles import Match, RoleMatch, Similarity
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError, WiringError
 from interbasin.statistics import LayerwiseMoments
 from interbasin.storage import new_folder, read_record, write_record
@@ -38,6 +36,7 @@ VERSION = 1
 # Shares are fractions such as 1/3, and sums of them are rounded.
 ROUNDING = 1e-9
 Key = TypeVar("Key", bound=Hashable)
+Pair = TypeVar("Pair", SpacePair, TensorPair)
 Terms = dict[tuple[Part, Part], tuple[float, Order | None]]
 _Blocks = tuple[Collection[str], Collection[str]]  # the names of blocks, of the source and of the target
 
@@ -85,14 +84,12 @@ class Correspondence:
                 for part, ranks, (side, wiring) in zip(pair.parts, known, both, strict=True):
                     if part.name not in ranks:
                         raise UnknownNameError.of(f"{kind} of the {side}", part.name, ranks)
-                    start = 0 if part.segment is None else _require_segment(part.segment, part.name, wiring)
-                    order[pair] = (*order.get(pair, ()), ranks[part.name], start)
+                    order[pair] = (*order.get(pair, ()), ranks[part.name], _start(part, wiring))
             _check_shares(pairs)
             fields[f"{kind}s"] = tuple(sorted(pairs, key=order.__getitem__))
         for end, (side, wiring) in enumerate(both):
             matched = {pair.parts[end] for pair in self.spaces}, {pair.parts[end] for pair in self.tensors}
-            reasons = _reasons(getattr(self, f"unmatched_{side}"))
-            fields[f"unmatched_{side}"] = tuple(_list_unmatched(wiring, *matched, reasons))
+            fields[f"unmatched_{side}"] = tuple(_list_unmatched(wiring, *matched, getattr(self, f"unmatched_{side}")))
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -108,7 +105,7 @@ class Correspondence:
             WiringError: if the two networks have nothing in common.
         """
         _require_wirings("by_role", source, target)
-        return cls._of_match(Match(Outline(source), Outline(target)))
+        return cls._of_match(RoleMatch(Outline(source), Outline(target)))
 
     @classmethod
     def by_depth(cls, source: Wiring, target: Wiring, cka: LayerwiseMoments | ArrayLike) -> Correspondence:
@@ -130,12 +127,11 @@ class Correspondence:
         _require_wirings("by_depth", source, target)
         outlines = Outline(source), Outline(target)
         similarity = Similarity(cka, (outlines[0].layers, outlines[1].layers))
-        match = Match(*outlines, similarity)
+        match = RoleMatch(*outlines, similarity)
         if not similarity.served:
             blocks = " and ".join(", ".join(outline.layers) or "(none)" for outline in outlines)
             raise DataError(
-                f"The CKA is of no layer in the blocks of both networks, which are {blocks}; record a layer in each of "
-                "them, or use by_role."
+                f"The CKA is of no layer in the blocks of both networks ({blocks}); record one in each, or use by_role."
             )
         return cls._of_match(match)
 
@@ -165,7 +161,7 @@ class Correspondence:
         return cls(wiring, wiring, spaces, tuple(TensorPair(name, name) for name in wiring.tensors))
 
     @classmethod
-    def _of_match(cls, match: Match | NameMatch) -> Correspondence:
+    def _of_match(cls, match: Match) -> Correspondence:
         source, target = (outline.wiring for outline in match.outlines)
         if not match.terms:
             ours, theirs = (
@@ -176,38 +172,39 @@ class Correspondence:
                 f"target's {theirs}. Name the pairs by hand, with by_name."
             )
         terms = {parts: (1.0, order) for parts, order in match.terms.items()}
-        return cls._from_weights(source, target, dict.fromkeys(match.spaces, 1.0), terms, *match.reasons)
+        return cls._from_weights(source, target, dict.fromkeys(match.spaces, 1.0), terms, *match.unmatched)
 
     @classmethod
     def _from_weights(
-        cls, source: Wiring, target: Wiring, spaces: dict[tuple[str, str], float], terms: Terms, *reasons: Reasons
+        cls,
+        source: Wiring,
+        target: Wiring,
+        spaces: dict[tuple[str, str], float],
+        terms: Terms,
+        *unmatched: Sequence[Unmatched],
     ) -> Correspondence:
         """From pairs with weights, which become shares: they are divided by the sum over the source's partners."""
         shares = _shares({parts: weight for parts, (weight, _) in terms.items()})
-        tensors = (
-            TensorPair(ours.name, theirs.name, shares[ours, theirs], ours.segment, theirs.segment, order)
-            for (ours, theirs), (_, order) in terms.items()
-        )
+        tensors = (TensorPair.of(*parts, shares[parts], order) for parts, (_, order) in terms.items())
         plain = (replace(pair, order=plain_order(pair, source, target)) for pair in tensors)
         pairs = tuple(SpacePair(*names, share) for names, share in _shares(spaces).items())
-        return cls(source, target, pairs, tuple(merge(plain, source, target)), *map(_without_partner, reasons))
+        return cls(source, target, pairs, tuple(merge(plain, source, target)), *map(tuple, unmatched))
 
     # ------------------------------------------------------------------ what it says
 
     def space_pairs(self, source: str | None = None, target: str | None = None) -> list[SpacePair]:
         """The pairs of a space of the source, of the target, or of both."""
-        self._require_known("space", source, target)
-        return [pair for pair in self.spaces if source in (None, pair.source) and target in (None, pair.target)]
+        return self._select("space", self.spaces, source, target)
 
     def tensor_pairs(self, source: str | None = None, target: str | None = None) -> list[TensorPair]:
         """The pairs of a tensor of the source, of the target, or of both."""
-        self._require_known("tensor", source, target)
-        return [pair for pair in self.tensors if source in (None, pair.source) and target in (None, pair.target)]
+        return self._select("tensor", self.tensors, source, target)
 
-    def _require_known(self, kind: str, source: str | None, target: str | None) -> None:
+    def _select(self, kind: str, pairs: Iterable[Pair], source: str | None, target: str | None) -> list[Pair]:
         for side, name, wiring in (("source", source, self.source), ("target", target, self.target)):
             if name is not None and name not in _ranks(wiring, kind):
                 raise UnknownNameError.of(f"{kind} of the {side}", name, _ranks(wiring, kind))
+        return [pair for pair in pairs if source in (None, pair.source) and target in (None, pair.target)]
 
     @property
     def is_one_to_one(self) -> bool:
@@ -222,8 +219,7 @@ class Correspondence:
             pair.parts[::-1]: (pair.share, inverse_order(pair, self.source))
             for pair in expand(self.tensors, self.source, self.target)
         }
-        reasons = _reasons(self.unmatched_target), _reasons(self.unmatched_source)
-        return self._from_weights(self.target, self.source, spaces, terms, *reasons)
+        return self._from_weights(self.target, self.source, spaces, terms, self.unmatched_target, self.unmatched_source)
 
     def __matmul__(self, first: Correspondence) -> Correspondence:
         """``b @ a``: from the source of ``a`` by way of its target to the target of ``b``."""
@@ -248,16 +244,32 @@ class Correspondence:
                 parts = before.parts[0], after.parts[1]
                 weight = terms.get(parts, (0.0, None))[0] + before.share * after.share
                 terms[parts] = weight, compose_orders(before.order, after.order)
-        reasons = (
-            _same_reason(first.source, "its partner has no partner further on") | _reasons(first.unmatched_source),
-            _same_reason(self.target, "what leads to it has no partner before") | _reasons(self.unmatched_target),
+        unmatched = (
+            [*_same_reason(first.source, "its partner has no partner further on"), *first.unmatched_source],
+            [*_same_reason(self.target, "what leads to it has no partner before"), *self.unmatched_target],
         )
-        return self._from_weights(first.source, self.target, spaces, terms, *reasons)
+        return self._from_weights(first.source, self.target, spaces, terms, *unmatched)
 
     # ------------------------------------------------------------------ as text and as data
 
     def __str__(self) -> str:
-        return _summarize(self)
+        """Blocks, spaces and tensors that belong together, and what has no partner and why.
+
+        Pairs in blocks that repeat share a line, as ``encoder.layer.{0..5}.output``.
+        """
+        blocks = Outline(self.source).block_names, Outline(self.target).block_names
+        tables = {"blocks": _list_blocks(self.tensors, blocks)}
+        for title, pairs in (("spaces", self.spaces), ("tensors", self.tensors)):
+            tables[title] = _fold(((str(pair.parts[0]), str(pair.parts[1]), pair.share) for pair in pairs), blocks)
+        text = [repr(self)]
+        for title, rows in tables.items():
+            text += _columns(title, [(source, f"-> {target}") for source, target in rows])
+        for side, names in zip(("source", "target"), blocks, strict=True):
+            for kind in ("space", "tensor"):
+                missing = (entry for entry in getattr(self, f"unmatched_{side}") if entry.kind == kind)
+                rows = _fold(((str(entry.part), entry.reason, 1.0) for entry in missing), (names, ()))
+                text += _columns(f"{kind}s of the {side} without a partner", rows)
+        return "\n".join(text)
 
     def __repr__(self) -> str:
         spaces = len({pair.source for pair in self.spaces})
@@ -281,15 +293,17 @@ class Correspondence:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Correspondence:
         """The correspondence that `to_json` described."""
-        tensors = []
-        for *texts, share, order in document["tensors"]:
-            ours, theirs = map(Part.parse, texts)
-            axes = None if order is None else tuple(order)
-            tensors.append(TensorPair(ours.name, theirs.name, share, ours.segment, theirs.segment, axes))
-        reasons = ({(kind, Part.parse(text)): reason for kind, text, reason in side} for side in document["unmatched"])
-        wirings = Wiring.from_json(document["source"]), Wiring.from_json(document["target"])
         spaces = tuple(SpacePair(*pair) for pair in document["spaces"])
-        return cls(*wirings, spaces, tuple(tensors), *map(_without_partner, reasons))
+        tensors = tuple(
+            TensorPair.of(Part.parse(source), Part.parse(target), share, order and tuple(order))
+            for source, target, share, order in document["tensors"]
+        )
+        unmatched = (
+            tuple(Unmatched.of(kind, Part.parse(text), reason) for kind, text, reason in side)
+            for side in document["unmatched"]
+        )
+        wirings = Wiring.from_json(document["source"]), Wiring.from_json(document["target"])
+        return cls(*wirings, spaces, tensors, *unmatched)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write ``correspondence.json`` into a new folder, whole or not at all."""
@@ -311,10 +325,7 @@ class Correspondence:
 def _require_wirings(caller: str, *wirings: object) -> None:
     for wiring in wirings:
         if not isinstance(wiring, Wiring):
-            raise WiringError(
-                f"{caller} needs the wirings of two networks, found {type(wiring).__name__}; make them with "
-                "wire(model, inputs)."
-            )
+            raise WiringError(f"{caller} needs two wirings, found {type(wiring).__name__}; use wire(model, inputs).")
 
 
 # ---------------------------------------------------------------------- shares, and what is in no pair
@@ -335,13 +346,14 @@ def _ranks(wiring: Wiring, kind: str) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(names)}
 
 
-def _require_segment(segment: Segment, name: str, wiring: Wiring) -> int:
-    """Where a segment starts, which has to lie in its tensor."""
-    shape = tensor_of(wiring, name).shape
+def _start(part: Part, wiring: Wiring) -> int:
+    """Where a part starts; a segment has to lie in its tensor."""
+    segment = part.segment
+    if segment is None:
+        return 0
+    shape = tensor_of(wiring, part.name).shape
     if segment.axis >= len(shape) or not segment.start < segment.stop <= shape[segment.axis] / segment.blocks:
-        raise WiringError(
-            f"There is no segment {name}{segment}: the tensor has shape {shape}; give one that lies in it."
-        )
+        raise WiringError(f"There is no segment {part}: the tensor has shape {shape}; give one that lies in it.")
     return segment.start
 
 
@@ -363,7 +375,9 @@ def _check_shares(pairs: Sequence[SpacePair] | Sequence[TensorPair]) -> None:
             raise WiringError(f"{part.name!r} is paired whole, and so is its segment {part}; give one of the two.")
 
 
-def _list_unmatched(wiring: Wiring, spaces: set[Part], tensors: set[Part], reasons: Reasons) -> Iterator[Unmatched]:
+def _list_unmatched(
+    wiring: Wiring, spaces: set[Part], tensors: set[Part], known: Iterable[Unmatched]
+) -> Iterator[Unmatched]:
     """All of a wiring that is in no pair, with the reasons that are given; segment by segment where some are."""
     missing = [("space", Part(name)) for name in wiring.spaces if Part(name) not in spaces]
     partly = {part.name for part in tensors}
@@ -373,48 +387,19 @@ def _list_unmatched(wiring: Wiring, spaces: set[Part], tensors: set[Part], reaso
             missing.append(("tensor", Part(name)))
         elif Part(name) not in tensors:
             missing += [("tensor", part) for part in segments if part not in tensors]
+    reasons = {(entry.kind, entry.part): entry.reason for entry in known}
     named = {(kind, part.name): reason for (kind, part), reason in reasons.items()}
     for kind, part in missing:
         reason = reasons.get((kind, part)) or named.get((kind, part.name), "no pair names it")
-        yield Unmatched(kind, part.name, reason, part.segment)
+        yield Unmatched.of(kind, part, reason)
 
 
-def _without_partner(reasons: Reasons) -> tuple[Unmatched, ...]:
-    return tuple(Unmatched(kind, part.name, reason, part.segment) for (kind, part), reason in reasons.items())
-
-
-def _reasons(unmatched: Iterable[Unmatched]) -> Reasons:
-    return {(entry.kind, entry.part): entry.reason for entry in unmatched}
-
-
-def _same_reason(wiring: Wiring, reason: str) -> Reasons:
-    parts = [("space", Part(name)) for name in wiring.spaces] + [("tensor", Part(name)) for name in wiring.tensors]
-    return dict.fromkeys(parts, reason)
+def _same_reason(wiring: Wiring, reason: str) -> list[Unmatched]:
+    names = [("space", name) for name in wiring.spaces] + [("tensor", name) for name in wiring.tensors]
+    return [Unmatched(kind, name, reason) for kind, name in names]
 
 
 # ---------------------------------------------------------------------- as text
-
-
-def _summarize(pairs: Correspondence) -> str:
-    """Blocks, spaces and tensors that belong together, and what has no partner and why.
-
-    Pairs in blocks that repeat share a line, as ``encoder.layer.{0..5}.output``.
-    """
-    blocks = Outline(pairs.source).block_names, Outline(pairs.target).block_names
-    tables = {
-        "blocks": _list_blocks(pairs, blocks),
-        "spaces": _fold(((pair.source, pair.target, pair.share) for pair in pairs.spaces), blocks),
-        "tensors": _fold(((str(pair.parts[0]), str(pair.parts[1]), pair.share) for pair in pairs.tensors), blocks),
-    }
-    text = [repr(pairs)]
-    for title, rows in tables.items():
-        text += _columns(title, [(source, f"-> {target}") for source, target in rows])
-    for side, names in zip(("source", "target"), blocks, strict=True):
-        for kind in ("space", "tensor"):
-            missing = (entry for entry in getattr(pairs, f"unmatched_{side}") if entry.kind == kind)
-            rows = _fold(((str(entry.part), entry.reason, 1.0) for entry in missing), (names, ()))
-            text += _columns(f"{kind}s of the {side} without a partner", rows)
-    return "\n".join(text)
 
 
 def _columns(title: str, rows: Collection[tuple[str, str]]) -> list[str]:
@@ -430,9 +415,9 @@ def _fold(rows: Iterable[tuple[str, str, float]], blocks: _Blocks) -> list[tuple
         groups.setdefault((ours, theirs), []).append((numbers, partners, share))
     folded = []
     for (source, target), group in groups.items():
-        shares = sorted({share for _, _, share in group})
-        span = " to ".join(f"{share:.3g}" for share in dict.fromkeys((shares[0], shares[-1])))
-        divided = "" if shares == [1.0] else f"  share {span}"
+        shares = [share for _, _, share in group]
+        span = " to ".join(f"{share:.3g}" for share in dict.fromkeys((min(shares), max(shares))))
+        divided = "" if set(shares) == {1.0} else f"  share {span}"
         partner = _fill(target, [partners for _, partners, _ in group])
         folded.append((_fill(source, [numbers for numbers, _, _ in group]), partner + divided))
     return folded
@@ -453,14 +438,13 @@ def _fill(name: str, numbers: list[list[str]]) -> str:
     return name
 
 
-def _list_blocks(pairs: Correspondence, blocks: _Blocks) -> list[tuple[str, str]]:
+def _list_blocks(pairs: Iterable[TensorPair], blocks: _Blocks) -> list[tuple[str, str]]:
     """Which blocks of a stack go with which: ``0 -> 0, 1; 1 -> 2``."""
     stacks: dict[tuple[str, str], dict[str, dict[str, None]]] = {}
-    for pair in pairs.tensors:
+    for pair in pairs:
         around = _blocks_around(pair.source, blocks[0]), _blocks_around(pair.target, blocks[1])
-        for (source, _, number), (target, _, partner) in (
-            (ours.rpartition("."), theirs.rpartition(".")) for ours, theirs in zip(*around, strict=False)
-        ):
+        for ours, theirs in zip(*around, strict=False):
+            (source, _, number), (target, _, partner) = ours.rpartition("."), theirs.rpartition(".")
             stacks.setdefault((source, target), {}).setdefault(number, {})[partner] = None
     return [
         (source, f"{target}  " + "; ".join(f"{number} -> {', '.join(partners)}" for number, partners in stack.items()))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from interbasin.correspondence.outline import Outline
-from interbasin.correspondence.pairs import Order, Part, Reasons, TensorPair, expand, split, tensor_of
-from interbasin.correspondence.roles import pair_factors
+from interbasin.correspondence.pairs import Part, TensorPair, Unmatched, expand, split, tensor_of
+from interbasin.correspondence.roles import Match
 from interbasin.errors import UnknownNameError, WiringError
 from interbasin.wiring import Role, Wiring
 from interbasin.wiring.axes.spaces import Axis
@@ -32,8 +33,7 @@ class _Rule:
             unknown = set(_NUMBER.findall(target)) - set(_NUMBER.findall(self.key))
             if unknown:
                 raise WiringError(
-                    f"names sends {self.key!r} to {target!r}, but {{{min(unknown)}}} stands on the right side alone; "
-                    "use the same braces on both sides."
+                    f"names sends {self.key!r} to {target!r}, but {{{min(unknown)}}} stands on the right side alone."
                 )
 
     @property
@@ -61,24 +61,21 @@ class _Rule:
         return [_NUMBER.sub(lambda place: values[place[1]], target) + rest for target in self.targets]
 
 
-class NameMatch:
-    """The spaces and tensors of two wirings whose names correspond; with the attributes of `roles.Match`."""
+class NameMatch(Match):
+    """Two outlines matched by names."""
 
     def __init__(self, source: Outline, target: Outline, names: Names) -> None:
-        self.outlines = (source, target)
-        self.spaces: dict[tuple[str, str], None] = {}
-        self.terms: dict[tuple[Part, Part], Order | None] = {}
-        self.reasons: tuple[Reasons, Reasons] = ({}, {})
+        super().__init__(source, target)
         self._rules = [
             _Rule(key, () if value is None else (value,) if isinstance(value, str) else tuple(value))
             for key, value in names.items()
         ]
         self._check_rules()
-        for wiring, reasons in zip((source.wiring, target.wiring), self.reasons, strict=True):
-            for name in wiring.tensors:
-                reasons["tensor", Part(name)] = "no tensor of the other network has its name"
-            for name in wiring.spaces:
-                reasons["space", Part(name)] = "no tensor that lies in it has a partner"
+        for outline, unmatched in zip(self.outlines, self.unmatched, strict=True):
+            for name in outline.wiring.tensors:
+                unmatched.append(Unmatched("tensor", name, "no tensor of the other network has its name"))
+            for name in outline.wiring.spaces:
+                unmatched.append(Unmatched("space", name, "no tensor that lies in it has a partner"))
         for name in (*source.wiring.tensors, *source.wiring.tied):
             for part in self._parts(name):
                 self._match_tensor(part)
@@ -116,8 +113,7 @@ class NameMatch:
     def _match_tensor(self, part: Part) -> None:
         targets, by_hand = self._targets(str(part))
         reasons = [self._pair(part, Part.parse(text), by_hand) for text in targets] or ["names leaves it out"]
-        for reason in filter(None, reasons):
-            self.reasons[0]["tensor", part] = reason
+        self.unmatched[0].extend(Unmatched.of("tensor", part, reason) for reason in filter(None, reasons))
 
     def _pair(self, part: Part, other: Part, by_hand: bool) -> str | None:
         """Add a pair, or say why not."""
@@ -146,36 +142,30 @@ class NameMatch:
         for name in self.outlines[0].wiring.spaces:
             targets, _ = self._targets(name)
             exact = any(rule.key == name for rule in self._rules)
-            votes = written.get(name) or read.get(name) or {}
+            votes = written.get(name) or read.get(name) or Counter()
             if votes and not exact:
                 targets = [other for other, count in votes.items() if 2 * count >= max(votes.values())]
             self.spaces.update(dict.fromkeys((name, other) for other in targets if other in known))
             if not targets:
-                self.reasons[0]["space", Part(name)] = "names leaves it out"
+                self.unmatched[0].append(Unmatched("space", name, "names leaves it out"))
 
-    def _votes(self) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
+    def _votes(self) -> tuple[dict[str, Counter[str]], dict[str, Counter[str]]]:
         """How many axes that write, and how many that read, speak for a pair of spaces."""
-        votes: tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]] = ({}, {})
+        votes: tuple[dict[str, Counter[str]], dict[str, Counter[str]]] = ({}, {})
         source, target = (outline.wiring for outline in self.outlines)
-        pairs = (
-            TensorPair(part.name, other.name, 1.0, part.segment, other.segment, order)
-            for (part, other), order in self.terms.items()
-        )
-        for pair in expand(pairs, source, target):
+        tensors = (TensorPair.of(*parts, order=order) for parts, order in self.terms.items())
+        for pair in expand(tensors, source, target):
             ours, theirs = _axes(source, pair.parts[0]), _axes(target, pair.parts[1])
+            entries, partners = list(self.outlines[0].entries(ours)), list(self.outlines[1].entries(theirs))
             for axis, origin in enumerate(pair.order or range(len(theirs))):
                 assert origin is not None
-                for reads, name, partner in self._spaces_of(ours[origin], theirs[axis]):
-                    counts = votes[reads].setdefault(name, {})
-                    counts[partner] = counts.get(partner, 0) + 1
+                entry, partner = entries[origin], partners[axis]
+                spaces = self.pair_factors(ours[origin], theirs[axis])
+                if entry.space is not None and partner.space is not None:
+                    spaces.append((entry.space, partner.space))
+                for name, other in spaces:
+                    votes[entry.role is Role.READ].setdefault(name, Counter())[other] += 1
         return votes
-
-    def _spaces_of(self, ours: Axis, theirs: Axis) -> Iterator[tuple[bool, str, str]]:
-        entry, partner = next(self.outlines[0].entries([ours])), next(self.outlines[1].entries([theirs]))
-        pairs = pair_factors(*self.outlines, ours, theirs)
-        if entry.space is not None and partner.space is not None:
-            pairs.append((entry.space, partner.space))
-        yield from ((entry.role is Role.READ, *pair) for pair in pairs)
 
 
 def _axes(wiring: Wiring, part: Part) -> tuple[Axis, ...]:

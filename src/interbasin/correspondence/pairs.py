@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from interbasin.wiring import TensorWiring, Wiring
-from interbasin.wiring.axes.spaces import Axis, Each, Grid, Row, spaces_in
+from interbasin.wiring.axes.spaces import Axis, Grid, Row, narrow, spaces_in
 
 Order = tuple[int | None, ...]
 _TEXT = re.compile(r"(?P<name>.+)\[(?P<axes>(?::, )*)(?:(?P<blocks>\d+) x )?(?P<start>\d+):(?P<stop>\d+)\]")
@@ -83,10 +83,6 @@ class Part(NamedTuple):
         return cls(match["name"], Segment(axis, int(match["start"]), int(match["stop"]), blocks))
 
 
-# Why a space or a tensor has no partner, by kind and name.
-Reasons = dict[tuple[str, Part], str]
-
-
 @dataclass(frozen=True)
 class SpacePair:
     """A space of the source, a space of the target that does the same, and the share of the source that goes there."""
@@ -119,6 +115,10 @@ class TensorPair:
     target_segment: Segment | None = None
     order: Order | None = None
 
+    @classmethod
+    def of(cls, source: Part, target: Part, share: float = 1.0, order: Order | None = None) -> TensorPair:
+        return cls(source.name, target.name, share, source.segment, target.segment, order)
+
     @property
     def parts(self) -> tuple[Part, Part]:
         return Part(self.source, self.source_segment), Part(self.target, self.target_segment)
@@ -147,6 +147,10 @@ class Unmatched:
     reason: str
     segment: Segment | None = None
 
+    @classmethod
+    def of(cls, kind: str, part: Part, reason: str) -> Unmatched:
+        return cls(kind, part.name, reason, part.segment)
+
     @property
     def part(self) -> Part:
         return Part(self.name, self.segment)
@@ -173,7 +177,7 @@ def split(tensor: TensorWiring) -> list[tuple[Segment | None, tuple[Axis, ...]]]
         stop = start + part.size
         own = Grid((*before, part, *after)) if before or after else part
         axes = (own if position == axis else term for position, term in enumerate(tensor.axes))
-        beside = tuple(_beside(term, row.key, place) for term in axes)
+        beside = tuple(narrow(term, row.key, place) for term in axes)
         segments.append((Segment(axis, start * inner, stop * inner, blocks), beside))
         start = stop
     return segments
@@ -188,15 +192,8 @@ def _row(axis: Axis, axes: Sequence[Axis]) -> tuple[Row[Axis, int], tuple[Axis, 
     place, row = rows[0]
     # Something that stands still beside one space, as a class token does beside patches, is no segment of its own.
     moving = [part for part in row.parts if spaces_in([part])]
-    differ = any(len({_beside(term, row.key, part) for part in range(len(row.parts))}) > 1 for term in (*axes, *parts))
+    differ = any(len({narrow(term, row.key, part) for part in range(len(row.parts))}) > 1 for term in (*axes, *parts))
     return (row, parts[:place], parts[place + 1 :]) if len(moving) > 1 or differ else None
-
-
-def _beside(axis: Axis, key: int | None, place: int) -> Axis:
-    """What an axis is beside one segment of the row ``key``."""
-    if isinstance(axis, Each) and axis.key == key:
-        return axis.parts[place]
-    return Grid(tuple(_beside(part, key, place) for part in axis.parts)) if isinstance(axis, Grid) else axis
 
 
 def expand(pairs: Iterable[TensorPair], source: Wiring, target: Wiring) -> list[TensorPair]:
@@ -224,10 +221,9 @@ def merge(pairs: Iterable[TensorPair], source: Wiring, target: Wiring) -> list[T
 
 def _fused_alike(pair: TensorPair, source: Wiring, target: Wiring) -> list[tuple[Segment | None, Segment | None]]:
     """The pairs of segments of two tensors that are fused in the same way; none of any others."""
-    ours, theirs = split(tensor_of(source, pair.source)), split(tensor_of(target, pair.target))
-    return (
-        [(mine[0], yours[0]) for mine, yours in zip(ours, theirs, strict=False)] if len(ours) == len(theirs) > 1 else []
-    )
+    ours = [segment for segment, _ in split(tensor_of(source, pair.source))]
+    theirs = [segment for segment, _ in split(tensor_of(target, pair.target))]
+    return list(zip(ours, theirs, strict=True)) if len(ours) == len(theirs) > 1 else []
 
 
 # ---------------------------------------------------------------------- orders of axes

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 
 from interbasin.correspondence.outline import Block, Entry, Outline, Slot, Stack, Term, words_of
-from interbasin.correspondence.pairs import Order, Part, Reasons
+from interbasin.correspondence.pairs import Order, Part, Unmatched
 from interbasin.errors import DataError, ShapeError
 from interbasin.statistics import LayerwiseMoments
 from interbasin.wiring import Role
@@ -101,12 +101,12 @@ class Similarity:
             return
         matrix = cka.detach().cpu() if isinstance(cka, torch.Tensor) else cka
         self._table, self._layers = np.asarray(matrix, dtype=np.float64), (tuple(blocks[0]), tuple(blocks[1]))
-        if self._table.shape != (len(blocks[0]), len(blocks[1])):
+        expected = len(blocks[0]), len(blocks[1])
+        if self._table.shape != expected:
             rows, columns = (", ".join(names) or "(none)" for names in blocks)
             raise ShapeError(
-                f"The CKA matrix has shape {self._table.shape}, and the blocks of the two networks need "
-                f"{(len(blocks[0]), len(blocks[1]))}: rows {rows} and columns {columns}. Give one of that shape, or "
-                "LayerwiseMoments."
+                f"The CKA matrix has shape {self._table.shape}, expected {expected}, with rows {rows} and columns "
+                f"{columns}; give one like that, or LayerwiseMoments."
             )
         if not np.isfinite(self._table).all():
             raise DataError(
@@ -139,20 +139,43 @@ class Similarity:
 
 
 class Match:
-    """The matched spaces and tensors of two outlines; without a similarity, blocks are spread evenly.
+    """The spaces and tensors of two outlines that correspond, each kind of match in its own way.
 
     Attributes:
         outlines: Of the source and of the target.
         spaces: Pairs of names.
         terms: Pairs of tensors or segments, and the order of the axes.
-        reasons: Of the source and of the target: why something has no partner.
+        unmatched: Of the source and of the target: what has no partner, and why; the last reason counts.
     """
 
-    def __init__(self, source: Outline, target: Outline, similarity: Similarity | None = None) -> None:
+    def __init__(self, source: Outline, target: Outline) -> None:
         self.outlines = (source, target)
         self.spaces: dict[tuple[str, str], None] = {}
         self.terms: dict[tuple[Part, Part], Order | None] = {}
-        self.reasons: tuple[Reasons, Reasons] = ({}, {})
+        self.unmatched: tuple[list[Unmatched], list[Unmatched]] = ([], [])
+
+    def pair_factors(self, ours: Axis, theirs: Axis) -> list[tuple[str, str]]:
+        """Pairs of the heads, angles and other factors of two axes that correspond, from the outside in."""
+        names, rest = (
+            [name for name in spaces_in([axis]) if name not in outline.roles]
+            for outline, axis in zip(self.outlines, (ours, theirs), strict=True)
+        )
+        source, target = (outline.wiring.spaces for outline in self.outlines)
+        pairs = []
+        for name in names:
+            alike = (place for place, other in enumerate(rest) if target[other].is_fixed == source[name].is_fixed)
+            place = next(alike, None)
+            if place is not None:
+                pairs.append((name, rest[place]))
+                rest = rest[place + 1 :]
+        return pairs
+
+
+class RoleMatch(Match):
+    """Two outlines matched by role; without a similarity, blocks are spread evenly."""
+
+    def __init__(self, source: Outline, target: Outline, similarity: Similarity | None = None) -> None:
+        super().__init__(source, target)
         self._similarity = similarity
         self._lone_blocks: tuple[list[tuple[str, Block]], list[tuple[str, Block]]] = ([], [])
         self._match_blocks(source.root, target.root)
@@ -309,8 +332,7 @@ class Match:
             order = self.terms[ours.part, theirs.part] = self._order(ours, theirs)
             for axis, origin in enumerate(order or ()):
                 if origin is not None:
-                    factors = pair_factors(*self.outlines, ours.axes[origin], theirs.axes[axis])
-                    self.spaces.update(dict.fromkeys(factors))
+                    self.spaces.update(dict.fromkeys(self.pair_factors(ours.axes[origin], theirs.axes[axis])))
 
     def _order(self, source: Term, target: Term) -> Order | None:
         """For each axis of the target's tensor the source's that does the same, or None if they do not correspond."""
@@ -367,7 +389,7 @@ class Match:
         self.spaces.update(dict.fromkeys((name, name) for name in sorted(source & target)))
 
     def _give_reasons(self, side: int) -> None:
-        outline, reasons = self.outlines[side], self.reasons[side]
+        outline, unmatched = self.outlines[side], self.unmatched[side]
         paired, matched = {pair[side] for pair in self.spaces}, {pair[side] for pair in self.terms}
         for name in outline.wiring.spaces:
             if name not in paired:
@@ -375,12 +397,12 @@ class Match:
                 if name in outline.roles:
                     use = outline.roles[name].describe()
                     reason = f"no space that is left in the other network is used alike ({use})"
-                reasons["space", Part(name)] = self._lone_reason(side, name) or reason
+                unmatched.append(Unmatched("space", name, self._lone_reason(side, name) or reason))
         for slot in outline.slots:
             for term in slot.terms:
                 if term.part not in matched:
                     reason = self._lone_reason(side, slot.name) or self._reason(side, slot, term)
-                    reasons["tensor", term.part] = reason
+                    unmatched.append(Unmatched.of("tensor", term.part, reason))
 
     def _lone_reason(self, side: int, name: str) -> str | None:
         stacks = (stack for stack, block in self._lone_blocks[side] if block.holds(name))
@@ -398,22 +420,6 @@ class Match:
         if len({entry.space for entry in term.moving}) > 1 and set.intersection(*partners):
             return "the spaces that it joins are one space in the other network"
         return "nothing that is left in the other network does the same"
-
-
-def pair_factors(source: Outline, target: Outline, ours: Axis, theirs: Axis) -> list[tuple[str, str]]:
-    """Pairs of the heads, angles and other factors of two axes that correspond, from the outside in."""
-    names, rest = (
-        [name for name in spaces_in([axis]) if name not in outline.roles]
-        for outline, axis in ((source, ours), (target, theirs))
-    )
-    pairs = []
-    for name in names:
-        fixed = source.wiring.spaces[name].is_fixed
-        place = next((place for place, other in enumerate(rest) if target.wiring.spaces[other].is_fixed == fixed), None)
-        if place is not None:
-            pairs.append((name, rest[place]))
-            rest = rest[place + 1 :]
-    return pairs
 
 
 def _assign(

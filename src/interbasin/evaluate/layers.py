@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.activations import record, standing
-from interbasin.activations.forward import listen
+from interbasin.activations.forward import Call, listen
 from interbasin.activations.pairing import masks_of
 from interbasin.activations.places import Reading, choose_reading
 from interbasin.activations.tokens import Tokens, pool_tokens
@@ -232,5 +232,5 @@ def _read_rows(
         result[spaces[reading]] = (rows, counting)
 
     with listen(network, spaces, take, f"{type(network).__name__} ({name})") as listener:
-        listener.forward(*call_arguments(network, inputs, device))
+        listener.forward(Call(inputs, *call_arguments(network, inputs, device)))
     return result

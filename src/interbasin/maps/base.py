@@ -138,8 +138,7 @@ class Map(ABC):
             return self(as_tensor(x, "The input of a map")).numpy()
         if x.ndim == 0 or x.shape[-1] != self.source_width:
             raise ShapeError(
-                f"{self!r} acts on a last axis of width {self.source_width}, got an input of shape {tuple(x.shape)}; "
-                "move the axis that lies in the source space to the end."
+                f"{self!r} acts on a last axis of width {self.source_width}, got an input of shape {tuple(x.shape)}."
             )
         if not has_arithmetic(x):
             raise DataError(f"{self!r} cannot calculate with {x.dtype}; convert the input with .float() first.")

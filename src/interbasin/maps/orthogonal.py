@@ -106,7 +106,6 @@ def _rank_of_partial_isometry(matrix: Tensor, tolerance: float) -> int:
     if not gap <= tolerance or (rank == 0) != (norm == 0):
         raise MapError(
             f"An Orthogonal map needs orthonormal rows or columns: Q Q^T Q differs from Q by {gap:.1e} of its norm, "
-            f"more than the {tolerance:.0e} that {matrix.dtype} allows; use Linear, or interbasin.fit.polar for the "
-            "nearest orthogonal one."
+            f"more than {tolerance:.0e} ({matrix.dtype}); use Linear, or interbasin.fit.polar for the nearest such map."
         )
     return rank

@@ -102,13 +102,11 @@ def _refuse_empty(name: str, tensor: Tensor, what: str) -> None:
     """Refuse to load numbers into a tensor that has no room for them: nothing would be loaded, and nobody told."""
     if nn.parameter.is_lazy(tensor):
         raise CheckpointError(
-            f"{name} of {what} has no shape yet (it is lazy), so that no weights can be loaded; call the network once "
-            "where it is made."
+            f"{name} of {what} has no shape yet (it is lazy); call the network once where it is made."
         )
     if tensor.device.type == "meta":
         raise CheckpointError(
-            f"{name} of {what} is on the meta device, where no weights can be loaded; make the network with numbers, "
-            "on the CPU."
+            f"{name} of {what} is on the meta device, where no weights can be loaded; make it on the CPU."
         )
 
 
@@ -123,8 +121,7 @@ def refuse_mismatch(checkpoint: Checkpoint, what: str, missing: list[str], unexp
     if unexpected:
         raise CheckpointError(
             f"{checkpoint.path} has {plural(len(unexpected), 'tensor')} that {what} has no use for: "
-            f"{list_names(unexpected)}; give the weights that were saved from this network, or leave these aside with "
-            "strict=False."
+            f"{list_names(unexpected)}; give the network's own weights, or leave these aside with strict=False."
         )
 
 

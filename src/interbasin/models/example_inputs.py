@@ -52,8 +52,7 @@ def refuse_both(path: object, shape: object) -> None:
         raise DataError("Example inputs were given twice, as a file and as a shape; give one of them.")
     if path is not None and not isinstance(path, str | PathLike):
         raise DataError(
-            f"Example inputs are given as the name of a file, found a {type(path).__name__}; save them, or pass them "
-            "to interbasin.wire yourself."
+            f"Example inputs are given as the name of a file, found a {type(path).__name__}; save them first."
         )
 
 
@@ -78,8 +77,7 @@ def _read(path: Path) -> Any:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:
         raise FileError(
-            f"Example inputs were to be read from {path}, which cannot be looked at ({error.strerror}); give a "
-            f"{SUPPORTED} file."
+            f"{path} with example inputs cannot be looked at ({error.strerror}); give a {SUPPORTED} file."
         ) from error
     if not is_file:
         problem = "a folder" if is_folder else "no such file"

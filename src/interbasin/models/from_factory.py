@@ -28,8 +28,7 @@ def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = T
     model, inputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(model, nn.Module):
         raise DataError(
-            f"The factory {name} should return a torch.nn.Module, or one and its inputs, and returned a "
-            f"{type(model).__name__}; return the network itself."
+            f"The factory {name} should return a torch.nn.Module, or one and its inputs, got a {type(model).__name__}."
         )
     unused = () if checkpoint is None else load_weights(model, checkpoint, f"the network of {name}", strict=strict)
     training = any(module.training for module in model.modules())
@@ -54,10 +53,7 @@ def _call(name: str) -> Any:
     except InterbasinError:
         raise
     except (Exception, SystemExit) as error:
-        raise DataError(
-            f"The factory {name} was called without arguments and failed ({_describe(error)}); make it work by itself "
-            "first."
-        ) from error
+        raise DataError(f"The factory {name} was called without arguments and failed ({_describe(error)}).") from error
 
 
 def _package(module: object) -> str:
@@ -73,8 +69,7 @@ def _import(where: str, name: str) -> ModuleType:
     except SyntaxError as error:
         line = "" if error.lineno is None else f", line {error.lineno}"
         raise DataError(
-            f"The model {name} was to be made, but {error.filename or where}{line} is not Python ({error.msg}); mend "
-            "it there first."
+            f"The model {name} was to be made, but {error.filename or where}{line} is not Python ({error.msg})."
         ) from error
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -84,8 +79,7 @@ def _import(where: str, name: str) -> ModuleType:
                 "run from the folder that holds it, or install it."
             ) from error
         raise DataError(
-            f"The model {name} was to be made, but its module {where} could not be imported ({_describe(error)}); make "
-            "that work first."
+            f"The module {where} of the model {name} could not be imported ({_describe(error)})."
         ) from error
 
 

@@ -10,6 +10,7 @@ import platform
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # a job that needs no torch should not wait for it
 NAME = re.compile(r"[A-Za-z0-9_][\w.+ -]{0,119}")
 
 
+@dataclass
 class Stopwatch:
     """Seconds by what they were spent on; ``timings`` of a result.
 
@@ -57,8 +59,7 @@ class Stopwatch:
         ['fit']
     """
 
-    def __init__(self) -> None:
-        self.timings: dict[str, float] = {}
+    timings: dict[str, float] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -132,7 +133,8 @@ class Draft:
     Attributes:
         folder: Where files go for now; use it only with `add`.
         metrics: Name to number; the flat mapping that every job leaves.
-        timings: Seconds by what they were spent on; see `timed`.
+        timed: ``with draft.timed(what)`` adds the seconds that the block takes to ``timings[what]``.
+        timings: Seconds by what they were spent on.
         notes: Sentences that a reader of the metrics should know.
     """
 
@@ -141,8 +143,8 @@ class Draft:
     ) -> None:
         self.folder = folder
         self.metrics: dict[str, Any] = {}
-        self._watch = Stopwatch()
-        self.timings = self._watch.timings
+        self.timed = Stopwatch()
+        self.timings = self.timed.timings
         self.notes: list[str] = []
         self._destination = destination
         self._job, self._request, self._seed = job, request, seed
@@ -162,10 +164,6 @@ class Draft:
         if not self._is_written:
             raise FileError(f"The outcome in {self._destination} is not written yet; leave the with block first.")
         return Outcome.load(self._destination)
-
-    def timed(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Add the seconds that the block takes to ``timings[what]``."""
-        return self._watch(what)
 
     def add_input(self, name: str, given: str | os.PathLike[str]) -> InputFiles:
         """Note what an input was, and hash the files behind it."""

@@ -31,17 +31,17 @@ TEMPORARY = ".interbasin-"
 LOCK = ".claimed"
 
 
-def as_path(name: object) -> Path:
-    """``name`` as a path.
+def as_path(name: object, what: str = "A file or a folder", error: type[FileError] = FileError) -> Path:
+    """``name`` as a path; ``what`` is how the message calls what it should name.
 
     Raises:
-        FileError: if it cannot be one.
+        FileError: (or the error that is given) if it cannot be one.
     """
     path = os.fspath(name) if isinstance(name, str | os.PathLike) else None
     if not isinstance(path, str):
-        raise FileError(
-            f"A file or a folder is named by text or a pathlib.Path, found a {type(name).__name__}; give its name."
-        )
+        raise error(f"{what} is named by text or a pathlib.Path, found a {type(name).__name__}; give its name.")
+    if not path:  # which Path takes for the current folder
+        raise error(f"{what} was asked for, and its name is empty; give its name.")
     return Path(path)
 
 

@@ -40,8 +40,7 @@ def merge_in_memory(
     if not all(isinstance(model, Mapping) for model in models):
         sorts = ", ".join(dict.fromkeys(type(model).__name__ for model in models))
         raise DataError(
-            f"In memory merge takes modules or mappings of tensors, all of one sort, got {sorts}; for folders and "
-            "files say where to write (output=)."
+            f"In memory merge takes modules or mappings of tensors, all of one sort, got {sorts}; files need output=."
         )
     for name, value, needs in (("align", align, "traces networks"), ("reset", reset, "runs the merged network")):
         if value is not None:

@@ -155,8 +155,7 @@ def _require_same_ties(networks: Sequence[tuple[str, LazyTensors]]) -> None:
                 and not np.array_equal(tensors.bytes_of(name), tensors.bytes_of(stored))
             ):
                 raise WiringError(
-                    f"{name} is tied to {stored} in {first}, and in {other} they differ; untie them in the first, or "
-                    "put the other one first."
+                    f"{name} is tied to {stored} in {first}, and in {other} they differ; put the other one first."
                 )
 
 
@@ -312,10 +311,7 @@ def _cannot_hold(name: str, tensor: Operands, kind: str, networks: Sequence[str]
             values = operand.wide(part, tensor.precision)
             largest = LARGEST[operand.kind]
             if not (float(values.max()) <= largest and float(values.min()) >= -largest):
-                return DataError(
-                    f"{name} in {network} holds NaN or infinity, and so would the merged network; repair or leave out "
-                    "that network."
-                )
+                return DataError(f"{name} in {network} holds NaN or infinity; repair or leave out that network.")
     remedy = (
         "ask for another dtype, such as bfloat16 or float32"
         if kind == "float16"

@@ -33,8 +33,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def _model_string(model: Any, requirement: str) -> str:
     if not isinstance(model, str | os.PathLike):
         raise DataError(
-            f"{requirement}, got a {type(model).__name__}; give a folder of transformers, timm:NAME@weights or "
-            "package.module:factory@weights."
+            f"{requirement}, got a {type(model).__name__}; give a folder, timm:NAME@weights or module:factory@weights."
         )
     return os.fspath(model)
 
@@ -117,9 +116,8 @@ def reset_on_disk(
     for name in checkpoint:
         if name not in own or own[name].dtype != checkpoint.dtype(name):
             raise WiringError(
-                f"{name} of {checkpoint.label} has another name or dtype in the network that is built from it, so its "
-                "statistics cannot be reset as they are stored; merge without reset=, load the result and use "
-                "interbasin.batch_norm.reset_batch_norm."
+                f"{name} of {checkpoint.label} has another name or dtype in the network that is built from it; merge "
+                "without reset=, load the result and use interbasin.batch_norm.reset_batch_norm."
             )
     network.load_state_dict(merged.state_dict(), strict=False)
     tensors = reset_batch_norm(network, data).state_dict()

@@ -217,8 +217,7 @@ def _refuse_in_the_way(target: Path, checkpoints: Sequence[Checkpoint], force: b
         old = Path(os.path.realpath(checkpoint.path))
         if new == old or new.is_relative_to(old) or old.is_relative_to(new):
             raise FileError(
-                f"Asked to write the merged network to {target}, where {checkpoint.label} is, which it is made from; "
-                "choose another name."
+                f"Asked to write to {target}, where {checkpoint.label} is, which it is made from; choose another name."
             )
     if target.suffix == ".safetensors":
         refuse_file_in_the_way(target, force=force, ours=is_our_file)
@@ -240,8 +239,7 @@ def _compare_configurations(folders: Sequence[Path]) -> list[str]:
         if settings.get("model_type") != expected.get("model_type"):
             raise WiringError(
                 f"{first} is of the architecture {expected.get('model_type')} and {folder} of "
-                f"{settings.get('model_type')}, which compute differently though their tensors are alike; if they may "
-                "be merged, give the weights' files themselves, for which no configuration is read."
+                f"{settings.get('model_type')}, which compute differently; to merge them, give the files themselves."
             )
         # A setting that is left out stands for a default that is not known here.
         shared = sorted((expected.keys() & settings.keys()) - BESIDES)

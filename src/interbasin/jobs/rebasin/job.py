@@ -255,10 +255,7 @@ def choose_method(
             f"are none; pass data=, or choose a method that needs none: {without}."
         )
     if "labels" in method.needs and not has_labels:
-        raise DataError(
-            f"{method.name} needs labels, and the data's batches have none; give pairs (inputs, labels), or a loss= of "
-            "the outputs alone."
-        )
+        raise DataError(f"{method.name} needs labels; give pairs (inputs, labels), or a loss= of the outputs alone.")
     return method, variant
 
 
