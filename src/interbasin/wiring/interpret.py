@@ -302,7 +302,7 @@ class Interpreter:
             return self._cast(node, result, made)
         results = _sequence(result)
         if _places_read(node) > len(results):
-            # The rule tells of the first results alone.
+            # The rule covers only the first results.
             results.extend(_sequence(self.not_known(name, self.operands))[len(results) :])
         return [self._cast(node, value, tensor) for value, tensor in zip(results, made, strict=False)]
 

@@ -20,7 +20,7 @@ from interbasin.wiring.interpret import Interpreter, Pending, Value, rule
 def unchanged(
     run: Interpreter, self: Value | None = None, input: Value | None = None, other: Value | None = None, **_: Any
 ) -> Value:
-    """What is cast to another dtype, that of ``other`` perhaps, is told from this by `Interpreter` itself."""
+    """Casts to another dtype, such as that of ``other``, come here too: `Interpreter` itself notices them."""
     value = self if self is not None else input
     assert value is not None
     return value

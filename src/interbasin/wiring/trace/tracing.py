@@ -79,7 +79,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     _refuse_empty(model, (args, kwargs))
     shell = _shell(model)
     try:
-        with warnings.catch_warnings(), _hushed():
+        with warnings.catch_warnings(), _silence_torch():
             warnings.simplefilter("ignore")
             program = torch.export.export(_FlatOutputs(shell), args, kwargs, strict=False)
             writes = writes_of(program.graph_module)
@@ -128,7 +128,7 @@ def _owner(name: str | None) -> str:
 
 
 @contextlib.contextmanager
-def _hushed() -> Iterator[None]:
+def _silence_torch() -> Iterator[None]:
     """Without the pages that torch writes about a trace that fails: our error is one sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
