@@ -98,14 +98,14 @@ def explain(model: nn.Module, inputs: Any, error: Exception) -> WiringError:
         return _depends_on_values(model, _at(_place(error)), text)
     if any(tensor.device.type == "meta" for tensor in model.parameters()):
         return WiringError(
-            f"{_class_name(model)} is on the meta device and the example inputs are not; move them there too to wire it "
+            f"{_label(model)} is on the meta device and the example inputs are not; move them there too to wire it "
             "without weights, or load the weights first."
         )
     failure = _plain_run(model, inputs)
     if failure is not None:
         return call_failed(model, failure, error)
     return WiringError(
-        f"{_class_name(model)} cannot be traced{_at(_place(error))}: {kind}: {text}. Wire the part of it that holds the "
+        f"{_label(model)} cannot be traced{_at(_place(error))}: {kind}: {text}. Wire the part of it that holds the "
         "weights, or replace what the tracer does not take."
     )
 
@@ -114,7 +114,7 @@ def call_failed(model: nn.Module, failure: Exception, traced: Exception | None =
     """The error for a network that cannot be called on the inputs it was given."""
     place = _place(failure) if traced is None else _place(traced)
     return WiringError(
-        f"The example inputs do not fit {_class_name(model)}: a plain call fails{_at(place)} with "
+        f"The example inputs do not fit {_label(model)}: a plain call fails{_at(place)} with "
         f"{type(failure).__name__}: {first_line(failure)}. Give one batch as the network's forward takes it."
     )
 
@@ -132,13 +132,13 @@ def refuse_graph(model: nn.Module, graph: fx.GraphModule, writes: Writes) -> Non
     random = random_operator(graph)
     if random is not None:
         raise WiringError(
-            f"{_class_name(model)} draws random numbers{_at(_line(random))} ({random.target}), so no two calls agree; call "
+            f"{_label(model)} draws random numbers{_at(_line(random))} ({random.target}), so no two calls agree; call "
             "model.eval() first, or give what it draws as an input."
         )
     hidden = writes.secret or writes.stale
     if hidden is not None:
         raise WiringError(
-            f"{_class_name(model)} writes in place{_at(_line(hidden))} ({hidden.target}) into memory that another tensor "
+            f"{_label(model)} writes in place{_at(_line(hidden))} ({hidden.target}) into memory that another tensor "
             "shares and that is read later, which cannot be followed there; write into a copy (tensor.clone()), or "
             "use the form that returns a new tensor."
         )
@@ -157,7 +157,7 @@ def _refuse_mixed_factors(model: nn.Module, graph: fx.GraphModule) -> None:
         dtypes = list(dict.fromkeys(value.dtype for value in values if isinstance(value, torch.Tensor)))
         if len(dtypes) > 1:
             raise WiringError(
-                f"The example inputs do not fit {_class_name(model)}: a product of {' and '.join(map(str, dtypes))}"
+                f"The example inputs do not fit {_label(model)}: a product of {' and '.join(map(str, dtypes))}"
                 f"{_at(_line(node))} ({node.target}), which torch does not compute. Give inputs of the dtype of the "
                 "weights."
             )
@@ -165,7 +165,7 @@ def _refuse_mixed_factors(model: nn.Module, graph: fx.GraphModule) -> None:
 
 def _depends_on_values(model: nn.Module, at: str, text: str) -> WiringError:
     return WiringError(
-        f"{_class_name(model)} cannot be traced: its path depends on the values of tensors{at} ({text}). Trace the part "
+        f"{_label(model)} cannot be traced: its path depends on the values of tensors{at} ({text}). Trace the part "
         "without that branch, or replace it by torch.where."
     )
 
@@ -187,7 +187,7 @@ def _sizes(value: Any) -> list[Any]:
     return []
 
 
-def _class_name(model: nn.Module) -> str:
+def _label(model: nn.Module) -> str:
     return short(type(model).__name__)
 
 
