@@ -15,6 +15,7 @@ import interbasin as ib
 from interbasin import carry, fold_norms, wire
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity
+from interbasin.wiring.account import Carried
 
 
 def carry_one(name: object, tensor: object) -> dict[str, Tensor]:
@@ -48,6 +49,7 @@ def with_one_more() -> nn.Module:
     ("a file of tensors", lambda: carry("weights.safetensors", the.alignment), WiringError, "str"),
     ("nothing to carry", lambda: carry(None, the.alignment), WiringError, "NoneType"),
     ("maps for an alignment", lambda: carry(the.mlp, {"0": Identity(8)}), WiringError, "dict"),
+    ("a share that there is not", lambda: Carried({}, ()).share("skiped"), UnknownNameError, "skipped"),
     ("a map for an alignment", lambda: carry(the.mlp, Identity(8)), WiringError, "Identity"),
     ("no alignment", lambda: carry(the.mlp, None), WiringError, "NoneType"),
     (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from interbasin.checkpoints.lora import Factor, plain_name
+from interbasin.checks import require_choice
 from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity
 from interbasin.wiring.alignment import Alignment
@@ -58,6 +59,7 @@ class Carried:
 
     def share(self, status: Status) -> float:
         """How much of the norm was moved, kept or skipped."""
+        require_choice("status", status, get_args(Status))
         return math.fsum(entry.share for entry in self.account if entry.status == status)
 
 
