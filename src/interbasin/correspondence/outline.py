@@ -127,12 +127,17 @@ class Block:
     """One module of a stack, or the network itself (``name`` is empty)."""
 
     name: str
+    outline: Outline = field(repr=False)
     spaces: list[str] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)
     stacks: list[Stack] = field(default_factory=list)
 
     def holds(self, *names: str) -> bool:
         return not self.name or all(name == self.name or name.startswith(self.name + ".") for name in names)
+
+    def all_spaces(self) -> list[str]:
+        """Its spaces and those of the first block of each stack inside, however deep."""
+        return [*self.spaces, *(name for stack in self.stacks for name in stack.blocks[0].all_spaces())]
 
 
 class Stack(NamedTuple):
@@ -166,7 +171,7 @@ class Outline:
         self._scopes = {name: {slot for slot, _ in terms} for name, terms in self._touching.items()}
         self.roles = {name: self._role(name) for name in self._touching}
         self.kinds = self._find_kinds()
-        self.root = Block("")
+        self.root = Block("", self)
         self._build(self.root)
 
     # ------------------------------------------------------------------ slots and spaces
@@ -315,7 +320,7 @@ class Outline:
             if any(block.holds(name) for block in claimed):
                 continue
             for run in _runs_alike(numbered[name]):
-                blocks = [Block(f"{name}.{number}".lstrip(".")) for number in run]
+                blocks = [Block(f"{name}.{number}".lstrip("."), self) for number in run]
                 owning = all(any(block.holds(*users) for users in self._scopes.values()) for block in blocks)
                 if owning and (len(run) > 1 or len(numbered[name]) == 1):
                     claimed += blocks

@@ -198,16 +198,14 @@ class RoleMatch(Match):
                 self._match_blocks(*blocks)
 
     def _score_stacks(self, source: Stack, target: Stack) -> float | None:
-        ours, theirs = (
-            Counter(outline.roles[name].use for name in _spaces_below(stack.blocks[0]))
-            for outline, stack in zip(self.outlines, (source, target), strict=True)
-        )
+        first = source.blocks[0], target.blocks[0]
+        ours, theirs = (Counter(block.outline.roles[name].use for name in block.all_spaces()) for block in first)
         common = (ours & theirs).total()
         return common / max(ours.total(), theirs.total()) + _likeness(source.name, target.name) if common else None
 
     def _block_pairs(self, source: Sequence[Block], target: Sequence[Block]) -> Iterator[tuple[Block, Block]]:
         """Which blocks of two stacks go together. Without CKA, runs of blocks that are built alike stay apart."""
-        runs = _runs(self.outlines[0], source), _runs(self.outlines[1], target)
+        runs = _runs(source), _runs(target)
         if self._similarity is not None or len(runs[0]) != len(runs[1]):
             runs = [source], [target]
         for run, partner in zip(*runs, strict=True):
@@ -224,10 +222,10 @@ class RoleMatch(Match):
         roles = self.outlines[0].roles, self.outlines[1].roles
         touched = [
             {
-                name: frozenset(rank for rank, pair in enumerate(stacks) if outline.touches(name, pair[side]))
+                name: frozenset(rank for rank, pair in enumerate(stacks) if block.outline.touches(name, pair[side]))
                 for name in block.spaces
             }
-            for side, (outline, block) in enumerate(zip(self.outlines, (source, target), strict=True))
+            for side, block in enumerate((source, target))
         ]
 
         def likeness(ours: str, theirs: str) -> float:
@@ -239,11 +237,7 @@ class RoleMatch(Match):
             used_alike = roles[0][ours[0]].use == roles[1][theirs[0]].use and self._kinds_agree(ours[0], theirs[0])
             return likeness(ours[0], theirs[0]) if used_alike else None
 
-        chains = [
-            _chains(outline, block, stacks_of)
-            for outline, block, stacks_of in zip(self.outlines, (source, target), touched, strict=True)
-        ]
-        for ours, theirs in _assign(chains[0], chains[1], score):
+        for ours, theirs in _assign(_chains(source, touched[0]), _chains(target, touched[1]), score):
             self.spaces.update(dict.fromkeys((ours[i], theirs[j]) for i, j in self._path(ours, theirs)))
         if source.name:
             self._match_halves(source, target, likeness)
@@ -292,10 +286,10 @@ class RoleMatch(Match):
     def _match_slots(self, source: Block, target: Block, stacks: Sequence[tuple[Stack, Stack]]) -> None:
         classes: list[dict[Any, list[Slot]]] = [{}, {}]
         behind: list[dict[tuple[int, int], list[bool]]] = [{}, {}]  # which stacks a slot comes after
-        for side, (outline, block) in enumerate(zip(self.outlines, (source, target), strict=True)):
-            starts = [outline.position(pair[side]) for pair in stacks]
+        for side, block in enumerate((source, target)):
+            starts = [block.outline.position(pair[side]) for pair in stacks]
             for slot in block.slots:
-                classes[side].setdefault(_signature(outline, slot), []).append(slot)
+                classes[side].setdefault(_signature(block.outline, slot), []).append(slot)
                 behind[side][slot.position] = [slot.position > start for start in starts]
 
         def score(ours: Slot, theirs: Slot) -> float | None:
@@ -448,28 +442,24 @@ def _inside(name: str, block: Block) -> str:
     return name[len(block.name) + 1 :] if block.name and block.holds(name) else name
 
 
-def _spaces_below(block: Block) -> list[str]:
-    inner = (name for stack in block.stacks for name in _spaces_below(stack.blocks[0]))
-    return [*block.spaces, *inner]
-
-
-def _runs(outline: Outline, blocks: Sequence[Block]) -> list[Sequence[Block]]:
+def _runs(blocks: Sequence[Block]) -> list[Sequence[Block]]:
     """Blocks that follow each other and have the same slots: the first of a stage often has more."""
+    known = blocks[0].outline.roles
 
     def act(slot: Slot) -> list[Any]:
-        roles = [(str(entry.role), outline.roles.get(entry.space or "")) for entry in slot.main.moving]
+        roles = [(str(entry.role), known.get(entry.space or "")) for entry in slot.main.moving]
         return sorted((role, () if space is None else space.use) for role, space in roles)
 
     return [list(run) for _, run in itertools.groupby(blocks, lambda block: sorted(map(act, block.slots)))]
 
 
-def _chains(outline: Outline, block: Block, touched: Touched) -> list[list[str]]:
+def _chains(block: Block, touched: Touched) -> list[list[str]]:
     """The spaces of a block; those that are used alike and follow one another, as in an MLP, are one chain."""
-    chains = {name: [name] for name in block.spaces}
-    for before, after in outline.links:
+    chains, roles = {name: [name] for name in block.spaces}, block.outline.roles
+    for before, after in block.outline.links:
         if before in chains and after in chains and chains[before] is not chains[after]:
             # Alike but for being scaled, and the group.
-            alike = outline.roles[before][:6] == outline.roles[after][:6] and touched[before] == touched[after]
+            alike = roles[before][:6] == roles[after][:6] and touched[before] == touched[after]
             joined = sorted(chains[before] + chains[after], key=block.spaces.index) if alike else []
             chains.update(dict.fromkeys(joined, joined))
     return [list(names) for names in dict.fromkeys(tuple(chain) for chain in chains.values())]
