@@ -13,6 +13,8 @@ from typing import Any
 
 from interbasin.errors import DataError, InterbasinError, UnknownNameError
 
+LONGEST = 80  # characters of a value that a message shows
+
 
 def require_whole(
     name: str,
@@ -33,7 +35,7 @@ def require_whole(
     except TypeError:
         number = None
     if number is None or not _is_within(number, least, most):
-        raise error(f"{name} must be a whole number{_describe_bounds(least, most)}, got {value!r}.")
+        raise error(f"{name} must be a whole number{_describe_bounds(least, most)}, got {_describe_value(value)}.")
     return number
 
 
@@ -58,7 +60,9 @@ def require_finite(
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or not _is_within(number, least, most, above, below):
-        raise error(f"{name} must be a number{_describe_bounds(least, most, above, below)}, got {value!r}.")
+        kind = "a finite number" if isinstance(value, float) and not math.isfinite(value) else "a number"
+        bounds = _describe_bounds(least, most, above, below)
+        raise error(f"{name} must be {kind}{bounds}, got {_describe_value(value)}.")
     return number
 
 
@@ -70,7 +74,7 @@ def require_fraction(name: str, value: object, *, zero: bool = True) -> float:
 def require_flag(name: str, value: object) -> bool:
     """``value`` as True or False; numbers and text are neither."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):  # numpy's has another class
-        raise DataError(f"{name} must be True or False, got {value!r}.")
+        raise DataError(f"{name} must be True or False, got {_describe_value(value)}.")
     return bool(value)
 
 
@@ -106,7 +110,17 @@ def _describe_bounds(
     least: float | None, most: float | None, above: float | None = None, below: float | None = None
 ) -> str:
     if least is not None and most is not None:
-        return f" from {least:g} to {most:g}"
+        return f" from {_describe_bound(least)} to {_describe_bound(most)}"
     bounds = {"at least": least, "above": above, "at most": most, "below": below}
-    words = " and ".join(f"{name} {bound:g}" for name, bound in bounds.items() if bound is not None)
+    words = " and ".join(f"{name} {_describe_bound(bound)}" for name, bound in bounds.items() if bound is not None)
     return f" of {words}" if words.startswith("at") else f" {words}" if words else ""
+
+
+def _describe_bound(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
+
+
+def _describe_value(value: object) -> str:
+    """The value on one short line; of what takes more, as arrays do, the type."""
+    text = repr(value)
+    return text if len(text) <= LONGEST and "\n" not in text else f"a value of type {type(value).__name__}"

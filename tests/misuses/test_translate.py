@@ -256,6 +256,7 @@ def audit(**changes: Any) -> object:
     ("a pair that is one document twice", lambda: audit(pair_rows=[*range(29), 0]), DataError, "more than once"),
     ("fewer texts than queries", lambda: audit(query_texts=["a"]), DataError, "1 texts"),
     ("a curve over one pair", lambda: audit(curve=[1]), DataError, "curve"),
+    ("a curve over a number", lambda: audit(curve=20), DataError, "curve must"),
     ("a curve over half a pair", lambda: audit(curve=[20.5]), DataError, "curve"),
     ("no methods", lambda: audit(methods=[]), DataError, "ridge"),
     ("a mapping of no methods", lambda: audit(methods={}), DataError, "ridge"),

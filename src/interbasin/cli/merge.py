@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,8 +91,8 @@ def merge(
     shares = numbers(weights, "--weights")
     if (data is None) is not (reset is None):
         raise typer.BadParameter("--data and --reset go together: on what, and on how many batches.")
-    if not 1e-9 <= shard < math.inf:
-        raise typer.BadParameter(f"takes a size in GB above zero, as 5, and got {shard:g}.", param_hint="--shard")
+    if not 1e-9 <= shard <= 1e9:
+        raise typer.BadParameter(f"takes a size in GB from 1e-9 to 1e9, as 5, and got {shard:g}.", param_hint="--shard")
     from interbasin.jobs.merge import merge as merge_models
     from interbasin.jobs.merge.on_disk import open_model
 

@@ -51,8 +51,8 @@ class Bootstrap:
 
     def __init__(self, count: int, draws: int = 1000, confidence: float = 0.95, seed: int = 0) -> None:
         self.count = require_whole("The query count", count, least=1)
-        self.draws = require_whole("draws", draws, least=1)
-        self.seed = seed
+        self.draws = require_whole("draws", draws, least=1, most=10**9)
+        self.seed = require_whole("seed", seed, least=0)
         confidence = require_finite("confidence", confidence, above=0, below=1)
         self.ends = (50 * (1 - confidence), 50 * (1 + confidence))
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from interbasin.arrays import Array, as_tensor
 from interbasin.batches import require_reiterable
+from interbasin.checks import require_whole
 from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.evaluate.performance import Loss, Performance, measure_performance
 from interbasin.wiring.trace.copying import copy_for_evaluation
@@ -162,6 +163,7 @@ def norms(rows: Array, bins: int = 40, *, centered: bool = False) -> Norms:
 
     Raises:
         ShapeError: if they are not rows, or there are none.
+        DataError: if they hold NaN or infinity, or ``bins`` is no number of bins.
 
     Example:
         >>> norms(torch.eye(3)).mean
@@ -170,7 +172,9 @@ def norms(rows: Array, bins: int = 40, *, centered: bool = False) -> Norms:
     values = as_tensor(rows, "The rows")
     if values.ndim != 2 or not values.numel():
         raise ShapeError(f"The rows must be (rows, width), got shape {tuple(values.shape)}.")
-    wide = values.double()
+    bins, wide = require_whole("bins", bins, least=1, most=1_000_000), values.double()
+    if not torch.isfinite(wide).all():
+        raise DataError("The rows hold NaN or infinity, which have no length; leave those rows out.")
     lengths = torch.linalg.vector_norm(wide - wide.mean(0) if centered else wide, dim=1)
     mean, deviation = float(lengths.mean()), float(lengths.std(correction=0))
     skewness = float(((lengths - mean) / deviation).pow(3).mean()) if deviation > 1e-12 * mean else 0.0

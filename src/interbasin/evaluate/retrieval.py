@@ -69,9 +69,11 @@ class Nearest:
 
     def __init__(self, queries: Any, k: int = 10, metric: str = "cosine") -> None:
         self.metric, self.seen = require_choice("metric", metric, METRICS), 0
-        self.k = require_whole("k", k, least=1, error=ShapeError)
+        self.k = require_whole("k", k, least=1, most=2**31 - 1, error=ShapeError)
         self._queries = prepared(rows_of(queries, "The queries"), metric)
         count = len(self._queries)
+        if not count:
+            raise ShapeError("There is no query to search for; give at least one row.")
         self._rows = torch.full((count, 0), -1, dtype=torch.int64)
         self._scores = torch.empty((count, 0), dtype=self._queries.dtype)
 

@@ -193,7 +193,7 @@ def _scale(work: Tensor) -> Tensor:
         peaks = torch.maximum(work.amax((-2, -1)), -work.amin((-2, -1))).tolist()
     if not all(map(math.isfinite, peaks)):
         count = int((~torch.isfinite(work)).sum())
-        raise DataError(f"polar needs finite entries; {count} of {work.numel()} are NaN or infinite; clip them.")
+        raise DataError(f"polar needs finite entries; {count} of the {work.numel()} are NaN or infinite; clip them.")
     exponents = [math.frexp(peak)[1] if peak else 0 for peak in peaks]
     if max(map(abs, exponents)) <= _SAFE_EXPONENT:
         return work

@@ -198,4 +198,4 @@ def matrix_powers(gram: Tensor, power: float, moments: PairedMoments, ridge: flo
 
 def _require_spread(scale: float) -> None:
     if not scale > 0:
-        raise DataError("A similarity needs spaces that vary, got one whose rows are all the same.")
+        raise DataError("A similarity needs spaces that vary, got one whose rows are all the same; give more rows.")

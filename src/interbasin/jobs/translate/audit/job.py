@@ -61,7 +61,7 @@ def audit(
     metric: str = "cosine",
     k: int = 10,
     depth: int = 100,
-    curve: Sequence[int] | bool = True,
+    curve: Sequence[int] | bool | None = True,
     margin: float = 0.02,
     confidence: float = 0.95,
     draws: int = 1000,
@@ -94,7 +94,7 @@ def audit(
         metric: How vectors are compared: ``"cosine"``, ``"dot"`` or ``"l2"``.
         k: How many documents are looked at.
         depth: How many are embedded anew where only the top is.
-        curve: Numbers of pairs for the learning curve; True chooses them, False leaves it out.
+        curve: Numbers of pairs for the learning curve; True chooses them, False or None leaves it out.
         margin: A difference that does not matter.
         confidence: Of the intervals, which are over queries.
         draws: How often queries are drawn again for them.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interbasin.checks import require_whole
-from interbasin.errors import FitError
+from interbasin.errors import DataError, FitError
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.evaluate.retrieval import Nearest, Ranking, blocks_of, ndcg, nearest, overlap, recall, reciprocal_rank
 from interbasin.jobs.translate.audit.inputs import AuditInputs, CrossFitted
@@ -149,15 +149,17 @@ class Curve:
     rising: bool
 
 
-def curve_counts(counts: Iterable[int] | bool, pairs: int) -> list[int]:
-    """The numbers of pairs to try, smaller than all: those given; for True 100, 316, 1,000, ...; for False none.
+def curve_counts(counts: Iterable[int] | bool | None, pairs: int) -> list[int]:
+    """The numbers of pairs to try, smaller than all: those given; for True 100, 316, 1,000, ...; else none.
 
     Raises:
         DataError: if one is no number of pairs.
     """
-    if isinstance(counts, bool):
+    if counts is None or isinstance(counts, bool):
         steps = [round(FIRST * STEP**place) for place in range(20)]
         return [step for step in steps if step <= 0.7 * pairs] if counts else []
+    if not isinstance(counts, Iterable):
+        raise DataError(f"curve must be True, False or a list of numbers of pairs, got {counts!r}.")
     checked = {require_whole("curve", count, least=2) for count in counts}
     return sorted(count for count in checked if count < pairs)
 
