@@ -59,7 +59,7 @@ def interbasin(
       interbasin inspect timm:resnet18
       interbasin rebasin a b -o aligned
       interbasin merge one two three -o soup
-      interbasin evaluate a b --data digits -o out
+      interbasin evaluate my.nets:small@a my.nets:small@b --data digits -o out
       interbasin translate apply map old.parquet -o new.parquet
     """
 

@@ -80,7 +80,7 @@ def evaluate(
     figures, what was asked, versions, hashes), the curves and matrices as tables (.csv), and plots (.svg).
 
     Examples:
-      interbasin evaluate a b --data digits -o out
+      interbasin evaluate my.nets:small@a my.nets:small@b --data digits -o out
       interbasin evaluate my.networks:small@aligned my.networks:small@b.safetensors --data images --reset 20 -o out
       interbasin evaluate aligned b --original a --alignment aligned --data test.npz --path slerp --json -o out
     """

@@ -28,8 +28,8 @@ MODEL = "a folder or hub id of transformers, timm:NAME[@weights] or package.modu
 DATA = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
 VECTORS = ".npy, .npz or .parquet"
 
-Seed = Annotated[int, Option(help="Of what is drawn at random.")]
-SeedFromZero = Annotated[int, Option(min=0, help="Of what is drawn at random.")]
+Seed = Annotated[int, Option(help="Seed of everything that is drawn at random.")]
+SeedFromZero = Annotated[int, Option(min=0, help="Seed of everything that is drawn at random.")]
 Force = Annotated[bool, Option("--force", help="Replace an earlier outcome in OUTPUT.")]
 
 
@@ -163,10 +163,10 @@ class ImageOptions:
 
     batch_size: Annotated[int, Option(min=1, help="Samples per batch.")] = 64
     column: Annotated[str | None, Option(help="Column of a .parquet, or key of a .jsonl file.")] = None
-    mean: Annotated[str | None, Option(help="Subtracted from images, in [0, 1]: one number, or one per channel.")] = (
-        None
-    )
-    std: Annotated[str | None, Option(help="And divided by: one number, or one per channel.")] = None
+    mean: Annotated[
+        str | None, Option(help="Mean to subtract, of images in [0, 1]: one number, or one per channel.")
+    ] = None
+    std: Annotated[str | None, Option(help="Deviation to divide them by: one number, or one per channel.")] = None
 
     def __post_init__(self) -> None:
         numbers(self.mean, "--mean")
@@ -263,7 +263,7 @@ class StatisticsOptions:
         Path | None,
         Option(
             "--statistics",
-            help="Folder to keep the statistics in: an interrupted run goes on there, another fit reads nothing again.",
+            help="Folder for the statistics: an interrupted run resumes there, a later one does not read the files.",
         ),
     ] = None
 

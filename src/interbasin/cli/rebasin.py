@@ -52,7 +52,7 @@ def rebasin(
     ],
     output: Annotated[Path, output_option("Folder for the aligned network, its alignment and the figures.")],
     method: Annotated[str, Option(help="How maps are found: one of those above.")] = "procrustes-weights",
-    variant: Annotated[str | None, Option(help="Of the method, as listed above; by default its first.")] = None,
+    variant: Annotated[str | None, Option(help="Variant of the method, as listed above; by default its first.")] = None,
     data: Annotated[str | None, Option(help=f"For activations, fine-tuning and measures: {DATA}.")] = None,
     limit: Annotated[
         int, Option(min=1, help="At most so many samples to find maps and fine-tune with, drawn with --seed.")
@@ -60,9 +60,9 @@ def rebasin(
     reach: Annotated[
         str,
         Option(
-            help="How far maps may go. exact: only such as leave the function as it is. orthogonal: all spaces turn, "
-            "which changes it. auto: permutation methods and straight-through are exact; the others turn spaces "
-            "without gains of networks without attention, and stay exact elsewhere, with a remark."
+            help="How far maps may go. exact: only maps that leave the function unchanged. orthogonal: rotations in "
+            "every space, which change the function. auto: exact for permutation methods and straight-through; "
+            "the others rotate only in networks without exact rotations, where there are no norm gains."
         ),
     ] = "auto",
     fold: Annotated[

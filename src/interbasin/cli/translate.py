@@ -58,8 +58,8 @@ class CardOptions:
     """What is known of the vectors: compared with the card of a translator."""
 
     metric: Metric = None
-    source_model: Annotated[str | None, Option(help="What made SOURCE: kept in a card, or compared with it.")] = None
-    target_model: Annotated[str | None, Option(help="What made TARGET: kept in a card, or compared with it.")] = None
+    source_model: Annotated[str | None, Option(help="Model of SOURCE, for the card or to check it.")] = None
+    target_model: Annotated[str | None, Option(help="Model of TARGET, for the card or to check it.")] = None
 
     def entries(self) -> dict[str, str]:
         """The entries of a card that were given."""
@@ -82,9 +82,9 @@ class TranslatorOptions:
 
     variant: Annotated[str, _option("variant", "regularised, or pruned.")] = "regularised"
     delta: Annotated[float, Option(help="pruned: how far apart anchors are kept.")] = 0.7
-    omega: Annotated[int, Option(help="pruned: over how many subsets is averaged.")] = 8
+    omega: Annotated[int, Option(help="pruned: number of subsets that are averaged.")] = 8
     completion: Annotated[str, _option("completion", "polar, or map.")] = "polar"
-    strength: Annotated[float | None, _option("strength", "of the regularisation; else chosen.")] = None
+    strength: Annotated[float | None, _option("strength", "regularisation; by default chosen by validation.")] = None
     standardise: Annotated[bool, _option("standardise", "bring dimensions to variance 1 first.", "--standardise")] = (
         False
     )
