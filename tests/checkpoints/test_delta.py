@@ -239,7 +239,7 @@ EIGHT = {"x": torch.zeros(3, dtype=torch.float8_e4m3fn)}
         (lambda: add(BASE, {"count": torch.ones(3)}), DataError, "count is of int64 and its update of float32"),
         (lambda: add(BASE, {"norm": torch.ones(3).bool()}), DataError, "its update of bool"),
         (lambda: add(BASE, {"norm": torch.ones(3) * 1j}), DataError, "norm holds real numbers"),
-        (lambda: add(BASE, {}, alpha=float("nan")), DataError, "alpha must be a number, got nan"),
+        (lambda: add(BASE, {}, alpha=float("nan")), DataError, "alpha must be a finite number, got nan"),
         (lambda: add(BASE, {}, alpha="1"), DataError, "alpha must be a number, got '1'"),
         (lambda: add(BASE, {"norm": BASE["norm"].to("meta")}), DataError, "norm of the update has no numbers"),
         (lambda: add(BASE, {"norm": BASE["norm"]})["nose"], UnknownNameError, "'nose'"),
