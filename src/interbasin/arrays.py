@@ -53,9 +53,9 @@ def copy_row_major(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def like_input(result: Tensor, given: object) -> Any:
-    """``result`` as an array if an array was given, else as it is."""
-    return result if isinstance(given, Tensor) else result.numpy()
+def like_input(result: Tensor, values: object) -> Any:
+    """``result`` as an array if ``values`` is one, else as it is."""
+    return result if isinstance(values, Tensor) else result.numpy()
 
 
 def working_dtype(*dtypes: torch.dtype) -> torch.dtype:

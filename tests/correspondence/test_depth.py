@@ -13,7 +13,7 @@ from tests.correspondence.networks import mlp, residual
 
 from interbasin import LayerwiseMoments
 from interbasin.correspondence import Correspondence
-from interbasin.correspondence.roles import TIE, even_path, largest_path
+from interbasin.correspondence.depth import TIE, even_path, largest_path
 from interbasin.errors import DataError, ShapeError
 
 Path = list[tuple[int, int]]

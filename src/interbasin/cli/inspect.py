@@ -78,5 +78,5 @@ def inspect(
         wiring.save(output, force=force)
     inspection = Inspection(loaded, wiring, figures, tensors, everything, output)
     summary = {**inspection.summary(), "seed": seed, "seconds": watch.timings}
-    seconds = "; ".join(f"{stage} {taken:.1f} s" for stage, taken in watch.timings.items())
+    seconds = "; ".join(f"{stage} {duration:.1f} s" for stage, duration in watch.timings.items())
     terminal.result(summary, inspection.show, [*inspection.remarks(), f"{seconds}."])

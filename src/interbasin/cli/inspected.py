@@ -122,8 +122,8 @@ class Inspection:
         if unused := self.wiring.unused:
             names = list_names(unused, len(unused) if self.everything else LISTED)
             more = " (--all)" if len(unused) > LISTED and not self.everything else ""
-            told = f"{plural(len(unused), 'tensor')} that the call did not touch: {names}{more}."
-            console.print(told, soft_wrap=True)
+            sentence = f"{plural(len(unused), 'tensor')} that the call did not touch: {names}{more}."
+            console.print(sentence, soft_wrap=True)
         if self.tensors:
             console.print("Every tensor: what it writes <- what it reads.\n")
             console.print(str(self.wiring), soft_wrap=True)
@@ -187,8 +187,10 @@ class Inspection:
             columns["because"] = lambda group: str(group.first.because or "")
         words = [place for place, column in enumerate(columns) if column in ("space", "group", "because")]
         print_table(console, list(columns), [[cell(group) for cell in columns.values()] for group in groups], words)
-        told = "Tensors: how many write, read and scale the space. Share: of all parameters, those in these tensors.\n"
-        console.print(told, style="dim")
+        legend = (
+            "Tensors: how many write, read and scale the space. Share: of all parameters, those in these tensors.\n"
+        )
+        console.print(note, style="dim")
 
     def _show_fixed(self, console: Console) -> None:
         rows = [

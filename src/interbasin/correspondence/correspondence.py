@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import ArrayLike
 
+from interbasin.correspondence.depth import Similarity
 from interbasin.correspondence.names import NameMatch, Names
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import (
@@ -25,7 +26,7 @@ from interbasin.correspondence.pairs import (
     split,
     tensor_of,
 )
-from interbasin.correspondence.roles import Match, RoleMatch, Similarity
+from interbasin.correspondence.roles import Match, RoleMatch
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError, WiringError
 from interbasin.statistics import LayerwiseMoments
 from interbasin.storage import new_folder, read_record, write_record
