@@ -190,7 +190,7 @@ class Inspection:
         legend = (
             "Tensors: how many write, read and scale the space. Share: of all parameters, those in these tensors.\n"
         )
-        console.print(note, style="dim")
+        console.print(legend, style="dim")
 
     def _show_fixed(self, console: Console) -> None:
         rows = [
