@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from interbasin.arrays import working_dtype
 from interbasin.checkpoints.checkpoint import ARITHMETIC, Checkpoint, Entry, LazyTensors, require_same_tensors
 from interbasin.checkpoints.in_memory import tensors_of
-from interbasin.checkpoints.lora import Adapter, Ranks, factor_of, plain_name, product, refuse_another_rank
+from interbasin.checkpoints.lora import Adapter, Factors, Ranks, factor_of, plain_name, product, refuse_another_rank
 from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.text import list_names
@@ -192,6 +192,27 @@ class LoraUpdate(LazyTensors):
             updates.append(parts["whole"] - self._base[name].to(parts["whole"].dtype))
         return updates[0] if len(updates) == 1 else updates[0] + updates[1]
 
+    def factors(self, name: str) -> Factors | None:
+        """The factors of a tensor's update with the scaling in B, in memory of their own.
+
+        None if it is no product, or more than that: a table whose own numbers are not those of the base.
+        """
+        parts = self._parts[self.stored_name(name)]
+        if "A" not in parts or (
+            "whole" in parts and not equal_as_stored(self._tensors[parts["whole"]], self._base[name])
+        ):
+            return None
+        a, b = (self._tensors[parts[letter]].to(self.dtype(name)) for letter in "AB")
+        return Factors(a, self._adapter.scaling_of(name.rpartition(".")[0]) * b)
+
+    def is_transposed(self, name: str) -> bool:
+        """Whether the update of a weight is the transpose of the product of its factors."""
+        return "A" in self._parts[name] and self._is_transposed(name)
+
+    def is_table(self, name: str) -> bool:
+        """Whether a weight with factors is a table of embeddings."""
+        return "lora_embedding_" in self._parts[name].get("A", "")
+
     def _entry(self, name: str) -> Entry:
         """Dtype and shape of an update, after checking that the base has such a tensor."""
         parts, first = self._parts[name], next(iter(self._parts[name].values()))
@@ -231,6 +252,22 @@ class LoraUpdate(LazyTensors):
         if len(upright) > 2 or upright[0] != upright[1]:
             return len(upright) == 2 and self._base.shape(name) == upright[::-1]
         return self._adapter.is_transposed if self._modules is None else type(self._modules[layer]).__name__ == "Conv1D"
+
+
+def equal_as_stored(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, once both are rounded to the coarser of their dtypes.
+
+    Example:
+        >>> third = torch.tensor([1 / 3])
+        >>> equal_as_stored(third, third.bfloat16()), equal_as_stored(third, third + 1e-6)
+        (True, False)
+    """
+    if first.shape != second.shape:
+        return False
+    dtypes = {first.dtype, second.dtype}
+    if all(dtype.is_floating_point for dtype in dtypes):
+        dtypes = {max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)}
+    return all(bool(torch.equal(first.to(dtype), second.to(device=first.device, dtype=dtype))) for dtype in dtypes)
 
 
 def difference(

@@ -49,7 +49,13 @@ _OTHER_ARITHMETIC = {
     "layer_replication": "a LoRA of a network whose layers are repeated",
     "target_parameters": "a LoRA of bare parameters",
     "trainable_token_indices": "a LoRA with rows of the embedding trained apart",
+    "use_bdlora": "a BD-LoRA, whose factors are made of blocks",
+    "arrow_config": "an Arrow router of several LoRAs",
+    "kasa_config": "a KaSA, which takes small singular values out of the base",
+    "monteclora_config": "a MonteCLoRA, whose factors are drawn at random",
 }
+# Beginnings of values of init_lora_weights under which PEFT changes the base too, when it puts the adapter on.
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 # Layer and adapter -> a factor of the update, and its rank.
 Ranks: TypeAlias = "dict[tuple[str, str], tuple[str, int]]"
 
@@ -189,6 +195,9 @@ class Adapter:
     def require_plain_lora(self, where: object) -> None:
         """Refuse another method of PEFT, or a variant, whose updates are not products of two factors."""
         variant = next((what for key, what in _OTHER_ARITHMETIC.items() if self.settings.get(key)), None)
+        start = str(self.settings.get("init_lora_weights")).lower()
+        if variant is None and start.startswith(_CHANGE_THE_BASE):
+            variant = f"a LoRA that begins as {start}, for which PEFT changes the base as well"
         if not self.is_lora or variant is not None:
             raise CheckpointError(
                 f"{where} is {variant or f'an adapter ({self.method}) and no LoRA'}, so that its update is no product "

@@ -1,0 +1,1 @@
+"""A fine-tune of one network, given to another without training."""
