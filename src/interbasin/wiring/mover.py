@@ -24,10 +24,19 @@ HomedAxes = list[tuple[int, Axis]]
 
 
 class Mover:
-    """Maps, one a space, ready to move any tensor whose axes are known. Spaces without a map stay as they are."""
+    """Maps, one a space, ready to move any tensor whose axes are known. Spaces without a map stay as they are.
 
-    def __init__(self, spaces: Mapping[str, Space], maps: Mapping[str, Map]) -> None:
+    Args:
+        spaces: Of the tensors, by name.
+        maps: Space -> map.
+        reads: Space -> what read axes move by, where that is not to be the dual of the map.
+    """
+
+    def __init__(
+        self, spaces: Mapping[str, Space], maps: Mapping[str, Map], reads: Mapping[str, Map] | None = None
+    ) -> None:
         self.spaces = spaces
+        self.reads = reads or {}
         self.maps = {name: mapping for name, mapping in maps.items() if not isinstance(mapping, Identity)}
         self._sided: dict[tuple[str, Role], Map] = {}
         self._stacked: dict[tuple[str, Role], Tensor] = {}
@@ -127,7 +136,7 @@ class Mover:
         if (space, role) not in self._sided:
             mapping = self.maps[space]
             if role is Role.READ:
-                mapping = mapping.dual()
+                mapping = self.reads[space] if space in self.reads else mapping.dual()
             elif role is Role.SCALE:
                 mapping = _size(mapping)
             self._sided[space, role] = mapping

@@ -1,0 +1,212 @@
+"""The two base networks: how each is wired, and which part of the source belongs to which part of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from interbasin.activations import record
+from interbasin.activations.places import choose_reading
+from interbasin.batches import Progress, WithoutLabels
+from interbasin.checks import require_choice
+from interbasin.correspondence import Correspondence
+from interbasin.correspondence.outline import Outline
+from interbasin.correspondence.pairs import SpacePair
+from interbasin.errors import DataError, WiringError
+from interbasin.wiring import Wiring, wire
+from interbasin.wiring.axes.spaces import BOUNDARY, Space
+
+Heads = Literal["auto", "matched", "free"]
+Depth = Literal["auto", "cka", "even"]
+Outputs = Literal["auto", "shared", "own"]
+
+# A pair of spaces, by their names in the source and in the target.
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Bases:
+    """Two networks and their correspondence.
+
+    Attributes:
+        source, target: The networks before any fine-tuning.
+        correspondence: Of the wirings that maps are sought in: with heads, or flattened.
+        heads: ``"matched"``: each head has a map of its own; ``"free"``: maps mix all heads of a layer.
+        shares_outputs: Whether an output means the same in both.
+    """
+
+    source: nn.Module
+    target: nn.Module
+    correspondence: Correspondence
+    heads: Literal["matched", "free"]
+    shares_outputs: bool
+
+    @property
+    def wirings(self) -> tuple[Wiring, Wiring]:
+        return self.correspondence.source, self.correspondence.target
+
+    def spaces(self, pair: SpacePair | Pair) -> tuple[Space, Space]:
+        """The two spaces of a pair."""
+        names = (pair.source, pair.target) if isinstance(pair, SpacePair) else pair
+        return self.wirings[0].spaces[names[0]], self.wirings[1].spaces[names[1]]
+
+    def is_shared(self, pair: SpacePair | Pair) -> bool:
+        """Whether the two networks have a space in common: their inputs, and their outputs where these are shared."""
+        source, target = self.spaces(pair)
+        kinds = {space.because.kind for space in (source, target) if space.is_fixed and space.because is not None}
+        if source.width != target.width or not all(_is_end(space) for space in (source, target)):
+            return False
+        return self.shares_outputs or "output" not in kinds
+
+
+def relate(
+    source: nn.Module,
+    target: nn.Module,
+    data: Any,
+    *,
+    heads: Heads = "auto",
+    depth: Depth = "auto",
+    outputs: Outputs = "auto",
+    correspondence: Correspondence | Mapping[str, Any] | None = None,
+    progress: Progress = None,
+) -> Bases:
+    """The bases with their wirings, traced on the first batch, and the correspondence.
+
+    Args:
+        source, target: The networks.
+        data: Batches without or with labels, for the trace and, with ``depth="cka"``, for the path.
+        heads: ``"auto"`` matches heads where every layer has as many in both networks.
+        depth: How blocks are paired where the networks are not equally deep: along the monotone path of largest CKA,
+            or spread evenly. ``"auto"`` takes the path where depths differ.
+        outputs: ``"auto"`` takes outputs of equal shape as shared.
+        correspondence: Your own, or names for `Correspondence.by_name`.
+        progress: True for a bar while the path is sought.
+    """
+    require_choice("heads", heads, get_args(Heads))
+    require_choice("depth", depth, get_args(Depth))
+    require_choice("outputs", outputs, get_args(Outputs))
+    inputs = WithoutLabels(data).first()
+    wirings = [wire(network, inputs) for network in (source, target)]
+    if isinstance(correspondence, Correspondence):
+        _require_wirings_of(correspondence, wirings)
+        found, is_free = correspondence, correspondence.source != wirings[0]
+        return Bases(source, target, found, "free" if is_free else "matched", _shares_outputs(found, outputs))
+    found = _correspond(source, target, wirings, data, depth, correspondence, progress)
+    kind: Literal["matched", "free"] = "matched"
+    if heads == "free" or (heads == "auto" and not _has_equal_heads(found)):
+        kind = "free"
+        wirings = [wiring.flattened() for wiring in wirings]
+        found = _correspond(source, target, wirings, data, depth, correspondence, progress)
+    elif heads == "matched" and not _has_equal_heads(found):
+        raise WiringError(
+            "Asked to match heads one to one, but a layer has another number of heads (or of query heads for a key) in "
+            "the target; take heads='free', or 'auto'."
+        )
+    return Bases(source, target, found, kind, _shares_outputs(found, outputs))
+
+
+def _correspond(
+    source: nn.Module,
+    target: nn.Module,
+    wirings: list[Wiring],
+    data: Any,
+    depth: str,
+    names: Mapping[str, Any] | None,
+    progress: Progress,
+) -> Correspondence:
+    if names is not None:
+        return Correspondence.by_name(wirings[0], wirings[1], names)
+    layers = [Outline(wiring).layers for wiring in wirings]
+    if depth == "even" or (depth == "auto" and len(layers[0]) == len(layers[1])) or not all(layers):
+        return Correspondence.by_role(*wirings)
+    # Blocks are modules, whose outputs show the stream behind them; hidden spaces of a plain network show themselves.
+    places = [[_shown_at(layer, wiring) for layer in side] for side, wiring in zip(layers, wirings, strict=True)]
+    recorded = record(
+        (source, target),
+        WithoutLabels(data),
+        (places[0], places[1]),
+        wirings=wirings,
+        statistics="layerwise",
+        pool="mean" if _has_tokens(wirings[0]) else None,
+        progress=progress,
+    )
+    assert recorded.layerwise is not None
+    return Correspondence.by_depth(wirings[0], wirings[1], recorded.layerwise)
+
+
+def _shown_at(layer: str, wiring: Wiring) -> str:
+    return layer if layer in wiring.spaces else f"{layer}:output"
+
+
+def _has_tokens(wiring: Wiring) -> bool:
+    """Whether activations have positions beside the batch."""
+    return any(len(axes) > 2 for axes in wiring.activations.values())
+
+
+def _has_equal_heads(correspondence: Correspondence) -> bool:
+    """Whether blocks inside spaces come in the same numbers in both networks."""
+    for pair in correspondence.spaces:
+        source, target = correspondence.source.spaces[pair.source], correspondence.target.spaces[pair.target]
+        blocks = [
+            [wiring.spaces[name].size for name in space.within]
+            for wiring, space in ((correspondence.source, source), (correspondence.target, target))
+        ]
+        if blocks[0] != blocks[1]:
+            return False
+    return True
+
+
+def _shares_outputs(correspondence: Correspondence, outputs: str) -> bool:
+    ends = [
+        (correspondence.source.spaces[pair.source], correspondence.target.spaces[pair.target])
+        for pair in correspondence.spaces
+    ]
+    widths = [(a.width, b.width) for a, b in ends if any(_is_output(space) for space in (a, b))]
+    if outputs == "shared" and any(a != b for a, b in widths):
+        a, b = next((a, b) for a, b in widths if a != b)
+        raise DataError(
+            f"Outputs were said to be shared, but the source has {a} and the target {b}; take outputs='own'."
+        )
+    return outputs != "own" and all(a == b for a, b in widths)
+
+
+def _is_output(space: Space) -> bool:
+    return space.is_fixed and space.because is not None and space.because.kind == "output"
+
+
+def _is_end(space: Space) -> bool:
+    return space.is_fixed and space.because is not None and space.because.kind in BOUNDARY
+
+
+def _require_wirings_of(correspondence: Correspondence, wirings: list[Wiring]) -> None:
+    for side, given, found in (
+        ("source", correspondence.source, wirings[0]),
+        ("target", correspondence.target, wirings[1]),
+    ):
+        if set(given.tensors) != set(found.tensors):
+            raise WiringError(
+                f"The correspondence is of another network than the {side}: their tensors differ; make it from "
+                f"interbasin.wire of this {side}."
+            )
+
+
+def is_observable(wiring: Wiring, name: str) -> bool:
+    """Whether some activation shows the whole of a space."""
+    try:
+        choose_reading(wiring, name)
+    except WiringError:
+        return False
+    return True
+
+
+def writers_of(wiring: Wiring, space: str) -> set[str]:
+    """The modules whose matrices write a space."""
+    return {
+        name.rpartition(".")[0]
+        for axis in wiring.spaces[space].writes
+        for name in [axis.rpartition("[")[0]]
+        if sum(size > 1 for size in wiring.tensors[name].shape) > 1
+    }

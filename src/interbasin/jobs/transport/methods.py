@@ -1,0 +1,96 @@
+"""The methods of transport by name. A new method is a function ``(task, variant) -> Transported`` and a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from interbasin.checkpoints.delta import difference
+from interbasin.errors import ShapeError
+from interbasin.jobs.transport.carrying import Moved
+from interbasin.jobs.transport.regression import Recipe, regress
+from interbasin.jobs.transport.task import Task, Transported
+from interbasin.jobs.transport.update import Update
+from interbasin.methods import Method, MethodTable
+from interbasin.text import list_names
+
+
+def theseus(task: Task, variant: str) -> Transported:
+    """The update through an isometry of each space [rinaldi:26]."""
+    maps = task.maps()
+    carried = task.carrier(maps).carry(task.update)
+    return Transported(carried.update, carried.moved, maps)
+
+
+def regression(task: Task, variant: str) -> Transported:
+    """The target's layers, one after the other, fitted to what tuned A does; see `regression`."""
+    start = theseus(task, "spaces").update.added_to(task.bases.target)
+    options = task.options
+    found = regress(
+        task.bases,
+        task.tuned,
+        task.data,
+        generic=task.generic,
+        start=start,
+        recipe=Recipe(generic_target=options.generic_target, generic_weight=options.generic_weight),
+        centered=options.centered,
+        tokens=options.tokens,
+        mask=options.mask,
+        report=task.report,
+    )
+    notes: tuple[str, ...] = ()
+    if found.left_out:
+        notes = (f"Not fitted: {list_names(f'{name} ({why})' for name, why in found.left_out.items())}.",)
+    return Transported(as_update(found.model, task.bases.target), layers=found.layers, notes=notes)
+
+
+def direct(task: Task, variant: str) -> Transported:
+    """The update as it is: for bases of one lineage nothing is better [cao:25]."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in task.bases.target.state_dict().items()}
+    rows = []
+    total = task.update.norm() ** 2 or 1.0
+    for name in task.update:
+        if shapes.get(name) != task.update.shape(name):
+            raise ShapeError(
+                f"A direct copy needs networks of the same tensors: {name} is {task.update.shape(name)} in the source "
+                f"and {shapes.get(name, 'not there')} in the target; take theseus or regression."
+            )
+        rows.append(Moved(name, name, "kept", "copied as it is", task.update.norm_of(name) ** 2 / total))
+    return Transported(task.update, tuple(rows))
+
+
+def as_update(model: nn.Module, base: nn.Module) -> Update:
+    """What makes ``base`` into ``model``."""
+    return Update.of(dict(difference(model, base)), base)
+
+
+METHODS: MethodTable[Callable[[Task, str], Transported]] = MethodTable(
+    "method of transport",
+    [
+        Method(
+            "theseus",
+            "rinaldi:26",
+            "the update through an isometry of each space, from what the base models show on the same inputs; keeps "
+            "norms and the rank of a LoRA",
+            theseus,
+            needs=frozenset({"data"}),
+            variants=("spaces", "modules"),
+        ),
+        Method(
+            "regression",
+            "interbasin",
+            "the target's layers, one after the other, fitted in closed form to what the tuned source does; dense",
+            regression,
+            needs=frozenset({"data", "tuned"}),
+            variants=("sequential",),
+        ),
+        Method(
+            "direct",
+            "cao:25",
+            "the update as it is, for base models of the same shapes and one lineage",
+            direct,
+            variants=("copy",),
+        ),
+    ],
+)

@@ -1,0 +1,106 @@
+r"""Ridge regression of a layer from streamed sums: only Gram matrices are kept, however many rows were seen.
+
+For rows :math:`x` that the layer reads and :math:`y` that it should write,
+
+.. math:: \min_{W, b} \sum_i w_i \|W x_i + b - y_i\|^2 + \lambda \|W - W_0\|_F^2 ,
+
+with :math:`\lambda` by generalised cross-validation [golub:79], which needs the eigenvalues of the Gram matrix alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+# Ridges that are tried, relative to the mean eigenvalue of the Gram matrix.
+LADDER = tuple(10.0**power for power in torch.arange(-8, 3.01, 0.5).tolist())
+
+
+@dataclass
+class Sums:
+    """Weighted sums over rows; means are taken out at the end."""
+
+    count: float = 0.0  # of the weights
+    rows: int = 0
+    x: Tensor = field(default_factory=lambda: torch.zeros(0))
+    y: Tensor = field(default_factory=lambda: torch.zeros(0))
+    xx: Tensor = field(default_factory=lambda: torch.zeros(0))
+    xy: Tensor = field(default_factory=lambda: torch.zeros(0))
+    yy: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def add(self, x: Tensor, y: Tensor, weight: float = 1.0) -> None:
+        """Rows that belong together, ``(rows, in)`` and ``(rows, out)``."""
+        x, y = x.double(), y.double()
+        if not self.rows:
+            self.x, self.y = x.new_zeros(x.shape[1]), y.new_zeros(y.shape[1])
+            self.xx, self.xy = x.new_zeros(x.shape[1], x.shape[1]), x.new_zeros(x.shape[1], y.shape[1])
+            self.yy = y.new_zeros(y.shape[1])
+        self.count += weight * len(x)
+        self.rows += len(x)
+        self.x += weight * x.sum(0)
+        self.y += weight * y.sum(0)
+        self.xx.addmm_(x.mT, x, alpha=weight)
+        self.xy.addmm_(x.mT, y, alpha=weight)
+        self.yy += weight * y.square().sum(0)
+
+    def solve(
+        self, weight: Tensor, bias: Tensor | None, *, columns: Tensor | None = None, ridge: float | None = None
+    ) -> Solution:
+        """The layer that comes nearest, shrunk towards ``weight`` (out, in).
+
+        Args:
+            weight: What the layer is shrunk towards.
+            bias: Of the layer; None for one that has none, which is then fitted without means.
+            columns: The outputs that have a target; the others keep ``weight`` and ``bias``.
+            ridge: Relative to the mean eigenvalue; None: by generalised cross-validation.
+        """
+        chosen = torch.arange(len(self.y)) if columns is None else columns
+        prior = weight.double()[chosen]
+        if bias is None:
+            mean_x, mean_y = torch.zeros_like(self.x), torch.zeros_like(self.y[chosen])
+        else:
+            mean_x, mean_y = self.x / self.count, self.y[chosen] / self.count
+        gram = self.xx - self.count * torch.outer(mean_x, mean_x)
+        cross = self.xy[:, chosen] - self.count * torch.outer(mean_x, mean_y)
+        energy = self.yy[chosen] - self.count * mean_y.square()
+        values, vectors = torch.linalg.eigh((gram + gram.mT) / 2)
+        values = values.clamp(min=0)
+        # What the prior leaves to be explained, in the directions of the rows.
+        onto = vectors.mT @ prior.mT
+        left = vectors.mT @ cross - values[:, None] * onto
+        rest = (energy - 2 * (onto * (vectors.mT @ cross)).sum(0) + (values[:, None] * onto.square()).sum(0)).clamp(
+            min=0
+        )
+        scale = float(values.mean()) or 1.0
+        total, means = float(rest.sum()), int(bias is not None)
+
+        def score(relative: float) -> float:
+            shrunk = values + relative * scale
+            explained = (left.square().sum(1) * (values + 2 * relative * scale) / shrunk.square()).sum()
+            freedom = float((values / shrunk).sum()) + means
+            spare = 1 - min(freedom, self.rows - 1e-3) / self.rows
+            return max(total - float(explained), 0.0) / spare**2
+
+        best = min(LADDER, key=score) if ridge is None else ridge
+        update = vectors @ (left / (values + best * scale)[:, None])
+        fitted = prior + update.mT
+        explained = (left.square().sum(1) * (values + 2 * best * scale) / (values + best * scale).square()).sum()
+        whole = weight.double().clone()
+        whole[chosen] = fitted
+        offset = None
+        if bias is not None:
+            offset = bias.double().clone()
+            offset[chosen] = mean_y - fitted @ mean_x
+        return Solution(whole, offset, best, 1 - max(total - float(explained), 0.0) / (float(energy.sum()) or 1.0))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A fitted layer, the relative ridge that was taken, and the share of the target's variance that it explains."""
+
+    weight: Tensor
+    bias: Tensor | None
+    ridge: float
+    explained: float

@@ -1,0 +1,110 @@
+"""What a method of transport is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from interbasin.activations import Tokens
+from interbasin.activations.pairing import MaskOf
+from interbasin.jobs.transport.bases import Bases, Pair
+from interbasin.jobs.transport.carrying import Carrier, Moved
+from interbasin.jobs.transport.maps import Rule, Sought, SpaceMap, Unobserved, fit_maps, observe, procrustes, seek
+from interbasin.jobs.transport.regression import Fitted
+from interbasin.jobs.transport.update import Update
+from interbasin.statistics import PairedMoments
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a method goes about it. Each method reads the ones that concern it; `transport` explains them."""
+
+    centered: bool = True
+    scale: str = "none"
+    unobserved: Unobserved = "complete"
+    tokens: str | Tokens | None = None
+    mask: MaskOf = None
+    generic_target: str = "keep"
+    generic_weight: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Two base networks, the fine-tune of one of them, and what else a method may look at.
+
+    Attributes:
+        bases: The networks before fine-tuning, and their correspondence.
+        update: What fine-tuning added to the source.
+        tuned: The source with it.
+        data: Task inputs, with labels where there are some: `WithoutLabels` takes them off.
+        generic: Inputs of the kind that the target was trained on, or None.
+        readout: Outputs -> logits, where outputs are shared; None where outputs are to be compared as they are.
+        options: How.
+        report: Called with a line of text on the way.
+    """
+
+    bases: Bases
+    update: Update
+    tuned: nn.Module
+    data: Any
+    generic: Any = None
+    readout: Callable[[Any], Tensor] | None = None
+    options: Options = field(default_factory=Options)
+    report: Callable[[str], object] = field(default=lambda text: None)
+
+    @cached_property
+    def sought(self) -> Sought:
+        """Which maps there are to be found."""
+        return seek(self.bases)
+
+    @cached_property
+    def moments(self) -> Mapping[Pair, PairedMoments]:
+        """What the bases show on the data, in the spaces whose maps are sought. Recorded once."""
+        self.report("recording activations")
+        options = self.options
+        return observe(self.bases, self.data, self.sought.recorded, tokens=options.tokens, mask=options.mask)
+
+    def maps(self, rule: Rule = procrustes, *, scale: bool | None = None) -> dict[Pair, SpaceMap]:
+        """The map of every pair of spaces."""
+        options = self.options
+        return fit_maps(
+            self.bases,
+            self.sought,
+            self.moments,
+            rule,
+            centered=options.centered,
+            unobserved=options.unobserved,
+            scale=options.scale == "rms" if scale is None else scale,
+        )
+
+    def carrier(self, maps: Mapping[Pair, SpaceMap] | None = None) -> Carrier:
+        """What carries updates through the maps; by default the isometries."""
+        return Carrier(self.bases, self.maps() if maps is None else maps, self.sought.missing)
+
+    def on(self, data: Any) -> Task:
+        """The same task on other data; what was recorded is not taken along."""
+        return replace(self, data=data)
+
+
+@dataclass(frozen=True, eq=False)
+class Transported:
+    """What a method made of a task.
+
+    Attributes:
+        update: For the target, to be added to it once (``alpha=1``).
+        moved: What became of each tensor of the source's update; empty for methods that do not carry it.
+        maps: The maps that it was carried through.
+        layers: What a regression found for each layer.
+        notes: What a user should know.
+    """
+
+    update: Update
+    moved: tuple[Moved, ...] = ()
+    maps: Mapping[Pair, SpaceMap] = field(default_factory=dict)
+    layers: tuple[Fitted, ...] = ()
+    notes: tuple[str, ...] = ()
