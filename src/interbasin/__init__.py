@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from interbasin.jobs.translate.audit import audit
     from interbasin.jobs.translate.bridge import bridge
     from interbasin.jobs.translate.doctor import doctor
+    from interbasin.jobs.transport import transport
     from interbasin.paths import interpolate
     from interbasin.statistics import LayerwiseMoments, PairedMoments
     from interbasin.wiring import Alignment, Wiring, carry, wire
@@ -73,6 +74,7 @@ __all__ = [
     "record",
     "statistics",
     "stitch",
+    "transport",
     "vectors",
     "wire",
     "wiring",
@@ -116,6 +118,7 @@ _HOMES = {
     "rebasin_many": "interbasin.jobs.rebasin",
     "record": "interbasin.activations",
     "stitch": "interbasin.jobs.translate",
+    "transport": "interbasin.jobs.transport",
     "wire": "interbasin.wiring",
 }
 

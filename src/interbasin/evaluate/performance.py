@@ -174,6 +174,35 @@ def measure_performance(
     return Performance(sum(score.loss for score in scores) / weight, share, count)
 
 
+def losses_of_inputs(model: nn.Module, data: Any, loss: Loss | None = None) -> Tensor:
+    """The loss of every input of labelled data, for intervals; the network is in evaluation mode, without a copy.
+
+    A loss of your own that answers with one number for a batch is called input by input, with the outputs' first
+    tensor.
+    """
+    values = []
+    with torch.inference_mode():
+        for index, batch in enumerate(as_batches(data, BATCH_SIZE)):
+            inputs, labels = split_batch(batch)
+            outputs = outputs_of(model, inputs, index)
+            size = _batch_size(model, inputs, labels)
+            if loss is None:
+                each, _, classes = _cross_entropies(outputs, labels, inputs, index)
+                rows, counts = (part.reshape(size, -1) for part in (each.double(), classes != IGNORED))
+                values.append(rows.sum(1) / counts.sum(1).clamp(min=1))
+                continue
+            found = _call_loss(loss, outputs, labels, index).double()
+            if found.ndim == 0:
+                first = output_tensors(outputs)[0]
+                found = torch.stack(
+                    [_call_loss(loss, first[i : i + 1], labels[i : i + 1], index).double() for i in range(size)]
+                )
+            values.append(found.reshape(size, -1).mean(1))
+    if not values:
+        raise DataError("The data hold no batch at all, so there is nothing to evaluate on; give some.")
+    return torch.cat(values)
+
+
 def _batch_size(network: nn.Module, inputs: Any, labels: Any) -> int:
     """How many samples a batch holds."""
     size = count_inputs(*call_arguments(network, inputs, None))

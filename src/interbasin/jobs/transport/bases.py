@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from torch import nn
@@ -36,6 +36,7 @@ class Bases:
         correspondence: Of the wirings that maps are sought in: with heads, or flattened.
         heads: ``"matched"``: each head has a map of its own; ``"free"``: maps mix all heads of a layer.
         shares_outputs: Whether an output means the same in both.
+        headed: The correspondence with heads, where the other is flattened.
     """
 
     source: nn.Module
@@ -43,6 +44,12 @@ class Bases:
     correspondence: Correspondence
     heads: Literal["matched", "free"]
     shares_outputs: bool
+    headed: Correspondence | None = None
+
+    @property
+    def with_heads(self) -> Bases:
+        """The same networks with heads as the wirings have them, whether or not they can be matched one to one."""
+        return self if self.headed is None else replace(self, correspondence=self.headed, headed=None)
 
     @property
     def wirings(self) -> tuple[Wiring, Wiring]:
@@ -96,6 +103,7 @@ def relate(
         return Bases(source, target, found, "free" if is_free else "matched", _shares_outputs(found, outputs))
     found = _correspond(source, target, wirings, data, depth, correspondence, progress)
     kind: Literal["matched", "free"] = "matched"
+    headed = found
     if heads == "free" or (heads == "auto" and not _has_equal_heads(found)):
         kind = "free"
         wirings = [wiring.flattened() for wiring in wirings]
@@ -105,7 +113,8 @@ def relate(
             "Asked to match heads one to one, but a layer has another number of heads (or of query heads for a key) in "
             "the target; take heads='free', or 'auto'."
         )
-    return Bases(source, target, found, kind, _shares_outputs(found, outputs))
+    other = None if found is headed else headed
+    return Bases(source, target, found, kind, _shares_outputs(found, outputs), other)
 
 
 def _correspond(

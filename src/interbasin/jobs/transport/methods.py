@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import nn
 
 from interbasin.checkpoints.delta import difference
 from interbasin.errors import ShapeError
 from interbasin.jobs.transport.carrying import Moved
-from interbasin.jobs.transport.regression import Recipe, regress
+from interbasin.jobs.transport.regression import Recipe, Regressed, regress
 from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.methods import Method, MethodTable
@@ -28,12 +29,12 @@ def regression(task: Task, variant: str) -> Transported:
     start = theseus(task, "spaces").update.added_to(task.bases.target)
     options = task.options
     found = regress(
-        task.bases,
+        task.bases.with_heads,
         task.tuned,
         task.data,
         generic=task.generic,
         start=start,
-        recipe=Recipe(generic_target=options.generic_target, generic_weight=options.generic_weight),
+        recipe=Recipe(generic_target=options.generic_target, generic_weight=options.generic_weight, rank=options.rank),
         centered=options.centered,
         tokens=options.tokens,
         mask=options.mask,
@@ -42,7 +43,38 @@ def regression(task: Task, variant: str) -> Transported:
     notes: tuple[str, ...] = ()
     if found.left_out:
         notes = (f"Not fitted: {list_names(f'{name} ({why})' for name, why in found.left_out.items())}.",)
-    return Transported(as_update(found.model, task.bases.target), layers=found.layers, notes=notes)
+    update = as_update(found.model, task.bases.target)
+    if found.factors:
+        rest = {name: update.tensor(name) for name in update if name not in found.factors}
+        update = replace(
+            update,
+            dense={name: tensor for name, tensor in rest.items() if bool(tensor.any())},
+            factors=found.factors,
+            transposed=frozenset(name for name in found.factors if update.kinds.get(name) == "conv1d"),
+        )
+    return Transported(update, _account(task, found), layers=found.layers, notes=notes)
+
+
+def _account(task: Task, found: Regressed) -> tuple[Moved, ...]:
+    """What became of each tensor of the source's update: fitted with its layer, or left out."""
+    fitted = {fit.layer.target: fit.explained for fit in found.layers}
+    rows, total = [], task.update.norm() ** 2 or 1.0
+    partners: dict[str, list[str]] = {}
+    for pair in task.bases.with_heads.correspondence.tensors:
+        partners.setdefault(pair.source, []).append(pair.target)
+    for name in task.update:
+        targets = partners.get(name, [])
+        share = task.update.norm_of(name) ** 2 / total / max(len(targets), 1)
+        for target in targets:
+            module = target.rpartition(".")[0]
+            if module in fitted:
+                rows.append(Moved(name, target, "moved", f"fitted; explains {fitted[module]:.0%}", share))
+            else:
+                why = found.left_out.get(target, "no layer that a regression fits; the target's own stays")
+                rows.append(Moved(name, target, "skipped", why, share))
+        if not targets:
+            rows.append(Moved(name, None, "skipped", "it has no counterpart in the target", share))
+    return tuple(rows)
 
 
 def direct(task: Task, variant: str) -> Transported:

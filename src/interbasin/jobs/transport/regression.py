@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,12 +25,13 @@ from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf, masks_of
 from interbasin.activations.tokens import match_tokens
 from interbasin.batches import WithoutLabels, device_of
+from interbasin.checkpoints.lora import Factors
 from interbasin.errors import ShapeError, WiringError
 from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Bases, Pair, is_observable
 from interbasin.jobs.transport.layers import Layer, Watcher, find_layers, input_rows, reading_at, set_weight, weight_of
 from interbasin.jobs.transport.maps import observe
-from interbasin.jobs.transport.ridge import Sums
+from interbasin.jobs.transport.ridge import Sums, reduced
 from interbasin.statistics import PairedMoments
 from interbasin.wiring.trace.copying import copied
 
@@ -46,6 +47,8 @@ class Recipe:
         hidden: ``"units"``: units are matched one to one; ``"turn"``: a Procrustes map of the whole space.
         prior: ``"carried"``: layers are shrunk towards their Theseus-transported weights; ``"base"``; ``"zero"``.
         ridge: Relative; None: by generalised cross-validation.
+        rank: Of every layer's update, by reduced-rank regression; None: as it comes. Layers further on make good what
+            the truncation of earlier ones loses.
     """
 
     generic_target: str = "keep"
@@ -54,6 +57,7 @@ class Recipe:
     hidden: str = "units"
     prior: str = "carried"
     ridge: float | None = None
+    rank: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Regressed:
     model: nn.Module
     layers: tuple[Fitted, ...]
     left_out: Mapping[str, str]
+    factors: Mapping[str, Factors] = field(default_factory=dict)  # by the weight, where a rank was asked for
 
 
 def regress(
@@ -103,7 +108,7 @@ def regress(
         report: Called with a line of text on the way.
     """
     recipe = recipe or Recipe()
-    tokens = Tokens(tokens) if isinstance(tokens, str) else tokens
+    tokens = Tokens(tokens) if isinstance(tokens, str) else tokens  # type: ignore[arg-type]
     task = WithoutLabels(data)
     layers, left_out = find_layers(bases, task.first())
     if not layers:
@@ -115,11 +120,12 @@ def regress(
         own = recipe.generic_target == "keep"
         feeds.append(_Feed(current, bases.target, tuned, WithoutLabels(generic), tokens, mask, is_task=not own))
     fitted: list[Fitted] = []
+    factors: dict[str, Factors] = {}
     for number, stage in enumerate(_stages(current, layers, task.first())):
         if report is not None:
             report(f"regression: {stage[0].target} ({number + 1})")
-        fitted += _fit_stage(stage, goals, feeds, current, start or bases.target, recipe)
-    return Regressed(current, tuple(fitted), left_out)
+        fitted += _fit_stage(stage, goals, feeds, current, start or bases.target, bases.target, recipe, factors)
+    return Regressed(current, tuple(fitted), left_out, factors)
 
 
 def _stages(model: nn.Module, layers: Sequence[Layer], inputs: Any) -> list[list[Layer]]:
@@ -162,7 +168,9 @@ def _fit_stage(
     feeds: Sequence[_Feed],
     current: nn.Module,
     start: nn.Module,
+    base: nn.Module,
     recipe: Recipe,
+    factors: dict[str, Factors],
 ) -> list[Fitted]:
     totals = [{layer: Sums() for layer in stage} for _ in feeds]
     for feed, sums in zip(feeds, totals, strict=True):
@@ -189,11 +197,7 @@ def _fit_stage(
             columns=columns,
             ridge=recipe.ridge,
         )
-        new_weight, new_bias = weight.double().clone(), None if bias is None else bias.double().clone()
         chosen = torch.arange(solution.weight.shape[0]) if columns is None else columns
-        new_weight[part][chosen] = solution.weight[chosen]
-        if new_bias is not None and solution.bias is not None:
-            new_bias[part][chosen] = solution.bias[chosen]
         rows = torch.arange(len(weight))[part][chosen]
         whole = weight.double().clone()
         whole[rows] = solution.weight[chosen]
@@ -201,6 +205,11 @@ def _fit_stage(
         if bias is not None and solution.bias is not None:
             offset = bias.double().clone()
             offset[rows] = solution.bias[chosen]
+        if recipe.rank is not None:
+            change = whole - weight_of(base.get_submodule(layer.target))[0].double()
+            pair = reduced(change, joined, recipe.rank)
+            factors[f"{layer.target}.weight"] = pair
+            whole = weight_of(base.get_submodule(layer.target))[0].double() + pair.b @ pair.a
         set_weight(module, whole, offset)
         fitted.append(Fitted(layer, solution.ridge, solution.explained, None if columns is None else len(columns)))
     return fitted

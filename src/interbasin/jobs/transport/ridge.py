@@ -9,10 +9,13 @@ with :math:`\lambda` by generalised cross-validation [golub:79], which needs the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from interbasin.checkpoints.lora import Factors
 
 # Ridges that are tried, relative to the mean eigenvalue of the Gram matrix.
 LADDER = tuple(10.0**power for power in torch.arange(-8, 3.01, 0.5).tolist())
@@ -104,3 +107,18 @@ class Solution:
     bias: Tensor | None
     ridge: float
     explained: float
+
+
+def reduced(change: Tensor, sums: Sums, rank: int) -> Factors:
+    """The factors of that rank whose outputs come nearest to those of a change of weight (out, in).
+
+    Reduced-rank regression [izenman:75]: the leading directions of the outputs that the change makes on the rows.
+    """
+    mean = sums.x / sums.count
+    gram = sums.xx - sums.count * torch.outer(mean, mean)
+    outputs = change @ gram @ change.mT
+    values, vectors = torch.linalg.eigh((outputs + outputs.mT) / 2)
+    kept = vectors[:, -min(rank, len(values)) :]
+    total = float(values.clamp(min=0).sum())
+    lost = float(values.clamp(min=0)[: len(values) - kept.shape[1]].sum()) / total if total else 0.0
+    return Factors(kept.mT @ change, kept.contiguous(), math.sqrt(lost))

@@ -30,6 +30,7 @@ class Options:
     mask: MaskOf = None
     generic_target: str = "keep"
     generic_weight: float = 1.0
+    rank: int | None = None
     seed: int = 0
 
 

@@ -1,0 +1,106 @@
+"""Which method and which alpha: by inputs that nothing was fitted on, without labels or with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from interbasin.errors import InterbasinError
+from interbasin.evaluate.bootstrap import Interval
+from interbasin.evaluate.performance import Loss, performance
+from interbasin.jobs.transport.judging import Judge, relative_gain
+from interbasin.jobs.transport.methods import METHODS
+from interbasin.jobs.transport.task import Task, Transported
+from interbasin.methods import Method
+
+# What an update is multiplied with, where that is to be found out. 0 is an answer.
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
+# Methods whose update is a direction; the others aim at tuned A itself, and 1 is what they mean.
+SCALED = ("theseus", "direct")
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One method with one alpha, and how it does on held-out inputs."""
+
+    method: str
+    variant: str
+    alpha: float
+    transported: Transported
+    effect: Interval
+    losses: np.ndarray[Any, Any]
+    score: float  # lower is better: the mean measure, or the loss on labelled data
+    sweep: tuple[tuple[float, float], ...] = ()  # alpha and score
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+
+@dataclass(frozen=True, eq=False)
+class Referee:
+    """Scores networks: by labels where there are some for it, else by tuned A's answers."""
+
+    judge: Judge
+    validate: Any = None
+    loss: Loss | None = None
+
+    def score(self, model: nn.Module, losses: np.ndarray[Any, Any] | None = None) -> float:
+        if self.validate is not None:
+            return performance(model, self.validate, self.loss).loss
+        return float((self.judge.losses(model) if losses is None else losses).mean())
+
+
+def try_method(
+    task: Task, referee: Referee, name: str, variant: str, alphas: Sequence[float] | None, variants: Callable[..., Any]
+) -> Candidate:
+    """A method fitted on the task's data, with the alpha that scores best on others."""
+    transported = variants(task, variant)
+    target = task.bases.target
+    sweep = []
+    for alpha in alphas or (1.0,):
+        model = transported.update.added_to(target, alpha) if alpha else target
+        sweep.append((referee.score(model), alpha))
+    score, alpha = min(sweep)
+    model = transported.update.added_to(target, alpha) if alpha else target
+    losses = referee.judge.losses(model)
+    effect = relative_gain(referee.judge.before, losses, task.options.seed)
+    curve = tuple((alpha, score) for score, alpha in sweep)
+    return Candidate(name, variant, alpha, transported, effect, losses, score, curve)
+
+
+def choose(
+    task: Task, referee: Referee, alpha: float | str | None, names: Sequence[str] | None = None
+) -> tuple[Candidate, list[Candidate], list[str]]:
+    """The best of several methods, all of them, and notes on those that could not be tried."""
+    candidates, notes = [], []
+    for name in names or METHODS.names:
+        method = METHODS[name]
+        if name == "direct" and not _same_shapes(task):
+            continue
+        try:
+            candidates.append(
+                try_method(task, referee, name, method.variant(None), alphas_for(method, alpha, True), method.function)
+            )
+        except InterbasinError as error:
+            notes.append(f"{name} could not be tried: {error}")
+    if not candidates:
+        raise InterbasinError(f"No method of transport could be tried. {' '.join(notes)}")
+    return min(candidates, key=lambda candidate: candidate.score), candidates, notes
+
+
+def alphas_for(method: Method[Any], alpha: float | str | None, searched: bool) -> Sequence[float]:
+    """The values of alpha to try: the one that was given, those of the search, or 1."""
+    if isinstance(alpha, int | float):
+        return (float(alpha),)
+    search = alpha == "auto" or (alpha is None and searched)
+    return ALPHAS if search and method.name in SCALED else (1.0,)
+
+
+def _same_shapes(task: Task) -> bool:
+    shapes = {name: tuple(tensor.shape) for name, tensor in task.bases.target.state_dict().items()}
+    return all(shapes.get(name) == tuple(task.update.shape(name)) for name in task.update)

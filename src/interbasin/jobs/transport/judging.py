@@ -1,0 +1,255 @@
+r"""How near the target comes to tuned A on inputs that nothing was fitted on: no labels are needed.
+
+Where outputs are shared, the measure of an input is the divergence of the target's answer from tuned A's,
+:math:`\mathrm{KL}(A_{\mathrm{tuned}} \| B)` of the logits, or the squared distance of outputs that are no logits.
+Where each network has outputs of its own, it is the squared distance in the last space that both show, between the
+target's activations and tuned A's in the target's coordinates. The *effect explained* is the share of that measure
+which is gone: :math:`1 - \sum d(B_{\mathrm{new}}) / \sum d(B)`, 0 for the target as it was, 1 for tuned A's own answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from interbasin.activations.places import Reading, choose_reading
+from interbasin.batches import WithoutLabels, as_batches, count_inputs, outputs_of, split_batch
+from interbasin.errors import DataError
+from interbasin.evaluate.bootstrap import Interval
+from interbasin.fit.polar import polar
+from interbasin.jobs.transport.bases import Pair
+from interbasin.jobs.transport.layers import Watcher, reading_at
+from interbasin.jobs.transport.maps import Seen
+from interbasin.jobs.transport.task import Task
+from interbasin.wiring.trace.calls import output_tensors
+from interbasin.wiring.trace.copying import copied
+
+HELD_OUT = 0.25  # of the inputs, where something has to be chosen or judged
+DRAWS = 1000
+
+
+class Part:
+    """Some of the inputs of every batch, as often as the data can be read: the first ones, or the last ones.
+
+    Data whose batches hold one input each are divided by batches.
+    """
+
+    def __init__(self, data: Any, *, held: bool, share: float = HELD_OUT, batch_size: int = 32) -> None:
+        self._data, self._held, self._share, self._size = data, held, share, batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        every = round(1 / self._share)
+        for number, batch in enumerate(as_batches(self._data, self._size)):
+            inputs, labels = split_batch(batch)
+            count = _count(inputs)
+            if count < every:
+                if (number % every == every - 1) == self._held:
+                    yield batch
+                continue
+            first = count - round(count * self._share)
+            chosen = slice(first, count) if self._held else slice(0, first)
+            cut = _cut(inputs, chosen, count)
+            yield cut if labels is None else (cut, _cut(labels, chosen, count))
+
+
+def _count(inputs: Any) -> int:
+    arguments = inputs if isinstance(inputs, Mapping) else {}
+    positional = (inputs,) if isinstance(inputs, Tensor) else () if arguments else tuple(inputs)
+    count = count_inputs(positional, dict(arguments))
+    if count is None:
+        raise DataError("A batch holds no tensor, so that its inputs cannot be counted; give tensors.")
+    return count
+
+
+def _cut(value: Any, rows: slice, count: int) -> Any:
+    """Some rows of whatever has one row per input."""
+    if isinstance(value, Tensor):
+        return value[rows] if value.ndim and len(value) == count else value
+    if isinstance(value, Mapping):
+        return {name: _cut(part, rows, count) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_cut(part, rows, count) for part in value)
+    return value
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How much of tuned A's effect a candidate reproduces on held-out inputs."""
+
+    explained: Interval
+    losses: np.ndarray[Any, Any]  # one per input
+
+
+class Judge:
+    """Compares networks with tuned A on held-out inputs.
+
+    Args:
+        task: The bases, tuned A, and how outputs become logits.
+        held: Inputs that nothing is fitted on.
+    """
+
+    def __init__(self, task: Task, held: Any) -> None:
+        self.task, self.held = task, WithoutLabels(held)
+
+    @cached_property
+    def before(self) -> np.ndarray[Any, Any]:
+        """The measure of the target as it is."""
+        return self.losses(self.task.bases.target)
+
+    def losses(self, model: nn.Module) -> np.ndarray[Any, Any]:
+        """The measure of a network, one value per input."""
+        compare = self._by_outputs if self.task.bases.shares_outputs else self._by_last_space
+        values = [compare(model, inputs, number) for number, inputs in enumerate(self.held)]
+        if not values:
+            raise DataError(
+                "No input is left to judge by: too few were given to hold some out; give four at least, better some "
+                "hundreds."
+            )
+        return np.concatenate([value.double().cpu().numpy() for value in values])
+
+    def effect(self, model: nn.Module) -> Effect:
+        """What a network explains of tuned A's effect."""
+        losses = self.losses(model)
+        return Effect(relative_gain(self.before, losses, self.task.options.seed), losses)
+
+    # ------------------------------------------------------------------ two measures
+
+    def _by_outputs(self, model: nn.Module, inputs: Any, number: int) -> Tensor:
+        with torch.inference_mode():
+            ours, theirs = (outputs_of(network, inputs, number) for network in (model, self.task.tuned))
+            return output_distance(ours, theirs, self.task.readout, _count(inputs))
+
+    def _by_last_space(self, model: nn.Module, inputs: Any, number: int) -> Tensor:
+        place, goal = self.last
+        aimed = goal(place.rows(0, self.task.tuned, inputs))
+        return (place.rows(1, model, inputs) - aimed).square().flatten(1).mean(1)
+
+    @cached_property
+    def last(self) -> tuple[Place, Callable[[Tensor], Tensor]]:
+        """The last place that both networks show, and tuned A's rows there in the target's coordinates."""
+        place = last_place(self.task)
+        moments = self.task.moments[place.pair]
+        seen = Seen.of(moments, centered=True)
+        matrix = seen.rms_ratio * polar(seen.cross).factor.double()
+        return place, lambda rows: moments.mean_target + (rows - moments.mean_source) @ matrix.mT
+
+
+def output_distance(ours: Any, theirs: Any, readout: Callable[[Any], Tensor] | None, count: int) -> Tensor:
+    """How far answers are from those of tuned A, one value per input: a divergence of logits, or squares."""
+    logits = [_logits(outputs, readout) for outputs in (ours, theirs)]
+    if logits[0] is not None and logits[1] is not None:
+        new, tuned = (log_softmax(each.double(), -1) for each in logits if each is not None)
+        return (tuned.exp() * (tuned - new)).sum(-1).reshape(count, -1).mean(1)
+    tensors = [output_tensors(outputs) for outputs in (ours, theirs)]
+    if not tensors[0] or not tensors[1] or tensors[0][0].shape != tensors[1][0].shape:
+        shapes = " and ".join(str(tuple(each[0].shape)) if each else "nothing" for each in tensors)
+        raise DataError(
+            f"Outputs were taken as shared, and the networks put out {shapes}; say outputs='own', or give readout=."
+        )
+    return (tensors[0][0].double() - tensors[1][0].double()).square().reshape(count, -1).mean(1)
+
+
+def _logits(outputs: Any, readout: Callable[[Any], Tensor] | None) -> Tensor | None:
+    if readout is not None:
+        return readout(outputs)
+    named = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    return named if isinstance(named, Tensor) else None
+
+
+def relative_gain(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], seed: int = 0) -> Interval:
+    """``1 - sum(after) / sum(before)``, with the bounds of a paired bootstrap over the inputs."""
+    total = float(before.sum())
+    if total <= 0:
+        return Interval(0.0, 0.0, 0.0)
+    draws = np.random.default_rng(seed).integers(len(before), size=(DRAWS, len(before)))
+    sums = before[draws].sum(1)
+    ratios = 1 - after[draws].sum(1) / np.where(sums > 0, sums, np.inf)
+    low, high = np.percentile(ratios, (2.5, 97.5))
+    return Interval(1 - float(after.sum()) / total, float(low), float(high))
+
+
+# ---------------------------------------------------------------------- whether two networks are akin
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where both networks show a pair of spaces that was recorded."""
+
+    pair: Pair
+    readings: tuple[Reading, Reading]
+
+    def rows(self, side: int, network: nn.Module, inputs: Any) -> Tensor:
+        """``(inputs, positions..., width)`` of the source (side 0) or the target (1), in float64."""
+        seen = Watcher(network, [self.readings[side]]).run(inputs)
+        return seen[self.readings[side]].double()
+
+
+def last_place(task: Task) -> Place:
+    """The last place, in the order of the target's data, where both networks show a space of their own."""
+    order = list(task.bases.wirings[1].activations)
+    found: dict[int, Place] = {}
+    for pair in (pair for places in task.sought.plain.values() for pair in places):
+        readings = tuple(
+            reading_at(name) if ":" in name else choose_reading(wiring, name)
+            for name, wiring in zip(pair, task.bases.wirings, strict=True)
+        )
+        at = str(readings[1].place)
+        found[order.index(at) if at in order else -1] = Place(pair, (readings[0], readings[1]))
+    if not found:
+        raise DataError("The two networks show no space in common, so that nothing can be measured between them.")
+    return found[max(found)]
+
+
+def kinship(task: Task, held: Any) -> Interval:
+    """How much more two networks have in common than the same inputs give to any two.
+
+    The correlation of the source's activations, mapped, with the target's on held-out inputs, beside that with a
+    target whose weights are shuffled within each tensor: 0 where the target's training makes no difference, 1 where
+    the map explains all.
+    """
+    shuffled = copied(task.bases.target).eval()
+    generator = torch.Generator().manual_seed(task.options.seed)
+    with torch.no_grad():
+        for parameter in shuffled.parameters():
+            if parameter.ndim > 1:
+                order = torch.randperm(parameter.numel(), generator=generator)
+                parameter.copy_(parameter.flatten()[order.to(parameter.device)].reshape(parameter.shape))
+    null = replace(task, bases=replace(task.bases, target=shuffled))
+    place = last_place(task)
+    values = [_correlations(each, place, held) for each in (task, null)]
+    real, chance = values
+    draws = np.random.default_rng(task.options.seed).integers(len(real), size=(DRAWS, len(real)))
+    found = [_pooled(real[draw]) for draw in draws]
+    base = [_pooled(chance[draw]) for draw in draws]
+    gains = [(a - b) / max(1 - b, 1e-9) for a, b in zip(found, base, strict=True)]
+    value = (_pooled(real) - _pooled(chance)) / max(1 - _pooled(chance), 1e-9)
+    low, high = np.percentile(gains, (2.5, 97.5))
+    return Interval(float(value), float(low), float(high))
+
+
+def _correlations(task: Task, place: Place, held: Any) -> np.ndarray[Any, Any]:
+    """For each input the product and the squares that a correlation is made of."""
+    moments = task.moments[place.pair]
+    turn = polar(moments.cross()).factor.double()
+    rows: list[Tensor] = []
+    for inputs in WithoutLabels(held):
+        source = (place.rows(0, task.bases.source, inputs) - moments.mean_source) @ turn.mT
+        target = place.rows(1, task.bases.target, inputs) - moments.mean_target
+        products = [(source * target), source.square(), target.square()]
+        rows.append(torch.stack([each.flatten(1).sum(1) for each in products], 1))
+    if not rows:
+        raise DataError("No input is left to judge by; give more data.")
+    return torch.cat(rows).cpu().numpy()
+
+
+def _pooled(rows: np.ndarray[Any, Any]) -> float:
+    product, a, b = rows.sum(0)
+    return float(product / math.sqrt(a * b)) if a > 0 and b > 0 else 0.0

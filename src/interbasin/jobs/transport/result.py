@@ -1,0 +1,181 @@
+"""What a transport returns: the update for the target with its account, the verdict, and the folder of it all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import nn
+
+from interbasin.jobs.transport.carrying import Moved
+from interbasin.jobs.transport.update import Update
+from interbasin.jobs.transport.verdict import Verdict
+from interbasin.outcome import Draft, Result
+from interbasin.outcome.plots import bar_chart, line_chart
+from interbasin.text import list_names, plural
+
+
+@dataclass(frozen=True)
+class SpaceRow:
+    """What was seen of one pair of spaces.
+
+    Attributes:
+        source, target: The spaces.
+        widths: Of source and target.
+        seen: How many directions were observed, of ``full``.
+        cosine_before, cosine_after: Of the two networks' activations on held-out inputs, without and with the map.
+        explained: The share of the target's variance there that the map explains.
+    """
+
+    source: str
+    target: str
+    widths: tuple[int, int]
+    seen: int
+    full: int
+    cosine_before: float
+    cosine_after: float
+    explained: float
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """One method of the comparison, on held-out inputs."""
+
+    method: str
+    needs: tuple[str, ...]
+    effect: float
+    low: float
+    high: float
+    norm_ratio: float | None
+    seconds: float
+    loss: float | None = None
+    accuracy: float | None = None
+    forgotten: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Transport(Result):
+    """The fine-tune of one network, for another.
+
+    ``metrics`` hold ``share_moved``, ``share_skipped`` and ``share_unobserved`` (of the squared norm of the source's
+    update), ``norm_ratio`` (of the update after and before), ``cosine_before`` and ``cosine_after`` (of activations,
+    mean over spaces, on held-out inputs), ``alpha`` and ``effect_explained``; with generic inputs ``forgotten`` and
+    ``forgotten_source``; with labels ``loss`` and ``accuracy`` of what is asked about.
+
+    Attributes:
+        delta: For the target, alpha included: a mapping of names to tensors; low-rank updates have ``factors``.
+        model: The target with it.
+        moved: One row for each tensor of the source's update.
+        verdict: What to do.
+        method, variant: What was chosen.
+        spaces: One row for each pair of spaces.
+        candidates: Of ``method="auto"``, what each method explains.
+        sweep: Alpha -> score on held-out inputs, where alpha was searched for.
+        compared: The table of the comparison, where one was asked for.
+    """
+
+    job: ClassVar[str] = "transport"
+    headline: ClassVar[tuple[str, ...]] = ("effect_explained", "alpha", "share_moved", "norm_ratio")
+
+    delta: Update
+    model: nn.Module
+    target: nn.Module
+    moved: tuple[Moved, ...]
+    verdict: Verdict
+    method: str
+    variant: str
+    spaces: tuple[SpaceRow, ...] = ()
+    candidates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    sweep: Sequence[tuple[float, float]] = ()
+    compared: tuple[ComparedRow, ...] = ()
+
+    def write(self, draft: Draft, *, model: bool = False, like: Any = None, base: str | None = None) -> None:
+        """Add ``adapter/`` (PEFT's layout) or ``update.safetensors``, the verdict, the tables and the plots.
+
+        ``model`` also writes the target with the update; ``like`` is the checkpoint whose configuration and tokenizer
+        are copied along, ``base`` the MODEL that the update belongs to.
+        """
+        if self.delta.is_low_rank:
+            with draft.filled("adapter", "file", place="adapter") as folder:
+                draft.notes.extend(self.delta.write(folder, base=base, model=self.target))
+        else:
+            with draft.filled("update", "file") as folder:
+                draft.notes.extend(self.delta.write(folder, base=base, model=self.target))
+        if model:
+            draft.write_checkpoint(self.model, place="model", like=like)
+        draft.text("verdict.txt", f"{self.verdict.choice}\n\n{self.verdict}\n")
+        self._write_tables(draft)
+
+    def _write_tables(self, draft: Draft) -> None:
+        draft.table(
+            "moved",
+            {
+                "source": [row.source for row in self.moved],
+                "target": [row.target or "-" for row in self.moved],
+                "status": [row.status for row in self.moved],
+                "reason": [row.reason for row in self.moved],
+                "share": [row.share for row in self.moved],
+                "unobserved": [row.unobserved for row in self.moved],
+            },
+        )
+        if self.spaces:
+            draft.table(
+                "spaces",
+                {
+                    "source": [row.source for row in self.spaces],
+                    "target": [row.target for row in self.spaces],
+                    "seen": [row.seen for row in self.spaces],
+                    "full": [row.full for row in self.spaces],
+                    "cosine_before": [row.cosine_before for row in self.spaces],
+                    "cosine_after": [row.cosine_after for row in self.spaces],
+                    "explained": [row.explained for row in self.spaces],
+                },
+            )
+            after = {f"{row.source}": row.cosine_after for row in self.spaces}
+            chart = bar_chart(
+                after, title="Activations of source and target, mapped", x_label="cosine, held-out inputs"
+            )
+            draft.plot("cosines", chart)
+        if len(self.sweep) > 1:
+            alphas, scores = [alpha for alpha, _ in self.sweep], [score for _, score in self.sweep]
+            draft.table("alpha-values", {"alpha": alphas, "score": scores})
+            series = {self.method: (alphas, scores)}
+            draft.plot(
+                "alpha",
+                line_chart(
+                    series, title="How much of the update", x_label="alpha", y_label="distance to the tuned source"
+                ),
+            )
+        if self.compared:
+            rows = [row for row in self.compared if math.isfinite(row.effect)]
+            draft.table(
+                "compared",
+                {
+                    "method": [row.method for row in rows],
+                    "needs": [" ".join(row.needs) or "-" for row in rows],
+                    "effect": [row.effect for row in rows],
+                    "low": [row.low for row in rows],
+                    "high": [row.high for row in rows],
+                    "seconds": [row.seconds for row in rows],
+                },
+            )
+            effects = {row.method: row.effect for row in rows}
+            draft.plot("compared", bar_chart(effects, title="Effect explained", x_label="share, held-out inputs"))
+
+    def __str__(self) -> str:
+        """The account as text: shares, what was left out and why, and the verdict."""
+        lines = []
+        for status in ("moved", "kept", "skipped"):
+            rows = [row for row in self.moved if row.status == status]
+            if rows:
+                share = sum(row.share for row in rows)
+                lines.append(f"{status:8}{plural(len(rows), 'tensor'):>14}  {share:6.1%} of the update's norm")
+        reasons: dict[str, list[str]] = {}
+        for row in self.moved:
+            if row.status == "skipped":
+                reasons.setdefault(row.reason, []).append(row.source)
+        lines += [f"  skipped: {list_names(names)} ({why})" for why, names in reasons.items()]
+        return "\n".join([*lines, str(self.verdict)])

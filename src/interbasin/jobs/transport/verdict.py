@@ -1,0 +1,115 @@
+"""What to do with an update, in one sentence, as far as intervals on held-out inputs allow. It can be "do not"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from interbasin.evaluate.bootstrap import Interval
+
+Choice = Literal["copy", "transport", "train", "stay", "do-not"]
+ADVICE: dict[Choice, str] = {
+    "copy": "Copy it",
+    "transport": "Transport it",
+    "train": "Transport it, then train from there",
+    "stay": "Stay with the tuned source",
+    "do-not": "Do not transport it",
+}
+ENOUGH = 0.5  # of tuned A's effect; with less, the target is a start for training
+AKIN = 0.3  # of what two networks could have in common beyond their inputs; see `kinship`
+NOTHING_NEW = 0.02  # nats between the target and the tuned source on generic inputs
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do, why, and the figures behind it.
+
+    Attributes:
+        choice: ``"copy"``, ``"transport"``, ``"train"``, ``"stay"`` or ``"do-not"``.
+        reason: A clause.
+        figures: The intervals that it rests on, by name.
+    """
+
+    choice: Choice
+    reason: str
+    figures: Mapping[str, Interval] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{ADVICE[self.choice]}: {self.reason}."
+
+
+def _percent(interval: Interval) -> str:
+    return f"{100 * interval.value:.0f} % [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict is made from.
+
+    Attributes:
+        method, alpha: What was chosen.
+        effect: The share of tuned A's effect that it reproduces on held-out inputs.
+        shares_outputs: Whether that is of answers, or of activations in the last space.
+        kinship: Where outputs are not shared, how much the base networks have in common beyond the inputs.
+        worth: By labels, how much better tuned A is than its base (a share of the base's loss); None without labels.
+        kept: Of the target's own answers on generic inputs, how far the new ones are from them (nats, or squares);
+            None without generic inputs.
+        source_apart: How far tuned A's answers are from the target's there.
+        does_nothing: Whether the update is zero.
+    """
+
+    method: str
+    alpha: float
+    effect: Interval
+    shares_outputs: bool = True
+    kinship: Interval | None = None
+    worth: Interval | None = None
+    kept: Interval | None = None
+    source_apart: Interval | None = None
+    does_nothing: bool = False
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The verdict."""
+    effect = evidence.effect
+    figures = {"effect_explained": effect}
+    for name in ("kinship", "worth", "kept", "source_apart"):
+        if (interval := getattr(evidence, name)) is not None:
+            figures[name] = interval
+    what = "the tuned source's effect" if evidence.shares_outputs else "the tuned source's effect in the last space"
+    if evidence.does_nothing:
+        return Verdict("do-not", "the update is zero: it does nothing", figures)
+    if evidence.worth is not None and evidence.worth.low <= 0:
+        return Verdict(
+            "do-not",
+            "with the labels given, the tuned source is not shown to be better than its base (its loss is lower by "
+            f"{_percent(evidence.worth)})",
+            figures,
+        )
+    if evidence.kinship is not None and evidence.kinship.low < AKIN:
+        return Verdict(
+            "do-not",
+            "the two base networks have no more in common than the same inputs give to any two "
+            f"({_percent(evidence.kinship)} of what they could)",
+            figures,
+        )
+    if evidence.alpha == 0 or effect.low <= 0:
+        return Verdict(
+            "do-not", f"on held-out inputs it explains {_percent(effect)} of {what}, which may be nothing", figures
+        )
+    if evidence.source_apart is not None and evidence.source_apart.high < NOTHING_NEW:
+        return Verdict(
+            "stay",
+            "on the generic inputs the target answers as the tuned source does "
+            f"({evidence.source_apart:.3f} nats apart), so it brings nothing new",
+            figures,
+        )
+    keeps = ""
+    if evidence.kept is not None:
+        keeps = f", and its answers to the generic inputs are {evidence.kept:.3f} nats from what they were"
+    how = f"{evidence.method}, alpha {evidence.alpha:g}" if evidence.method != "regression" else evidence.method
+    reason = f"{how}, reproduces {_percent(effect)} of {what} on held-out inputs{keeps}"
+    if effect.value < ENOUGH:
+        return Verdict("train", reason, figures)
+    return Verdict("copy" if evidence.method == "direct" else "transport", reason, figures)
