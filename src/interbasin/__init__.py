@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from interbasin.jobs.translate.audit import audit
     from interbasin.jobs.translate.bridge import bridge
     from interbasin.jobs.translate.doctor import doctor
-    from interbasin.jobs.transport import transport
+    from interbasin.jobs.transport import carry_probe, carry_vector, finetune, prepare_transport, transport
     from interbasin.paths import interpolate
     from interbasin.statistics import LayerwiseMoments, PairedMoments
     from interbasin.wiring import Alignment, Wiring, carry, wire
@@ -55,6 +55,8 @@ __all__ = [
     "batch_norm",
     "bridge",
     "carry",
+    "carry_probe",
+    "carry_vector",
     "checkpoints",
     "compare_networks",
     "compose",
@@ -62,6 +64,7 @@ __all__ = [
     "doctor",
     "errors",
     "evaluate",
+    "finetune",
     "fit",
     "fold_norms",
     "interpolate",
@@ -69,6 +72,7 @@ __all__ = [
     "merge",
     "models",
     "outcome",
+    "prepare_transport",
     "rebasin",
     "rebasin_many",
     "record",
@@ -108,12 +112,16 @@ _HOMES = {
     "audit": "interbasin.jobs.translate.audit",
     "bridge": "interbasin.jobs.translate.bridge",
     "carry": "interbasin.wiring",
+    "carry_probe": "interbasin.jobs.transport",
+    "carry_vector": "interbasin.jobs.transport",
     "compare_networks": "interbasin.jobs.comparison",
     "compose": "interbasin.jobs.translate",
     "doctor": "interbasin.jobs.translate.doctor",
+    "finetune": "interbasin.jobs.transport",
     "fold_norms": "interbasin.wiring.folding",
     "interpolate": "interbasin.paths",
     "merge": "interbasin.jobs.merge",
+    "prepare_transport": "interbasin.jobs.transport",
     "rebasin": "interbasin.jobs.rebasin",
     "rebasin_many": "interbasin.jobs.rebasin",
     "record": "interbasin.activations",

@@ -204,7 +204,7 @@ class State:
             self.folder = self.folder / f"process-{rank()}-of-{world_size()}"
         self.request = {
             "spaces": plan.describe(),
-            "networks": [_fingerprint(model) for model in networks],
+            "networks": [fingerprint(model) for model in networks],
             "processes": world_size(),
             **options,
         }
@@ -286,7 +286,7 @@ def _try_again(act: Callable[[], Value]) -> Value:
     return act()
 
 
-def _fingerprint(model: nn.Module) -> dict[str, str]:
+def fingerprint(model: nn.Module) -> dict[str, str]:
     """What tells a network from another: the classes of its modules, and a cheap hash of its tensors."""
     modules = "; ".join(f"{name} {type(module).__qualname__}" for name, module in model.named_modules())
     return {

@@ -47,6 +47,7 @@ class Task:
         readout: Outputs -> logits, where outputs are shared; None where outputs are to be compared as they are.
         options: How.
         report: Called with a line of text on the way.
+        recorded: What the bases show on the data, where that is known already.
     """
 
     bases: Bases
@@ -57,6 +58,7 @@ class Task:
     readout: Callable[[Any], Tensor] | None = None
     options: Options = field(default_factory=Options)
     report: Callable[[str], object] = field(default=lambda text: None)
+    recorded: Mapping[Pair, PairedMoments] | None = None
 
     @cached_property
     def sought(self) -> Sought:
@@ -66,6 +68,8 @@ class Task:
     @cached_property
     def moments(self) -> Mapping[Pair, PairedMoments]:
         """What the bases show on the data, in the spaces whose maps are sought. Recorded once."""
+        if self.recorded is not None:
+            return self.recorded
         self.report("recording activations")
         options = self.options
         return observe(self.bases, self.data, self.sought.recorded, tokens=options.tokens, mask=options.mask)
@@ -89,7 +93,7 @@ class Task:
 
     def on(self, data: Any) -> Task:
         """The same task on other data; what was recorded is not taken along."""
-        return replace(self, data=data)
+        return replace(self, data=data, recorded=None)
 
 
 @dataclass(frozen=True, eq=False)
