@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.jobs.transport.examples import (
-    CLOSE,
-    adapted,
-    randomise,
-    small,
-    stemmed,
-    tokens,
-)
+from tests.jobs.transport.examples import CLOSE, adapted, randomise, small, stemmed, tokens, transformers_base
+from tests.laws.strategies import gaussian
 from tests.test_storage import left_in, refused
 from torch import nn
 
@@ -178,3 +172,56 @@ def test_quantised_bases_are_refused():
     refused(lambda: Update.of(base, codes), WiringError, ("quantised", "0.weight"))
     dynamic = torch.ao.quantization.quantize_dynamic(base, {nn.Linear})
     refused(lambda: Update.of(base, dynamic), WiringError, ("quantised", "0 is a Linear"))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bert"])
+def test_a_folder_of_transformers_is_read_with_its_ties(family, tmp_path):
+    base, _ = transformers_base(family)
+    tuned = randomise(base, 0.1)
+    tuned.save_pretrained(tmp_path / "tuned")
+    update = Update.of(tmp_path / "tuned", base)
+    torch.testing.assert_close(update.added_to(base)(tokens()).logits, tuned(tokens()).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_a_lora_that_transformers_put_on_is_read():
+    peft = import_extra("peft", "This test", "hf")
+    base, _ = transformers_base("llama")
+    network = copy.deepcopy(base)
+    network.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    with torch.no_grad():
+        for name, tensor in network.named_parameters():
+            if "lora_" in name:
+                tensor.copy_(gaussian(len(name), *tensor.shape))
+    update = Update.of(network, base)
+    assert update.rank == 2 and len(update) == 2
+    torch.testing.assert_close(update.added_to(base)(tokens()).logits, network(tokens()).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_running_statistics_of_a_module_that_is_trained_whole_are_read_and_written(tmp_path):
+    peft = import_extra("peft", "This test", "hf")
+    base = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double().eval()
+    network = adapted(base, target_modules=["0"], modules_to_save=["1"])
+    network.base_model.model[1].modules_to_save["default"].running_mean += 1
+    update = Update.of(network, base)
+    assert set(update) == {"0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var"}
+    x = gaussian(3, 5, 3)
+    torch.testing.assert_close(update.added_to(base)(x), network(x), **CLOSE)
+    update.write(tmp_path / "written", base=None, model=base)
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "written").eval()
+    torch.testing.assert_close(loaded(x), network(x), **CLOSE)
+
+
+def test_a_base_in_another_precision_is_still_the_base(tmp_path):
+    """Trained in half precision, and carried in single: what was rounded is no other network."""
+    base = small().float()
+    network = adapted(copy.deepcopy(base).bfloat16(), target_modules=["up", "table"])
+    update = Update.of(network, base)
+    assert set(update.factors) == {"up.weight", "table.weight"} and not update.dense
+    assert {pair.b.dtype for pair in update.factors.values()} == {torch.float32}
+    network.save_pretrained(tmp_path / "a", save_embedding_layers=True)
+    assert set(Update.of(tmp_path / "a", base).factors) == {"up.weight", "table.weight"}
+
+
+def test_a_base_with_a_lora_on_it_is_refused():
+    base = small()
+    refused(lambda: Update.of(base, adapted(base)), DataError, ("The base has a LoRA on it", "unload()"))

@@ -21,6 +21,7 @@ from tests.test_storage import left_in, refused
 from interbasin.checkpoints.lora import Factors, product
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.extras import import_extra
+from interbasin.jobs.merge import merge
 from interbasin.jobs.transport.adapter import kinds_of
 from interbasin.jobs.transport.update import Update
 
@@ -185,3 +186,16 @@ def test_factors_that_are_none_are_refused(tmp_path):
     assert left_in(tmp_path) == []
     assert repr(missing) == "Update(the update: 1 tensors, 1 of rank up to 2)"
     assert torch.equal(missing.tensor("fc.weight"), product(pair.a, pair.b)) and missing.shape("fc.weight") == (4, 3)
+
+
+def test_updates_are_merged_by_ties():
+    base = small()
+    updates = [Update.of(adapted(base), base), Update.of(randomise(base), base)]
+    merged = Update.combined(updates, density=0.5)
+    assert not merged.factors and set(merged) == {*updates[0], *updates[1]}
+    first, second = (update.added_to(base) for update in updates)
+    expected = merge([first, second], "ties", base=base, density=0.5).state_dict()
+    for name, tensor in merged.added_to(base).state_dict().items():
+        if name in updates[0]:  # elsewhere the other update is zero for that merge, and nothing for this one
+            torch.testing.assert_close(tensor, expected[name], msg=name, **CLOSE)
+    refused(lambda: Update.combined(updates, density=0.0), DataError, ("density",))
