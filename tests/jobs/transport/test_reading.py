@@ -122,6 +122,9 @@ def test_other_methods_of_peft_are_refused_by_name():
     config = peft.IA3Config(target_modules=["up"], feedforward_modules=["up"])
     network = peft.get_peft_model(copy.deepcopy(base), config)
     refused(lambda: Update.of(network, base), CheckpointError, ("IA3", "merge_and_unload"))
+    base, _ = transformers_base("llama")
+    network = peft.get_peft_model(base, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    refused(lambda: Update.of(network, base), CheckpointError, ("PROMPT_TUNING",))
 
 
 def test_states_of_a_network_in_which_the_adapter_is_not_what_it_says_are_refused():

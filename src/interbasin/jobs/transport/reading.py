@@ -294,7 +294,8 @@ def _refuse_own_convolutions(tensors: Mapping[str, Tensor], source: nn.Module) -
 def _of_adapted(tuned: Any, source: nn.Module) -> Parts:
     """The update of a network that PEFT put an adapter on."""
     peft = import_extra("peft", "Reading the adapter of a network", "hf")
-    active = tuned.active_adapters() if callable(tuned.active_adapters) else tuned.active_adapters
+    active = getattr(tuned, "active_adapters", None) or [*tuned.peft_config]  # prompts have no layers to be active in
+    active = active() if callable(active) else active
     label = f"the adapter of the {type(tuned).__name__}"
     if len(active) != 1:
         raise DataError(
