@@ -83,6 +83,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a bias behind B": {"lora_bias": True},
     "a head that is trained whole": {"modules_to_save": ["head"]},
     "all biases": {"bias": "all"},
+    "all biases and a head that is trained whole": {"bias": "all", "modules_to_save": ["head"]},
     "biases of its layers": {"bias": "lora_only"},
     "one expression": {"target_modules": ".*(up|down)"},
 }

@@ -39,6 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a head that is trained whole": {"modules_to_save": ["head"]},
     "a norm and a head": {"modules_to_save": ["head", "norm"]},
     "all biases": {"bias": "all"},
+    "all biases and a head that is trained whole": {"bias": "all", "modules_to_save": ["head"]},
     "biases of its layers": {"bias": "lora_only"},
     "one expression": {"target_modules": ".*(up|down)"},
 }
