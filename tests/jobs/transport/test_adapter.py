@@ -159,3 +159,42 @@ def test_a_written_adapter_says_whose_it_is(tmp_path: Path):
     settings = json.loads((tmp_path / "a/adapter_config.json").read_text("utf-8"))
     assert settings["base_model_name_or_path"] == "some/base" and settings["target_modules"] == sorted(PARTS)
     assert (settings["bias"], settings["modules_to_save"], settings["lora_alpha"]) == ("none", None, 2)
+
+
+def test_the_fast_path_of_torch_that_passes_adapters_by_is_told(tmp_path):
+    peft = import_extra("peft", "This test", "hf")
+    base = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), 1).eval()
+    cut, _ = Update.of(randomise(base, 0.1), base).truncated(2)
+    (note,) = cut.write(tmp_path / "written", base=None, model=base)
+    assert "layers.0.linear1.weight, layers.0.linear2.weight lie in nn.TransformerEncoderLayer" in note
+    x = gaussian(3, 2, 5, 8).float()
+    with torch.no_grad():
+        loaded = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "written").eval()
+        torch.testing.assert_close(loaded.merge_and_unload()(x), cut.added_to(base)(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["t5", "qwen2", "bert-mlm"])
+def test_tied_tables_and_biases_of_transformers_are_written(family, tmp_path):
+    """And what PEFT saves of what it loaded is read again."""
+    peft, transformers = (import_extra(name, "This test", "hf") for name in ("peft", "transformers"))
+    sizes = {"vocab_size": 11, "num_layers": 1, "num_heads": 2, "d_model": 8, "d_kv": 4, "d_ff": 12}
+    others = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1}
+    others |= {"num_attention_heads": 2, "max_position_embeddings": 16}
+    torch.manual_seed(0)
+    if family == "t5":
+        base = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
+    elif family == "qwen2":
+        config = transformers.Qwen2Config(**others, num_key_value_heads=1, tie_word_embeddings=True)
+        base = transformers.Qwen2ForCausalLM(config).eval()
+    else:
+        base = transformers.BertForMaskedLM(transformers.BertConfig(**others)).eval()
+    inputs = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if family == "t5" else {})
+    cut, _ = Update.of(randomise(base, 0.1), base).truncated(2)
+    cut.write(tmp_path / "written", base=None, model=base)
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "written").eval()
+    answer = cut.added_to(base)(**inputs).logits
+    torch.testing.assert_close(loaded(**inputs).logits, answer, rtol=1e-4, atol=1e-4)
+    loaded.save_pretrained(tmp_path / "saved")
+    again = Update.of(tmp_path / "saved", base).added_to(base, untie=True)
+    torch.testing.assert_close(again(**inputs).logits, answer, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loaded.merge_and_unload()(**inputs).logits, answer, rtol=1e-4, atol=1e-4)

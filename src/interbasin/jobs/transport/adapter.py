@@ -196,6 +196,14 @@ class _Plan:
                 f"PEFT loads {list_names(self.bare)} into the network itself: disabling the adapter does not take that "
                 "back, and PEFT's own save_pretrained leaves it out."
             )
+        above = {name: network.modules.get(name.rsplit(".", 2)[0]) for name in self.factored}
+        fast = [name for name, module in above.items() if isinstance(module, nn.TransformerEncoderLayer)]
+        if fast:
+            notes.append(
+                f"{list_names(fast)} lie in nn.TransformerEncoderLayer, whose fast path in evaluation reads weights "
+                "and passes adapters by: merge the adapter (merge_and_unload()), or call "
+                "torch.backends.mha.set_fastpath_enabled(False)."
+            )
         return tuple(notes)
 
 
