@@ -83,6 +83,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a bias behind B": {"lora_bias": True},
     "a head that is trained whole": {"modules_to_save": ["head"]},
     "all biases": {"bias": "all"},
+    "all biases and a head that is trained whole": {"bias": "all", "modules_to_save": ["head"]},
     "biases of its layers": {"bias": "lora_only"},
     "one expression": {"target_modules": ".*(up|down)"},
 }
@@ -130,6 +131,17 @@ def test_the_tensors_of_a_network_in_memory_will_do(tmp_path):
     assert all(torch.equal(update[name], on_disk[name]) for name in update)
     words = ("the adapter does not say its rank and scale", "adapter=")
     refused(lambda: LoraUpdate(tensors, base), DataError, words)
+
+
+def test_the_factors_of_an_update_have_its_scaling_in_them(tmp_path):
+    base = small()
+    adapted(base, tmp_path / "a", target_modules=["table", "up"], use_rslora=True, bias="all")
+    update = LoraUpdate(open_checkpoint(tmp_path / "a"), base)
+    assert update.factors("head.bias") is None and not update.is_transposed("head.bias")
+    for name, is_table in (("table.weight", True), ("up.weight", False)):
+        pair = update.factors(name)
+        assert pair is not None and update.is_table(name) == update.is_transposed(name) == is_table
+        torch.testing.assert_close(product(pair.a, pair.b, transposed=is_table), update[name], **CLOSE)
 
 
 # Factors
@@ -269,6 +281,9 @@ UP = {"base_model.model.up.lora_A.weight": A, "base_model.model.up.lora_B.weight
         ({"peft_type": "IA3"}, "is an adapter (IA3) and no LoRA"),
         ({"target_parameters": ["x"]}, "a LoRA of bare parameters"),
         ({"layer_replication": [[0, 2]]}, "whose layers are repeated"),
+        ({"use_bdlora": {"nblocks": 2}}, "is a BD-LoRA"),
+        ({"kasa_config": {"beta": 1}}, "is a KaSA"),
+        ({"init_lora_weights": "pissa_niter_4"}, "begins as pissa_niter_4, for which PEFT changes the base"),
         ({"r": None}, "does not say its rank and scale"),
     ],
 )

@@ -162,6 +162,9 @@ class LoraUpdate(LazyTensors):
         self._parts: dict[str, dict[str, str]] = {}
         ranks: Ranks = {}
         for name in self._tensors:
+            again = name.replace(".modules_to_save.", ".")
+            if ".original_module." in name or (again != name and again in self._tensors):
+                continue  # with all biases PEFT stores those of a module that is trained whole three times
             factor, part = factor_of(name), "whole"
             updated = plain_name(name)
             if factor is not None:

@@ -1,10 +1,13 @@
 """An update as a folder that PEFT loads: which weights can have factors there, and what becomes of all the others.
 
-PEFT has three places for an update:
+PEFT has four places for an update, and each tensor goes to the first that it can:
 
 - factors, beside a linear layer, a ``Conv1D``, a table of embeddings or a plain convolution;
 - a bias, which it loads into the network itself (``bias="lora_only"`` and ``"all"``);
-- a module that is stored whole and takes the other's place (``modules_to_save``).
+- a module that is stored whole and takes the other's place (``modules_to_save``);
+- any other tensor, which it loads into the network by its name. It stays there when the adapter is switched off, and
+  PEFT's own ``save_pretrained`` leaves it out. This is for parameters of the network itself, such as the positions of a
+  vision transformer of timm.
 
 A tensor that is tied and changed by factors is stored whole in each module that holds it: PEFT changes the module that
 it is told to and no other, and merging two LoRAs into one tensor would add both.
@@ -13,9 +16,9 @@ it is told to and no other, and merging two LoRAs into one tensor would add both
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from torch import Tensor, nn
@@ -23,7 +26,7 @@ from torch import Tensor, nn
 from interbasin.checkpoints.checkpoint import ARITHMETIC
 from interbasin.checkpoints.delta import add
 from interbasin.checkpoints.in_memory import HeldTensors
-from interbasin.checkpoints.lora import PREFIX, write_adapter
+from interbasin.checkpoints.lora import write_adapter
 from interbasin.errors import DataError
 from interbasin.text import list_names, plural
 
@@ -77,96 +80,89 @@ def write_as_adapter(
     force: bool,
 ) -> tuple[str, ...]:
     """Write an update with factors as PEFT's folder; see `Update.write`."""
-    plan = _Plan(update, model)
-    layers = {name.removesuffix(".weight"): update.factors[name] for name in plan.factored}
-    if not layers:
+    network = _Network(update, model)
+    plan = _plan(network)
+    if not plan.factored:
         raise DataError(
-            f"Nothing of {update.label} can be stored as factors beside {list_names(plan.whole)}, which have to be "
-            "stored whole; write it as a dense update (as_dense()), or add it to the network (added_to)."
+            f"Nothing of {update.label} can be stored as factors: {list_names(update.factors)} would have to be stored "
+            "whole; write it as a dense update (as_dense()), or add it to the network (added_to)."
         )
+    kinds = {name: network.kinds[name] for name in plan.factored}
     write_adapter(
         path,
-        layers,
+        {name.removesuffix(".weight"): update.factors[name] for name in plan.factored},
         base=base,
-        tables=[name.removesuffix(".weight") for name in plan.factored if plan.kinds[name] == "table"],
-        whole=plan.tensors(),
-        modules=[name for name, _ in model.named_modules(remove_duplicate=False) if name],
+        tables=[name.removesuffix(".weight") for name, kind in kinds.items() if kind == "table"],
+        whole=plan.tensors(network),
+        modules=[name for name in network.modules if name],
         settings={
             "bias": plan.bias,
-            "modules_to_save": plan.modules_to_save,
-            "fan_in_fan_out": any(plan.kinds[name] == "conv1d" for name in plan.factored),
+            "modules_to_save": list(plan.whole) or None,
+            "fan_in_fan_out": "conv1d" in kinds.values(),
         },
         force=force,
     )
-    return plan.notes
+    return plan.notes(network)
 
 
-@dataclass
-class _Plan:
-    """Which updates go where.
+class _Network:
+    """A network with an update, as the plan asks about them."""
 
-    Attributes:
-        factored: Weights whose update is stored as factors.
-        whole: Modules that are stored whole, none inside another.
-        biases: Biases that are stored beside the factors.
-    """
+    def __init__(self, update: Update, model: nn.Module) -> None:
+        self.update, self.held, self.kinds = update, HeldTensors(model, "the network"), kinds_of(model)
+        self.modules = dict(model.named_modules(remove_duplicate=False))
+        self.parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
 
-    update: Update
-    model: nn.Module
-    factored: list[str] = field(init=False)
-    whole: list[str] = field(init=False)
-    biases: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.held = HeldTensors(self.model, "the network")
-        self.kinds = kinds_of(self.model)
-        self.modules = dict(self.model.named_modules(remove_duplicate=False))
-        factored = [name for name in self.update.factors if self._may_have_factors(name)]
-        rest = [name for name in self.update if name not in factored and self._changes(name)]
-        biases = [name for name in rest if self._is_bias(name)]
-        owners = {self._owner(other) for name in rest if name not in biases for other in self._held_as(name)}
-        self.whole = sorted(owner for owner in owners if not any(owner.startswith(f"{other}.") for other in owners))
-        self.factored = [name for name in factored if not self._is_whole(name)]
-        self.biases = [name for name in biases if not self._is_whole(name)]
-
-    # Which place an update has
-
-    def _may_have_factors(self, name: str) -> bool:
+    def may_have_factors(self, name: str) -> bool:
         turned = self.kinds.get(name) in ("conv1d", "table")
-        return name in self.kinds and turned == (name in self.update.transposed) and len(self._held_as(name)) == 1
+        return name in self.kinds and turned == (name in self.update.transposed) and len(self.held_as(name)) == 1
 
-    def _changes(self, name: str) -> bool:
+    def changes(self, name: str) -> bool:
         return name in self.update.factors or bool(self.update.dense[name].any())
 
-    def _held_as(self, name: str) -> list[str]:
-        """The names of a tensor that an update is for: all that are tied, unless they have updates of their own."""
+    def tied_with(self, name: str) -> list[str]:
         stored = self.held.stored_name(name)
-        group = [stored, *(other for other, first in self.held.ties.items() if first == stored)]
+        return [stored, *(other for other, first in self.held.ties.items() if first == stored)]
+
+    def held_as(self, name: str) -> list[str]:
+        """The names of a tensor that an update is for: all that are tied, unless they have updates of their own."""
+        group = self.tied_with(name)
         return [name] if sum(other in self.update for other in group) > 1 else group
 
-    def _is_bias(self, name: str) -> bool:
-        # Only what PEFT calls a bias: its own save_pretrained has to find it again.
-        return name.endswith(".bias") and isinstance(self.model.state_dict(keep_vars=True)[name], nn.Parameter)
-
-    def _is_whole(self, name: str) -> bool:
-        return any(name.startswith(f"{module}.") for module in self.whole)
-
-    def _owner(self, name: str) -> str:
-        """The module that is stored whole to change a tensor."""
+    def owner(self, name: str) -> str:
+        """The module that can be stored whole to change a tensor; empty if there is none but the network itself."""
         owner = name.rpartition(".")[0]
         above = owner.rpartition(".")[0]
         if isinstance(self.modules.get(above), nn.MultiheadAttention):  # which reads the weights of what is in it
             owner = above
         while owner and isinstance(self.modules.get(owner), _CONTAINERS):
             owner = owner.rpartition(".")[0]
-        if not owner:
-            raise DataError(
-                f"{name} belongs to the network itself and to none of its modules, so that PEFT has no place for its "
-                "update; write a dense update (as_dense()), or add it to the network (added_to)."
-            )
         return owner
 
-    # What the folder says
+    def value(self, name: str) -> Tensor:
+        """A tensor of the network with its update."""
+        tensor = self.held[name]
+        named = name if name in self.update else next((one for one in self.tied_with(name) if one in self.update), None)
+        if named is None or self.held.entry(name).kind not in ARITHMETIC:
+            return tensor
+        return add({name: tensor}, {name: self.update.tensor(named)})[name]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which updates go where.
+
+    Attributes:
+        factored: Weights whose update is stored as factors.
+        biases: Biases that are stored beside them.
+        whole: Modules that are stored whole, none inside another.
+        bare: Tensors that are stored by their names alone.
+    """
+
+    factored: tuple[str, ...]
+    biases: tuple[str, ...]
+    whole: tuple[str, ...]
+    bare: tuple[str, ...]
 
     @property
     def bias(self) -> str:
@@ -175,40 +171,101 @@ class _Plan:
         return "lora_only" if all(self._beside_factors(name) for name in self.biases) else "all"
 
     def _beside_factors(self, name: str) -> bool:
-        return f"{name.removesuffix('.bias')}.weight" in self.factored
+        return f"{name.rpartition('.')[0]}.weight" in self.factored
 
-    @cached_property
-    def modules_to_save(self) -> list[str] | None:
-        """Names that mean the modules to be stored whole and no others: PEFT takes all whose names end so."""
-        meant = {name for name in self.modules for owner in self.whole if (PREFIX + name).endswith(owner)}
-        return [owner if meant <= {*self.whole} else PREFIX + owner for owner in self.whole] or None
-
-    def tensors(self) -> Mapping[str, Tensor]:
+    def tensors(self, network: _Network) -> dict[str, Tensor]:
         """What is stored beside the factors, as PEFT names it."""
-        stored = {name: self._value(name) for name in self.held if self._is_whole(name)}
-        for name in self.biases:
-            inside = name.removesuffix("bias") + "base_layer.bias" if self._beside_factors(name) else name
-            stored[inside] = self._value(name)
+        stored = {name: network.value(name) for name in network.held if _is_inside(name, self.whole)}
+        for name in (*self.biases, *self.bare):
+            layer, _, last = name.rpartition(".")
+            stored[f"{layer}.base_layer.{last}" if self._beside_factors(name) else name] = network.value(name)
         return stored
 
-    def _value(self, name: str) -> Tensor:
-        """A tensor of the network with its update."""
-        tensor = self.held[name]
-        stored = self.held.stored_name(name)
-        group = [stored, *(other for other, first in self.held.ties.items() if first == stored)]
-        named = name if name in self.update else next((other for other in group if other in self.update), None)
-        if named is None or self.held.entry(name).kind not in ARITHMETIC:
-            return tensor
-        return add({name: tensor}, {name: self.update.tensor(named)})[name]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        swallowed = [name for name in self.update.factors if name not in self.factored]
+    def notes(self, network: _Network) -> tuple[str, ...]:
         notes = []
+        swallowed = [name for name in network.update.factors if name not in self.factored]
         if swallowed:
-            size = sum(self.held.entry(name).numel for name in self.held.entries if self._is_whole(name))
+            held = network.held
+            size = sum(held.entry(name).numel for name in held if _is_inside(name, self.whole) or name in self.bare)
             notes.append(
-                f"{list_names(swallowed)} of low rank {'is' if len(swallowed) == 1 else 'are'} stored whole, in "
-                f"{list_names(self.whole)} ({plural(size, 'number')}): PEFT cannot keep factors there."
+                f"{list_names(swallowed)} cannot be stored as factors, and {'is' if len(swallowed) == 1 else 'are'} "
+                f"stored whole ({plural(size, 'number')} with what belongs to them)."
+            )
+        if self.bare:
+            notes.append(
+                f"PEFT loads {list_names(self.bare)} into the network itself: disabling the adapter does not take that "
+                "back, and PEFT's own save_pretrained leaves it out."
+            )
+        above = {name: network.modules.get(name.rsplit(".", 2)[0]) for name in self.factored}
+        fast = [name for name, module in above.items() if isinstance(module, nn.TransformerEncoderLayer)]
+        if fast:
+            notes.append(
+                f"{list_names(fast)} lie in nn.TransformerEncoderLayer, whose fast path in evaluation reads weights "
+                "and passes adapters by: merge the adapter (merge_and_unload()), or call "
+                "torch.backends.mha.set_fastpath_enabled(False)."
             )
         return tuple(notes)
+
+
+def _plan(network: _Network) -> _Plan:
+    """Where each update goes."""
+    update = network.update
+    factored = [name for name in update.factors if network.may_have_factors(name)]
+    rest = [name for name in update if name not in factored and network.changes(name)]
+    # Only what PEFT calls a bias: its own save_pretrained has to find it again.
+    biases = [name for name in rest if name.endswith(".bias") and name in network.parameters]
+    owners = {name: {network.owner(one) for one in network.held_as(name)} for name in rest if name not in biases}
+    bare = [name for name, modules in owners.items() if "" in modules or _holds_most(modules, factored)]
+    while True:
+        chosen = {module for name, modules in owners.items() if name not in bare for module in modules}
+        alike = _with_namesakes(chosen, network, factored)
+        whole = {module for module in alike if not _is_inside(module, alike)}
+        # A module inside another whose name ends like that of one: PEFT would wrap both, and fail.
+        torn = {
+            outer
+            for outer in whole
+            for name in network.modules
+            if _is_inside(name, [outer]) and any(name.endswith(module) for module in whole)
+        }
+        if not torn:
+            break
+        remaining = [name for name in owners if name not in bare]
+        bare += [name for name in remaining if owners[name] & torn] or remaining
+    apart = [name for name in bare if len(network.held_as(name)) < len(network.tied_with(name))]
+    if apart:
+        raise DataError(
+            f"{apart[0]} is tied to another tensor that has an update of its own, and PEFT has no place for the two; "
+            "write a dense update (as_dense()), or add it to the network (added_to)."
+        )
+    return _Plan(
+        tuple(name for name in factored if not _is_inside(name, whole)),
+        tuple(name for name in biases if not _is_inside(name, whole)),
+        tuple(sorted(whole)),
+        tuple(bare),
+    )
+
+
+def _with_namesakes(modules: set[str], network: _Network, factored: list[str]) -> set[str]:
+    """Modules, and all others that PEFT takes for them: those whose names end alike."""
+    while True:
+        more = {name for name in network.modules for module in modules if name.endswith(module)}
+        layers = [name.removesuffix(".weight") for name in factored]
+        # Beside what its names, read as expressions, fit to, it puts no factors.
+        more |= {
+            layer
+            for layer in layers
+            for module in modules
+            if not _is_inside(f"{layer}.", modules) and re.match(rf"(^|.*\.){module}($|\..*)", layer)
+        }
+        if more <= modules:
+            return modules
+        modules = modules | more
+
+
+def _holds_most(modules: set[str], factored: list[str]) -> bool:
+    """Whether more than half of the weights with factors would be stored whole with these modules."""
+    return 2 * sum(_is_inside(name, modules) for name in factored) > len(factored)
+
+
+def _is_inside(name: str, modules: Collection[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)

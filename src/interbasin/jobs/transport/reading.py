@@ -54,6 +54,12 @@ def read_update(tuned: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str]
     if not isinstance(source, nn.Module):
         raise WiringError(f"An update is of a torch.nn.Module, found a {type(source).__name__}; give the base as one.")
     _refuse_quantised(source)
+    factor = next((name for name in source.state_dict() if factor_of(name)), None)
+    if factor is not None:
+        raise DataError(
+            f"The base has a LoRA on it ({factor}); give the network beneath (PEFT: model.unload()), or the one that "
+            "it is merged into (model.merge_and_unload())."
+        )
     if isinstance(tuned, nn.Module):
         return _of_module(tuned, source)
     if isinstance(tuned, Mapping):
@@ -267,8 +273,8 @@ def _refuse_another_base(tensors: Mapping[str, Tensor], base: HeldTensors, label
     layers = {name.rpartition(".")[0] for name in base}
     if updated and not any(name in base or name.rpartition(".")[0] in layers for name in updated.values()):
         raise DataError(
-            f"{label} updates {list_names(dict.fromkeys(updated.values()))}, and the base has no such modules, so that it would do "
-            f"nothing; it is the adapter of another network. The base has {list_names(sorted(layers))}."
+            f"{label} updates {list_names(dict.fromkeys(updated.values()))}, and the base has no such modules, so that "
+            f"it would do nothing; it is the adapter of another network. The base has {list_names(sorted(layers))}."
         )
 
 
@@ -288,7 +294,8 @@ def _refuse_own_convolutions(tensors: Mapping[str, Tensor], source: nn.Module) -
 def _of_adapted(tuned: Any, source: nn.Module) -> Parts:
     """The update of a network that PEFT put an adapter on."""
     peft = import_extra("peft", "Reading the adapter of a network", "hf")
-    active = tuned.active_adapters() if callable(tuned.active_adapters) else tuned.active_adapters
+    active = getattr(tuned, "active_adapters", None) or [*tuned.peft_config]  # prompts have no layers to be active in
+    active = active() if callable(active) else active
     label = f"the adapter of the {type(tuned).__name__}"
     if len(active) != 1:
         raise DataError(

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,10 +24,11 @@ from interbasin.checkpoints import Entry, LazyTensors, write_checkpoint
 from interbasin.checkpoints.delta import add
 from interbasin.checkpoints.in_memory import HeldTensors, identity, tensors_of
 from interbasin.checkpoints.lora import Factors, factorise, product
-from interbasin.checks import require_finite, require_whole
+from interbasin.checks import require_finite, require_fraction, require_whole
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.jobs.transport.adapter import Kind, kinds_of, write_as_adapter
 from interbasin.jobs.transport.reading import FILE, MARK, Picked, read_update, require_fitting
+from interbasin.jobs.transport.sums import Sums
 from interbasin.storage import as_path
 from interbasin.text import list_names
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
@@ -140,7 +142,7 @@ class Update:
         """The shape of a tensor's update, which is not computed for it."""
         return self.tensors.shape(name)
 
-    @property
+    @cached_property
     def tensors(self) -> LazyTensors:
         """All updates as whole tensors, each computed when it is asked for."""
         return _Whole(self)
@@ -214,7 +216,10 @@ class Update:
         """Make names of one tensor that have different updates into tensors of their own."""
         ties = HeldTensors(model, "the network").ties
         for name, stored in ties.items():
-            if name not in self or torch.equal(self.tensor(name), self.tensor(stored) if stored in self else _ZERO):
+            others = [other for other in (stored, *ties) if other != name and ties.get(other, other) == stored]
+            if name not in self or not any(other in self for other in others):
+                continue  # an update under one of its names is that of the tied tensor
+            if stored in self and torch.equal(self.tensor(name), self.tensor(stored)):
                 continue
             owner, _, last = name.rpartition(".")
             module = model.get_submodule(owner)
@@ -229,13 +234,21 @@ class Update:
         return Update.combined([self], [alpha])
 
     @staticmethod
-    def combined(updates: Sequence[Update], weights: Sequence[float] | None = None) -> Update:
-        """The weighted sum of several updates of one network (task arithmetic); weights are 1 by default.
+    def combined(
+        updates: Sequence[Update], weights: Sequence[float] | None = None, *, density: float | None = None
+    ) -> Update:
+        """The weighted sum of several updates of one network (task arithmetic) or, with a density, their TIES merge.
 
-        Factors are put side by side, so that ranks add up. Where one has factors and another none, the sum is dense.
+        In a sum, factors are put side by side, so that ranks add up; where one update of a tensor has factors and
+        another none, their sum is dense. A TIES merge [yadav:23] is dense, and computed when it is asked for.
+
+        Args:
+            updates: The updates.
+            weights: One for each; 1 by default.
+            density: For TIES: the share of every update that is kept, in each tensor by itself.
 
         Raises:
-            DataError: If there are no updates, or not one finite weight for each.
+            DataError: If there are no updates, or not one finite weight for each, or the density is no share.
             ShapeError: If two updates of a tensor differ in shape: they are not of one network.
         """
         scales = [1.0] * len(updates) if weights is None else [require_finite("a weight", one) for one in weights]
@@ -243,23 +256,25 @@ class Update:
             raise DataError(
                 f"A sum takes updates and a weight for each, found {len(updates)} and {len(scales)}; give one for each."
             )
-        names = list(dict.fromkeys(chain(*updates)))
+        if density is not None:
+            require_fraction("density", density, zero=False)
+        names = dict.fromkeys(chain(*updates))
         having = {name: [pair for pair in zip(updates, scales, strict=True) if name in pair[0]] for name in names}
-        factors, transposed = {}, frozenset[str]().union(*(update.transposed for update in updates))
+        factors = {}
         for name, pairs in having.items():
             if len({update.shape(name) for update, _ in pairs}) > 1:
                 shapes = list_names(f"{update.shape(name)} in {update.label}" for update, _ in pairs)
                 raise ShapeError(f"The updates of {name} differ in shape: {shapes}; give updates of one network.")
             turned = {name in update.transposed for update, _ in pairs}
-            if len(turned) == 1 and all(name in update.factors for update, _ in pairs):
+            if density is None and len(turned) == 1 and all(name in update.factors for update, _ in pairs):
                 dtype = working_dtype(*(update.factors[name].a.dtype for update, _ in pairs))
                 a = torch.cat([update.factors[name].a.to(dtype) for update, _ in pairs])
                 b = torch.cat([scale * update.factors[name].b.to(dtype) for update, scale in pairs], dim=1)
                 factors[name] = Factors(a, b)
         return Update(
-            _Sum({name: pairs for name, pairs in having.items() if name not in factors}),
+            Sums({name: pairs for name, pairs in having.items() if name not in factors}, density),
             factors,
-            transposed,
+            frozenset[str]().union(*(update.transposed for update in updates)),
             frozenset[str]().union(*(update.tables for update in updates)),
             list_names((update.label for update in updates), most=8),
             updates[0].kinds,
@@ -353,8 +368,6 @@ class Update:
 
 # ---------------------------------------------------------------------- updates that are computed when asked for
 
-_ZERO = torch.zeros(())
-
 
 class _Whole(LazyTensors):
     """All updates of an `Update` as whole tensors."""
@@ -374,24 +387,6 @@ class _Whole(LazyTensors):
 
     def __getitem__(self, name: str) -> Tensor:
         return self._update.tensor(self.stored_name(name))
-
-
-class _Sum(LazyTensors):
-    """Weighted sums of updates: tensor -> those that have one for it, with their weights."""
-
-    def __init__(self, having: Mapping[str, list[tuple[Update, float]]]) -> None:
-        self._having, self.ties = having, {}
-        self.entries = {}
-        for name, pairs in having.items():
-            entries = [update.tensors.entry(name) for update, _ in pairs]
-            self.entries[name] = Entry.of(working_dtype(*(entry.dtype for entry in entries)), entries[0].shape)
-
-    def __getitem__(self, name: str) -> Tensor:
-        name = self.stored_name(name)
-        total = torch.zeros(self.shape(name), dtype=self.dtype(name))
-        for update, scale in self._having[name]:
-            total.add_(update.tensor(name).to(total), alpha=scale)
-        return total
 
 
 # ---------------------------------------------------------------------- factors, without their product
