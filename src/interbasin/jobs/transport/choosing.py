@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from interbasin.errors import InterbasinError
 from interbasin.evaluate.bootstrap import Interval
@@ -19,6 +19,7 @@ from interbasin.methods import Method
 
 # What an update is multiplied with, where that is to be found out. 0 is an answer.
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
+AS_GOOD = 0.02  # of tuned A's effect
 # Methods whose update is a direction; the others aim at tuned A itself, and 1 is what they mean.
 SCALED = ("theseus", "direct")
 
@@ -41,6 +42,18 @@ class Candidate:
         return self.method
 
 
+class ReadOut(nn.Module):
+    """A network whose outputs are the logits that ``readout`` makes of them."""
+
+    def __init__(self, network: nn.Module, readout: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.network, self.readout = network, readout
+        self.training = network.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.readout(self.network(*args, **kwargs))
+
+
 @dataclass(frozen=True, eq=False)
 class Referee:
     """Scores networks: by labels where there are some for it, else by tuned A's answers."""
@@ -51,7 +64,9 @@ class Referee:
 
     def score(self, model: nn.Module, losses: np.ndarray[Any, Any] | None = None) -> float:
         if self.validate is not None:
-            return performance(model, self.validate, self.loss).loss
+            readout = self.judge.task.readout
+            network = model if self.loss is not None or readout is None else ReadOut(model, readout)
+            return performance(network, self.validate, self.loss).loss
         return float((self.judge.losses(model) if losses is None else losses).mean())
 
 
@@ -78,6 +93,7 @@ def choose(
 ) -> tuple[Candidate, list[Candidate], list[str]]:
     """The best of several methods, all of them, and notes on those that could not be tried."""
     candidates, notes = [], []
+    failure: InterbasinError | None = None
     for name in names or METHODS.names:
         method = METHODS[name]
         if name == "direct" and not _same_shapes(task):
@@ -87,10 +103,17 @@ def choose(
                 try_method(task, referee, name, method.variant(None), alphas_for(method, alpha, True), method.function)
             )
         except InterbasinError as error:
+            failure = error
             notes.append(f"{name} could not be tried: {error}")
     if not candidates:
-        raise InterbasinError(f"No method of transport could be tried. {' '.join(notes)}")
-    return min(candidates, key=lambda candidate: candidate.score), candidates, notes
+        assert failure is not None
+        raise failure
+    best = min(candidates, key=lambda candidate: candidate.score)
+    copied = next((each for each in candidates if each.method == "direct"), None)
+    # A copy changes least, and needs nothing: where it is as good, it is better.
+    if copied is not None and copied.alpha and copied.effect.value >= best.effect.value - AS_GOOD:
+        best = copied
+    return best, candidates, notes
 
 
 def alphas_for(method: Method[Any], alpha: float | str | None, searched: bool) -> Sequence[float]:

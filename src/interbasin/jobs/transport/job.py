@@ -20,7 +20,7 @@ from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.evaluate.performance import Loss, losses_of_inputs, performance
 from interbasin.jobs.transport.bases import Depth, Heads, Outputs, relate
-from interbasin.jobs.transport.choosing import Candidate, Referee, alphas_for, choose, try_method
+from interbasin.jobs.transport.choosing import Candidate, ReadOut, Referee, alphas_for, choose, try_method
 from interbasin.jobs.transport.judging import Judge, Part, kinship, relative_gain
 from interbasin.jobs.transport.maps import Unobserved, observe
 from interbasin.jobs.transport.methods import METHODS
@@ -85,8 +85,8 @@ def transport(
             ``"regression"`` fits the target's layers to what the tuned source does; ``"direct"`` copies it;
             ``"auto"`` takes the one that explains most of the tuned source's effect on held-out inputs.
         variant: Of the method: for theseus ``"spaces"`` or ``"modules"`` (the paper's own).
-        scale: For theseus: ``"none"``, or ``"rms"``, each map times the ratio of the activations' sizes. None: ``"rms"``
-            for ``method="auto"``, which judges by the effect, else ``"none"``.
+        scale: For theseus: ``"none"``, or ``"rms"``, each map times the ratio of the activations' sizes. None:
+            ``"rms"`` for ``method="auto"``, which judges by the effect, else ``"none"``.
         outputs: Whether an output means the same in both networks: ``"shared"``, ``"own"``, or ``"auto"``, which takes
             equal shapes as shared.
         readout: Outputs -> logits, for the divergence from the tuned source; squared distances are taken without it.
@@ -197,7 +197,7 @@ def transport(
         spaces = _measure_spaces(whole, trial, held, final)
         metrics = _metrics(whole, final, delta, best, effect, spaces)
         evidence = _gather(trial, held, generic, trial_model, best, effect, validate, loss, update)
-        metrics |= _labelled(validate, loss, {"": model, "_base": target, "_source": tuned_model})
+        metrics |= _labelled(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
         for name in ("kept", "source_apart"):
             interval = getattr(evidence, name)
             if interval is not None:
@@ -341,14 +341,24 @@ def _gather(
     kept = apart = None
     if generic is not None and trial.bases.shares_outputs:
         kept, apart = _apart(trial, generic, model), _apart(trial, generic, trial.tuned)
-    worth = None
+    worth = gain = None
     if validate is not None:
-        losses = [
-            losses_of_inputs(network, validate, loss).cpu().numpy() for network in (trial.bases.source, trial.tuned)
-        ]
-        worth = relative_gain(losses[0], losses[1], trial.options.seed)
+        networks = [trial.bases.source, trial.tuned, trial.bases.target, model]
+        if loss is None and trial.readout is not None:
+            networks = [ReadOut(network, trial.readout) for network in networks]
+        losses = [losses_of_inputs(network, validate, loss).cpu().numpy() for network in networks]
+        worth, gain = (relative_gain(*pair, trial.options.seed) for pair in (losses[:2], losses[2:]))
     return Evidence(
-        best.method, best.alpha, effect, trial.bases.shares_outputs, akin, worth, kept, apart, update.does_nothing
+        method=best.method,
+        alpha=best.alpha,
+        effect=effect,
+        shares_outputs=trial.bases.shares_outputs,
+        kinship=akin,
+        worth=worth,
+        gain=gain,
+        kept=kept,
+        source_apart=apart,
+        does_nothing=update.does_nothing,
     )
 
 
@@ -361,15 +371,19 @@ def _apart(trial: Task, generic: Any, model: nn.Module) -> Interval:
     return Interval(float(losses.mean()), float(low), float(high))
 
 
-def _labelled(validate: Any, loss: Loss | None, networks: Mapping[str, nn.Module]) -> dict[str, float]:
+def _labelled(
+    validate: Any, loss: Loss | None, readout: Callable[[Any], Tensor] | None, networks: Mapping[str, nn.Module]
+) -> dict[str, float]:
+    """Loss and accuracy of networks on labelled data."""
     if validate is None:
         return {}
     metrics = {}
     for suffix, network in networks.items():
-        found = performance(network, validate, loss)
-        metrics[f"loss{suffix}"] = found.loss
-        if found.accuracy is not None:
-            metrics[f"accuracy{suffix}"] = found.accuracy
+        found = performance(network, validate, loss) if loss is not None or readout is None else None
+        answers = found if readout is None else performance(ReadOut(network, readout), validate)
+        metrics[f"loss{suffix}"] = (found or answers).loss if answers is not None else math.nan
+        if answers is not None and answers.accuracy is not None:
+            metrics[f"accuracy{suffix}"] = answers.accuracy
     return metrics
 
 
@@ -390,7 +404,7 @@ def _note_unobserved(metrics: Mapping[str, float], spaces: Sequence[SpaceRow]) -
         return []
     worst = min(few, key=lambda row: row.seen / row.full)
     return [
-        f"In {plural(len(few), 'space')} some directions were never observed (in {worst.source!r} {worst.full - worst.seen} "
-        f"of {worst.full}): {metrics['share_unobserved']:.0%} of the update's squared norm lies there, and goes to "
-        "arbitrary directions; give more inputs, or unobserved='drop'."
+        f"In {plural(len(few), 'space')} some directions were never observed (in {worst.source!r} "
+        f"{worst.full - worst.seen} of {worst.full}): {metrics['share_unobserved']:.0%} of the update's squared norm "
+        "lies there, and goes to arbitrary directions; give more inputs, or unobserved='drop'."
     ]

@@ -4,7 +4,7 @@ Where outputs are shared, the measure of an input is the divergence of the targe
 :math:`\mathrm{KL}(A_{\mathrm{tuned}} \| B)` of the logits, or the squared distance of outputs that are no logits.
 Where each network has outputs of its own, it is the squared distance in the last space that both show, between the
 target's activations and tuned A's in the target's coordinates. The *effect explained* is the share of that measure
-which is gone: :math:`1 - \sum d(B_{\mathrm{new}}) / \sum d(B)`, 0 for the target as it was, 1 for tuned A's own answers.
+which is gone: :math:`1 - \sum d(B_{\mathrm{new}}) / \sum d(B)`, 0 for the target as it was and 1 for tuned A's answers.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class PreparedTransport:
         for side, network, saved in zip(("source", "target"), (source, target), known, strict=True):
             if fingerprint(network) != saved:
                 raise DataError(
-                    f"What was prepared in {folder} is for another {side} ({saved.get('class')} with other tensors); give "
-                    "the network that it was prepared with, or prepare it anew."
+                    f"What was prepared in {folder} is for another {side} ({saved.get('class')} with other tensors); "
+                    "give the network that it was prepared with, or prepare it anew."
                 )
         correspondence = Correspondence.load(Path(folder) / "correspondence")
         recording = Recording.load(Path(folder) / "recording")

@@ -53,6 +53,7 @@ class Evidence:
         shares_outputs: Whether that is of answers, or of activations in the last space.
         kinship: Where outputs are not shared, how much the base networks have in common beyond the inputs.
         worth: By labels, how much better tuned A is than its base (a share of the base's loss); None without labels.
+        gain: By labels, how much of the target's loss is gone; None without labels.
         kept: Of the target's own answers on generic inputs, how far the new ones are from them (nats, or squares);
             None without generic inputs.
         source_apart: How far tuned A's answers are from the target's there.
@@ -65,6 +66,7 @@ class Evidence:
     shares_outputs: bool = True
     kinship: Interval | None = None
     worth: Interval | None = None
+    gain: Interval | None = None
     kept: Interval | None = None
     source_apart: Interval | None = None
     does_nothing: bool = False
@@ -74,7 +76,7 @@ def judge(evidence: Evidence) -> Verdict:
     """The verdict."""
     effect = evidence.effect
     figures = {"effect_explained": effect}
-    for name in ("kinship", "worth", "kept", "source_apart"):
+    for name in ("kinship", "worth", "gain", "kept", "source_apart"):
         if (interval := getattr(evidence, name)) is not None:
             figures[name] = interval
     what = "the tuned source's effect" if evidence.shares_outputs else "the tuned source's effect in the last space"
@@ -94,7 +96,13 @@ def judge(evidence: Evidence) -> Verdict:
             f"({_percent(evidence.kinship)} of what they could)",
             figures,
         )
-    if evidence.alpha == 0 or effect.low <= 0:
+    if evidence.gain is not None and evidence.gain.low <= 0:
+        return Verdict(
+            "do-not",
+            f"with the labels given, the target's loss is lower by {_percent(evidence.gain)}, which may be nothing",
+            figures,
+        )
+    if evidence.alpha == 0 or (evidence.gain is None and effect.low <= 0):
         return Verdict(
             "do-not", f"on held-out inputs it explains {_percent(effect)} of {what}, which may be nothing", figures
         )
@@ -110,6 +118,8 @@ def judge(evidence: Evidence) -> Verdict:
         keeps = f", and its answers to the generic inputs are {evidence.kept:.3f} nats from what they were"
     how = f"{evidence.method}, alpha {evidence.alpha:g}" if evidence.method != "regression" else evidence.method
     reason = f"{how}, reproduces {_percent(effect)} of {what} on held-out inputs{keeps}"
-    if effect.value < ENOUGH:
+    if evidence.gain is not None:
+        reason = f"{how}, lowers the target's loss on the labels given by {_percent(evidence.gain)}{keeps}"
+    if (effect if evidence.gain is None else evidence.gain).value < ENOUGH:
         return Verdict("train", reason, figures)
     return Verdict("copy" if evidence.method == "direct" else "transport", reason, figures)
