@@ -347,7 +347,8 @@ def _gather(
         if loss is None and trial.readout is not None:
             networks = [ReadOut(network, trial.readout) for network in networks]
         losses = [losses_of_inputs(network, validate, loss).cpu().numpy() for network in networks]
-        worth, gain = (relative_gain(*pair, trial.options.seed) for pair in (losses[:2], losses[2:]))
+        seed = trial.options.seed
+        worth, gain = relative_gain(losses[0], losses[1], seed), relative_gain(losses[2], losses[3], seed)
     return Evidence(
         method=best.method,
         alpha=best.alpha,
