@@ -47,10 +47,11 @@ def train(
     bar: float = math.inf,
     keep: Callable[[], object] | None = None,
     patience: int | None = None,
+    one_cycle: int | None = None,
     what: str = "training",
     report: Callable[[str], object] | None = None,
 ) -> Training:
-    """Change ``parameters`` in place by Adam, in the order in which the batches come.
+    """Change ``parameters`` in place by Adam, in the order in which the batches come; or by AdamW in one cycle.
 
     Args:
         parameters: Leaf tensors that require gradients.
@@ -63,6 +64,8 @@ def train(
         bar: What the first score has to be below to count as better, such as the score before training.
         keep: Called after each epoch that is better than all before it: the moment to copy or save its weights.
         patience: Stop after this many epochs in a row without a better score; None never stops early.
+        one_cycle: The number of all steps: the rate rises to ``rate`` and falls to nothing over them, and weights
+            decay as AdamW has it. None: a constant rate, without decay.
         what: What is going on, for messages.
         report: Called with a line of text after each epoch.
 
@@ -76,7 +79,13 @@ def train(
         >>> training.losses[0], training.losses[-1] < 0.1
         (1.0, True)
     """
-    optimiser = torch.optim.Adam(list(parameters), lr=rate)
+    optimiser: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.OneCycleLR | None = None
+    if one_cycle is None:
+        optimiser = torch.optim.Adam(list(parameters), lr=rate)
+    else:
+        optimiser = torch.optim.AdamW(list(parameters), lr=rate)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=one_cycle)
     losses: list[float] = []
     scores: list[float] = []
     best = 0
@@ -93,6 +102,8 @@ def train(
             optimiser.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
+            if schedule is not None:
+                schedule.step()
         if not values:
             raise DataError(f"The data of {what} hold no batch at all; give some.")
         losses.append(sum(values) / len(values))

@@ -9,6 +9,7 @@ from torch import nn
 
 from interbasin.checkpoints.delta import difference
 from interbasin.errors import ShapeError
+from interbasin.jobs.transport.by_module import theseus_by_module
 from interbasin.jobs.transport.carrying import Moved
 from interbasin.jobs.transport.regression import Recipe, Regressed, regress
 from interbasin.jobs.transport.task import Task, Transported
@@ -18,7 +19,9 @@ from interbasin.text import list_names
 
 
 def theseus(task: Task, variant: str) -> Transported:
-    """The update through an isometry of each space [rinaldi:26]."""
+    """The update through an isometry of each space, or of each module's two sides as the paper has it [rinaldi:26]."""
+    if variant == "modules":
+        return theseus_by_module(task)
     maps = task.maps()
     carried = task.carrier(maps).carry(task.update)
     return Transported(carried.update, carried.moved, maps)

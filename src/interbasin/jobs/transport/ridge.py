@@ -48,6 +48,20 @@ class Sums:
         self.xy.addmm_(x.mT, y, alpha=weight)
         self.yy += weight * y.square().sum(0)
 
+    def plus(self, other: Sums, weight: float = 1.0) -> Sums:
+        """The sums over the rows of both, those of ``other`` with a weight."""
+        if not other.rows:
+            return self
+        return Sums(
+            self.count + weight * other.count,
+            self.rows + other.rows,
+            self.x + weight * other.x,
+            self.y + weight * other.y,
+            self.xx + weight * other.xx,
+            self.xy + weight * other.xy,
+            self.yy + weight * other.yy,
+        )
+
     def solve(
         self, weight: Tensor, bias: Tensor | None, *, columns: Tensor | None = None, ridge: float | None = None
     ) -> Solution:
@@ -78,13 +92,19 @@ class Sums:
         )
         scale = float(values.mean()) or 1.0
         total, means = float(rest.sum()), int(bias is not None)
+        # What no weight can explain, and what a ridge leaves, each as a sum of squares: where the rows are fewer than
+        # the inputs both the error and the freedom that is left vanish with the ridge, and differences would be noise.
+        seen = values > values.max() * max(len(values), self.rows) * torch.finfo(values.dtype).eps
+        energies = torch.where(seen, left.square().sum(1) / torch.where(seen, values, 1), 0)
+        beyond = max(total - float(energies.sum()), 0.0)
+        spare_rows = max(self.rows - means - int(seen.sum()), 0)
+        if spare_rows == 0:
+            beyond = 0.0
 
         def score(relative: float) -> float:
-            shrunk = values + relative * scale
-            explained = (left.square().sum(1) * (values + 2 * relative * scale) / shrunk.square()).sum()
-            freedom = float((values / shrunk).sum()) + means
-            spare = 1 - min(freedom, self.rows - 1e-3) / self.rows
-            return max(total - float(explained), 0.0) / spare**2
+            kept = torch.where(seen, relative * scale / (values + relative * scale), 0)
+            error = beyond + float((energies * kept.square()).sum())
+            return error / (spare_rows + float(kept.sum())) ** 2 if seen.any() else 0.0
 
         best = min(LADDER, key=score) if ridge is None else ridge
         update = vectors @ (left / (values + best * scale)[:, None])

@@ -106,6 +106,7 @@ class Transported:
         maps: The maps that it was carried through.
         layers: What a regression found for each layer.
         notes: What a user should know.
+        model: The network itself, where that is not the target with the update: tuned A, for the table.
     """
 
     update: Update
@@ -113,3 +114,8 @@ class Transported:
     maps: Mapping[Pair, SpaceMap] = field(default_factory=dict)
     layers: tuple[Fitted, ...] = ()
     notes: tuple[str, ...] = ()
+    model: nn.Module | None = None
+
+    def applied_to(self, target: nn.Module, alpha: float = 1.0) -> nn.Module:
+        """The network that results: the target with ``alpha`` times the update, or `model`."""
+        return self.update.added_to(target, alpha) if self.model is None else self.model
