@@ -16,8 +16,10 @@ from interbasin.activations.pairing import MaskOf
 from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Bases, Pair, is_observable
 from interbasin.jobs.transport.layers import Layer
-from interbasin.jobs.transport.maps import observe
+from interbasin.jobs.transport.maps import Seen, observe, seek
 from interbasin.statistics import PairedMoments
+from interbasin.wiring.axes.spaces import Grid, Reason, Still
+from interbasin.wiring.mover import Mover
 
 if TYPE_CHECKING:
     from interbasin.jobs.transport.regression import Recipe
@@ -51,23 +53,25 @@ def find_goals(
     for layer in layers:
         if layer.aim == "hidden" and all(map(is_observable, bases.wirings, layer.spaces)):
             wanted[layer.spaces] = None
-        if layer.aim != "output":
+        if not bases.is_shared(layer.spaces):
             wanted[layer.at] = None
     moments = observe(bases, data, wanted, tokens=tokens, mask=mask, grams=False)
     crosses: dict[Pair, Tensor] = {}
     for layer in layers if recipe.stream == "shared" else ():
-        if layer.aim == "stream":
+        if layer.aim == "stream" and layer.at in moments:
             cross = _unit_cross(moments[layer.at], centered)
             crosses[layer.spaces] = crosses[layer.spaces] + cross if layer.spaces in crosses else cross
     shared = {spaces: polar(cross).factor for spaces, cross in crosses.items()}
-    heads = _match_all_heads(bases, layers, moments, centered)
+    grouped = _match_groups(bases, layers, moments, centered)
+    rotary = {pair[1] for cluster in seek(bases).heads if cluster.places for pair in cluster.pairs}
+    heads = _match_all_heads(bases, [layer for layer in layers if layer.spaces[1] not in rotary], moments, centered)
     goals = {}
     for layer in layers:
         seen = moments.get(layer.at)
-        if layer.aim == "output":
+        if bases.is_shared(layer.spaces):
             goals[layer] = Goal(lambda rows: rows, bases.wirings[1].spaces[layer.spaces[1]].width)
-        elif layer.aim in ("query", "key", "value"):
-            goals[layer] = heads[layer]
+        elif layer in grouped or layer in heads:
+            goals[layer] = grouped[layer] if layer in grouped else heads[layer]
         elif layer.aim == "hidden" and recipe.hidden == "units" and layer.spaces in moments:
             goals[layer] = _match_units(moments[layer.spaces], centered)
         else:
@@ -114,6 +118,49 @@ def _match_all_heads(
     for cluster in clusters.values():
         goals |= _match_heads(bases, cluster, moments, centered)
     return goals
+
+
+def _match_groups(
+    bases: Bases, layers: Sequence[Layer], moments: Mapping[Pair, PairedMoments], centered: bool
+) -> dict[Layer, Goal]:
+    """Goals of heads that come in groups (rotary positions, shared keys), by the maps that their wiring allows.
+
+    Nothing else leaves the products of queries and keys tuned A's at every distance. Networks whose heads are not alike
+    have no such maps, and get no goals here.
+    """
+    goals: dict[Layer, Goal] = {}
+    for cluster in seek(bases).heads:
+        both = [bases.spaces(pair) for pair in (cluster.heads, *cluster.pairs)]
+        if not cluster.places or any((a.size, a.blocks) != (b.size, b.blocks) for a, b in both):
+            continue
+        if not all(pair in moments for pair in cluster.recorded):
+            continue
+        seen = {pair: Seen.of(moments[pair], centered=centered) for pair in cluster.recorded}
+        maps = {pair[0]: found.map for pair, found in cluster.fit_groups(bases, seen).items()}
+        mover = Mover(bases.wirings[0].spaces, maps)
+        for place in cluster.places:
+            axis = place.factors[0] if len(place.factors) == 1 else Grid(place.factors)
+            matrix = mover.move(torch.eye(axis.size, dtype=torch.float64), (Still(axis.size, _ROWS), axis)).mT
+            for layer in layers:
+                if layer.at == place.pair and (layer.columns[0] or place.columns[0]) == place.columns[0]:
+                    goals[layer] = _moved(layer, moments[place.pair], matrix, centered)
+    return goals
+
+
+_ROWS = Reason("structure", "rows lie along it")
+
+
+def _moved(layer: Layer, moments: PairedMoments, matrix: Tensor, centered: bool) -> Goal:
+    if layer.aim != "value":
+        return Goal(lambda rows: rows @ matrix.mT, len(matrix))
+    means, energies = [], []
+    for side, (mean, squares) in enumerate(
+        ((moments.mean_source, moments.squares_source), (moments.mean_target, moments.squares_target))
+    ):
+        means.append(_cut_vector(mean, layer.columns[side]).double())
+        energies.append(float(_cut_vector(squares(centered=centered), layer.columns[side]).sum()))
+    scaled = matrix * (math.sqrt(energies[1] / energies[0]) if min(energies) > 0 else 1.0)
+    return Goal(lambda rows: means[1] + (rows - means[0]) @ scaled.mT, len(matrix))
 
 
 def _match_heads(

@@ -165,7 +165,7 @@ def _layer(
     elif own is not None and not own.is_fixed:
         aim = "hidden"
     at = list(places)
-    if aim == "hidden":
+    if aim in ("hidden", "output"):  # a stream may be one of the outputs, as last hidden states are
         nexts = [
             _next_reading(wiring, place, space)
             for wiring, place, space in zip((source, target), places, both, strict=True)
@@ -187,12 +187,13 @@ def _columns(segment: Segment | None) -> slice | None:
 
 
 def _written(wiring: Wiring, name: str, segment: Segment | None) -> str:
-    """The space that a weight, or a segment of it, writes: the innermost of its output axis."""
+    """The space that a weight, or a segment of it, writes: the innermost of its output axis that moves, if any does."""
     parts = dict(split(tensor_of(wiring, name)))
     axes = parts[segment] if segment in parts else tensor_of(wiring, name).axes
     outputs = [axis for axis in axes if _writes(axis)]
     spaces = spaces_in(outputs or axes[:1])
-    return spaces[-1] if spaces else ""
+    free = [space for space in spaces if not wiring.spaces[space].is_fixed]  # the angles of rotary positions are not
+    return (free or spaces or ("",))[-1]
 
 
 def _writes(axis: Axis) -> bool:
@@ -224,7 +225,8 @@ def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer
         if layer.aim == "stream":
             added = _added_positions(network, layer, inputs)
             modules = f"{layer.source}:output", f"{layer.target}:output"
-            layer = replace(layer, positions=added) if added != () else replace(layer, aim="hidden", at=modules)
+            own: Aim = "output" if bases.is_shared(layer.spaces) else "hidden"
+            layer = replace(layer, positions=added) if added != () else replace(layer, aim=own, at=modules)
         checked.append(layer)
     return checked
 
