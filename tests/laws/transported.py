@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -12,12 +13,15 @@ from tests.architectures.architecture import VOCABULARY, Inputs, floats, run
 from tests.architectures.from_transformers import transformers
 from tests.architectures.randomise import randomise
 from tests.jobs.rebasin.networks_to_match import Residual, mlp
-from tests.laws.strategies import gaussian, generator
+from tests.laws.strategies import gaussian, generator, orthonormal
 from torch import Tensor, nn
 
 import interbasin as ib
+from interbasin.checkpoints.in_memory import HeldTensors
+from interbasin.checkpoints.lora import Factors
+from interbasin.jobs.transport.adapter import kinds_of
 from interbasin.jobs.transport.bases import Bases, relate
-from interbasin.jobs.transport.task import Options, Task
+from interbasin.jobs.transport.task import Task
 from interbasin.jobs.transport.update import Update
 
 WIDTH, HIDDEN, HEADS, LABELS = 16, 24, 2, 5
@@ -63,6 +67,10 @@ def rows(seed: int) -> Inputs:
     return gaussian(seed, 256, 10)
 
 
+def series(seed: int) -> Inputs:
+    return gaussian(seed, 48, 6, 10)
+
+
 def images(seed: int) -> Inputs:
     return gaussian(seed, 24, 3, 8, 8)
 
@@ -93,14 +101,12 @@ class Case:
         inputs: One batch from a seed.
         tolerance: How near outputs come where the network computes in float64.
         folds: Whether norms can be folded.
-        fitted: How near a regression comes; None where it does not obey the law.
     """
 
     make: Callable[[], nn.Module]
     inputs: Callable[[int], Any]
     tolerance: float = 1e-9
     folds: bool = False
-    fitted: float | None = None
 
 
 CASES: dict[str, Case] = {
@@ -167,8 +173,6 @@ def distance(one: nn.Module, other: nn.Module, inputs: Any) -> float:
 
 def tuned_by(network: nn.Module, seed: int, size: float = 0.1) -> nn.Module:
     """A copy of a network whose every parameter and running mean has changed."""
-    import copy
-
     moved = copy.deepcopy(network)
     with torch.no_grad():
         for place, parameter in enumerate(moved.parameters()):
@@ -195,3 +199,106 @@ def pair_of(name: str, folded: bool = False, seed: int = 0) -> Pair:
         source, tuned = ib.fold_norms(source, data[0]), ib.fold_norms(tuned, data[0])
     wiring = ib.wire(source, data[0])
     return Pair(source, ib.carry(source, wiring.sample(seed + 3, isometric=True)), tuned, data)
+
+
+def low_rank(network: nn.Module, rank: int, seed: int) -> Update:
+    """An update with factors for every weight that can have them, tables and convolutions too."""
+    kinds, tensors = kinds_of(network), network.state_dict()
+    tied = HeldTensors(network, "the network").ties
+    factors = {}
+    for place, (name, kind) in enumerate(kinds.items()):
+        if name in tied:
+            continue
+        tensor = tensors[name].mT if kind in ("conv1d", "table") else tensors[name]
+        a = gaussian(seed + 2 * place, rank, *tensor.shape[1:])
+        b = gaussian(seed + 2 * place + 1, len(tensor), rank, *(1 for _ in tensor.shape[2:]))
+        factors[name] = Factors(0.1 * a, 0.2 * b)
+    return Update(
+        factors=factors,
+        transposed=frozenset(name for name in factors if kinds[name] in ("conv1d", "table")),
+        tables=frozenset(name for name in factors if kinds[name] == "table"),
+        kinds=kinds,
+    )
+
+
+# ---------------------------------------------------------------------- wider networks of the same function
+
+
+class Wide(nn.Module):
+    """A pre-norm transformer on rows of numbers whose widths are all free; its gains are made to stay."""
+
+    def __init__(self, width: int, heads: int, hidden: int, gain: float = 1.0, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.heads, self.gain, self.eps = heads, gain, eps
+        self.stem, self.head = nn.Linear(10, width), nn.Linear(width, LABELS)
+        self.q, self.k, self.v = (nn.Linear(width, 4 * heads) for _ in range(3))
+        self.o = nn.Linear(4 * heads, width)
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def norm(self, x: Tensor) -> Tensor:
+        return self.gain * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = self.norm(x)
+        q, k, v = (layer(y).unflatten(-1, (self.heads, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        seen = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.o(seen.transpose(1, 2).flatten(2))
+        x = x + self.down(torch.relu(self.up(self.norm(x))))
+        return self.head(self.norm(x))
+
+
+class Channels(nn.Module):
+    """Convolutions and a batch norm."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__()
+        self.one, self.norm = nn.Conv2d(3, first, 3, padding=1, bias=False), nn.BatchNorm2d(first)
+        self.two, self.head = nn.Conv2d(first, second, 3, padding=1), nn.Linear(second, LABELS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.two(torch.relu(self.norm(self.one(x))))).mean((2, 3)))
+
+
+def written_into(target: nn.Module, source: nn.Module, maps: Mapping[int, Tensor]) -> nn.Module:
+    """``target`` with the tensors of ``source``, every axis of a length that has a map (wide, narrow) going through it.
+
+    What is new is dead: nothing is written to it, and nothing is read from it.
+    """
+    tensors = {}
+    for name, tensor in source.state_dict().items():
+        for axis, size in enumerate(tensor.shape):
+            if size in maps:
+                tensor = torch.tensordot(tensor, maps[size], dims=([axis], [1])).movedim(-1, axis)
+        tensors[name] = torch.where(tensor == 0, 1, tensor) if name.endswith("running_var") else tensor
+    target.double().eval().load_state_dict(tensors)
+    return target
+
+
+def units(seed: int, wide: int, narrow: int) -> Tensor:
+    """Each unit of the narrow space at a place of its own in the wide one."""
+    return torch.eye(wide, dtype=torch.float64)[torch.randperm(wide, generator=generator(seed))[:narrow]].mT
+
+
+def wider(name: str, seed: int = 0) -> tuple[nn.Module, nn.Module, list[Any]]:
+    """A network, a wider one of the same function, and data: of `WIDER`."""
+    made: tuple[nn.Module, nn.Module]
+    maps: dict[int, Tensor]
+    if name == "hidden units":
+        made, inputs = (mlp(10, 16, 24, LABELS), mlp(10, 21, 30, LABELS)), rows
+        maps = {16: units(seed, 21, 16), 24: units(seed + 1, 30, 24)}
+    elif name == "channels":
+        made, inputs = (Channels(8, 12), Channels(11, 15)), images
+        maps = {8: units(seed, 11, 8), 12: units(seed + 1, 15, 12)}
+    else:
+        heads = 3 if name == "stream, heads and hidden units" else 2
+        # The mean square is over more units, and the factor in the norm makes up for it.
+        wide = Wide(18, heads, 30, gain=(12 / 18) ** 0.5, eps=1e-5 * 12 / 18)
+        made, inputs = (Wide(12, 2, 24), wide), series
+        maps = {12: orthonormal(seed, 18, 12), 24: units(seed + 1, 30, 24)}
+        maps |= {8: torch.eye(12, 8, dtype=torch.float64)} if heads == 3 else {}
+    source = randomise(made[0].double().eval(), seed, inputs(seed))
+    return source, written_into(made[1], source, maps), [inputs(seed + 1), inputs(seed + 2)]
+
+
+WIDER = ("hidden units", "channels", "stream and hidden units", "stream, heads and hidden units")
