@@ -179,7 +179,8 @@ def _shares_outputs(correspondence: Correspondence, outputs: str) -> bool:
         raise DataError(
             f"Outputs were said to be shared, but the source has {a} and the target {b}; take outputs='own'."
         )
-    return outputs != "own" and all(a == b for a, b in widths)
+    # One of several may be shared and another not: logits are, last hidden states of other widths cannot be.
+    return outputs != "own" and (not widths or any(a == b for a, b in widths))
 
 
 def _is_output(space: Space) -> bool:

@@ -22,6 +22,7 @@ from interbasin.batches import call_arguments, device_of
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import Segment, TensorPair, expand, split, tensor_of
 from interbasin.jobs.transport.bases import Bases, writers_of
+from interbasin.text import list_names
 from interbasin.wiring import Wiring
 from interbasin.wiring.axes.spaces import Axis, In, Role, leaves, spaces_in
 from interbasin.wiring.trace.copying import copied
@@ -65,7 +66,7 @@ def reading_at(place: str) -> ModuleReading:
     return ModuleReading(Place.of(place))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layer:
     """One linear layer of the target, or a segment of a fused one.
 
@@ -98,7 +99,7 @@ def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]
     modules = dict(bases.target.named_modules())
     outline = Outline(target)
     order = {place: number for number, place in enumerate(target.activations)}
-    found: dict[tuple[str, slice | None], Layer] = {}
+    found: dict[tuple[str, int], Layer] = {}
     left_out: dict[str, str] = {}
     for pair in expand(bases.correspondence.tensors, source, target):
         name, _, kind = pair.target.rpartition(".")
@@ -106,13 +107,13 @@ def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]
         if kind != "weight" or module is None or module not in (*_linear(module),):
             continue
         places = f"{pair.source.rpartition('.')[0]}:output", f"{name}:output"
-        problem = _problem(bases, places, module)
+        problem = _problem(bases, places, module, pair.target)
         if problem is not None:
             left_out[pair.target] = problem
             continue
         layer = _layer(bases, outline, pair, places, order)
         # Where several layers of the source lead to one, the last has all that the others did behind it.
-        found[name, layer.columns[1]] = layer
+        found[name, 0 if layer.columns[1] is None else layer.columns[1].start] = layer
     layers = sorted(found.values(), key=lambda layer: order[f"{layer.output}:0"])
     return _check_streams(bases, layers, inputs), left_out
 
@@ -124,7 +125,11 @@ def _linear(module: nn.Module | None) -> Iterator[nn.Module]:
         yield module
 
 
-def _problem(bases: Bases, places: tuple[str, str], module: nn.Module) -> str | None:
+def _problem(bases: Bases, places: tuple[str, str], module: nn.Module, weight: str) -> str | None:
+    tied = bases.wirings[1].tied
+    others = {name for name, first in tied.items() if first == tied.get(weight, weight)} | {tied.get(weight, weight)}
+    if len(others) > 1:
+        return f"it is tied to {list_names(sorted(others - {weight}))}, which would change with it"
     for side, place, wiring in zip(("source", "target"), places, bases.wirings, strict=True):
         if f"{place}:0" not in wiring.activations:
             return f"what it puts out is not followed in the {side}"
@@ -160,7 +165,7 @@ def _layer(
     elif own is not None and not own.is_fixed:
         aim = "hidden"
     at = list(places)
-    if aim == "hidden":
+    if aim in ("hidden", "output"):  # a stream may be one of the outputs, as last hidden states are
         nexts = [
             _next_reading(wiring, place, space)
             for wiring, place, space in zip((source, target), places, both, strict=True)
@@ -182,12 +187,13 @@ def _columns(segment: Segment | None) -> slice | None:
 
 
 def _written(wiring: Wiring, name: str, segment: Segment | None) -> str:
-    """The space that a weight, or a segment of it, writes: the innermost of its output axis."""
+    """The space that a weight, or a segment of it, writes: the innermost of its output axis that moves, if any does."""
     parts = dict(split(tensor_of(wiring, name)))
     axes = parts[segment] if segment in parts else tensor_of(wiring, name).axes
     outputs = [axis for axis in axes if _writes(axis)]
     spaces = spaces_in(outputs or axes[:1])
-    return spaces[-1] if spaces else ""
+    free = [space for space in spaces if not wiring.spaces[space].is_fixed]  # the angles of rotary positions are not
+    return (free or spaces or ("",))[-1]
 
 
 def _writes(axis: Axis) -> bool:
@@ -219,7 +225,8 @@ def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer
         if layer.aim == "stream":
             added = _added_positions(network, layer, inputs)
             modules = f"{layer.source}:output", f"{layer.target}:output"
-            layer = replace(layer, positions=added) if added != () else replace(layer, aim="hidden", at=modules)
+            own: Aim = "output" if bases.is_shared(layer.spaces) else "hidden"
+            layer = replace(layer, positions=added) if added != () else replace(layer, aim=own, at=modules)
         checked.append(layer)
     return checked
 

@@ -433,7 +433,7 @@ class HeadCluster:
 
     def fit(self, bases: Bases, seen: Mapping[Pair, Seen], how: _How) -> dict[Pair, SpaceMap]:
         """Heads are assigned by what they have in common, then each pair of heads has maps of its own."""
-        return self._fit_groups(bases, seen) if self.places else self._fit_plain(bases, seen, how)
+        return self.fit_groups(bases, seen) if self.places else self._fit_plain(bases, seen, how)
 
     def _fit_plain(self, bases: Bases, seen: Mapping[Pair, Seen], how: _How) -> dict[Pair, SpaceMap]:
         blocks: dict[Pair, list[list[Seen]]] = {}
@@ -453,7 +453,7 @@ class HeadCluster:
         count = len(order)
         return {self.heads: SpaceMap(Permutation(order), count, count, "heads by what they have in common"), **maps}
 
-    def _fit_groups(self, bases: Bases, seen: Mapping[Pair, Seen]) -> dict[Pair, SpaceMap]:
+    def fit_groups(self, bases: Bases, seen: Mapping[Pair, Seen]) -> dict[Pair, SpaceMap]:
         """Isometries inside the groups of the wiring, as in re-basin by activations."""
         spaces = bases.wirings[0].spaces
         partners = {self.heads[0]: self.heads[1]}

@@ -12,13 +12,11 @@ skill and keeps its own. Only Gram matrices are kept, so memory does not grow wi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from interbasin.activations import Tokens
@@ -27,13 +25,11 @@ from interbasin.activations.tokens import match_tokens
 from interbasin.batches import WithoutLabels, device_of
 from interbasin.checkpoints.lora import Factors
 from interbasin.errors import ShapeError, WiringError
-from interbasin.fit.polar import polar
-from interbasin.jobs.transport.bases import Bases, Pair, is_observable
+from interbasin.jobs.transport.bases import Bases
+from interbasin.jobs.transport.goals import Goal, find_goals
 from interbasin.jobs.transport.layers import Layer, Watcher, find_layers, input_rows, reading_at, set_weight, weight_of
-from interbasin.jobs.transport.maps import observe
 from interbasin.jobs.transport.ridge import Sums, reduced
-from interbasin.statistics import PairedMoments
-from interbasin.wiring.trace.copying import copied
+from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,8 @@ class Recipe:
         stream: ``"shared"``: one map of the stream for all places; ``"place"``: one for each.
         hidden: ``"units"``: units are matched one to one; ``"turn"``: a Procrustes map of the whole space.
         prior: ``"carried"``: layers are shrunk towards their Theseus-transported weights; ``"base"``; ``"zero"``.
+        rest: What is not fitted (gains, tables, positions, tied heads): ``"carried"``, with the Theseus-transported
+            update, or ``"base"``, the target's own.
         ridge: Relative; None: by generalised cross-validation.
         rank: Of every layer's update, by reduced-rank regression; None: as it comes. Layers further on make good what
             the truncation of earlier ones loses.
@@ -56,6 +54,7 @@ class Recipe:
     stream: str = "shared"
     hidden: str = "units"
     prior: str = "carried"
+    rest: str = "carried"
     ridge: float | None = None
     rank: int | None = None
 
@@ -113,8 +112,10 @@ def regress(
     layers, left_out = find_layers(bases, task.first())
     if not layers:
         raise WiringError("No linear layer of the target has a counterpart in the source that a regression could use.")
-    goals = _find_goals(bases, layers, task, recipe, centered, tokens, mask)
+    goals = find_goals(bases, layers, task, recipe, centered, tokens, mask)
     current = copied(bases.target).eval()
+    if start is not None and recipe.rest == "carried":
+        _take_rest(current, start, layers)
     feeds = [_Feed(current, bases.target, tuned, task, tokens, mask, is_task=True)]
     if generic is not None:
         own = recipe.generic_target == "keep"
@@ -126,6 +127,17 @@ def regress(
             report(f"regression: {stage[0].target} ({number + 1})")
         fitted += _fit_stage(stage, goals, feeds, current, start or bases.target, bases.target, recipe, factors)
     return Regressed(current, tuple(fitted), left_out, factors)
+
+
+def _take_rest(model: nn.Module, start: nn.Module, layers: Sequence[Layer]) -> None:
+    """Give ``model`` the tensors of ``start`` that no layer fits: these need them around them as tuned A has them."""
+    fitted = {f"{layer.target}.{kind}" for layer in layers for kind in ("weight", "bias")}
+    given = start.state_dict()
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if name not in fitted:
+                tensor.copy_(given[name])
+    forget_what_was_derived(model)
 
 
 def _stages(model: nn.Module, layers: Sequence[Layer], inputs: Any) -> list[list[Layer]]:
@@ -299,208 +311,3 @@ def _spread(target: Tensor, goal: Goal) -> Tensor:
     whole = target.new_zeros(*target.shape[:-1], goal.width)
     whole[..., goal.columns] = target
     return whole
-
-
-# ---------------------------------------------------------------------- what layers aim at
-
-
-@dataclass(frozen=True, eq=False)
-class Goal:
-    """Rows of tuned A -> rows that a layer is to write (``columns`` of them, where not all have a goal)."""
-
-    function: Callable[[Tensor], Tensor]
-    width: int
-    columns: Tensor | None = None
-
-    def __call__(self, rows: Tensor, is_task: bool) -> Tensor:
-        """Of task inputs tuned A's rows in the target's coordinates; generic ones show the target's own."""
-        if is_task:
-            return self.function(rows)
-        return rows if self.columns is None else rows[..., self.columns]
-
-
-def _find_goals(
-    bases: Bases,
-    layers: Sequence[Layer],
-    data: Any,
-    recipe: Recipe,
-    centered: bool,
-    tokens: Tokens | None,
-    mask: MaskOf,
-) -> dict[Layer, Goal]:
-    wanted: dict[Pair, None] = {}
-    for layer in layers:
-        if layer.aim == "hidden" and all(map(is_observable, bases.wirings, layer.spaces)):
-            wanted[layer.spaces] = None
-        if layer.aim != "output":
-            wanted[layer.at] = None
-    moments = observe(bases, data, wanted, tokens=tokens, mask=mask, grams=False)
-    crosses: dict[Pair, Tensor] = {}
-    for layer in layers if recipe.stream == "shared" else ():
-        if layer.aim == "stream":
-            cross = _unit_cross(moments[layer.at], centered)
-            crosses[layer.spaces] = crosses[layer.spaces] + cross if layer.spaces in crosses else cross
-    shared = {spaces: polar(cross).factor for spaces, cross in crosses.items()}
-    heads = _match_all_heads(bases, layers, moments, centered)
-    goals = {}
-    for layer in layers:
-        seen = moments.get(layer.at)
-        if layer.aim == "output":
-            goals[layer] = Goal(lambda rows: rows, bases.wirings[1].spaces[layer.spaces[1]].width)
-        elif layer.aim in ("query", "key", "value"):
-            goals[layer] = heads[layer]
-        elif layer.aim == "hidden" and recipe.hidden == "units" and layer.spaces in moments:
-            goals[layer] = _match_units(moments[layer.spaces], centered)
-        else:
-            assert seen is not None
-            goals[layer] = _turn(seen, shared.get(layer.spaces) if layer.aim == "stream" else None, centered)
-    return goals
-
-
-def _unit_cross(moments: PairedMoments, centered: bool) -> Tensor:
-    sizes = [float(squares(centered=centered).sum()) for squares in (moments.squares_source, moments.squares_target)]
-    return moments.cross(centered=centered) / (math.sqrt(sizes[0] * sizes[1]) or 1.0)
-
-
-def _turn(moments: PairedMoments, matrix: Tensor | None, centered: bool) -> Goal:
-    """``mean_B + s (rows - mean_A) T``."""
-    turn = polar(moments.cross(centered=centered)).factor if matrix is None else matrix
-    energies = [float(squares(centered=centered).sum()) for squares in (moments.squares_source, moments.squares_target)]
-    scale = math.sqrt(energies[1] / energies[0]) if min(energies) > 0 else 1.0
-    mean_source, mean_target = moments.mean_source.double(), moments.mean_target.double()
-    matrix = scale * turn.double()
-    return Goal(lambda rows: mean_target + (rows - mean_source) @ matrix.mT, len(mean_target))
-
-
-def _match_units(moments: PairedMoments, centered: bool) -> Goal:
-    """Units one to one, by the correlation of their activations: their goal is their partner's value."""
-    deviations = [squares(centered=centered).sqrt() for squares in (moments.squares_target, moments.squares_source)]
-    safe = [torch.where(each > 0, each, torch.inf) for each in deviations]
-    correlation = moments.cross(centered=centered) / safe[0][:, None] / safe[1]
-    ours, theirs = (torch.from_numpy(each).long() for each in linear_sum_assignment(correlation.numpy(), maximize=True))
-    width = moments.target_width
-    columns = None if len(ours) == width else ours
-    return Goal(lambda rows: rows[..., theirs], width, columns)
-
-
-def _match_all_heads(
-    bases: Bases, layers: Sequence[Layer], moments: Mapping[Pair, PairedMoments], centered: bool
-) -> dict[Layer, Goal]:
-    """Goals of queries, keys and values, head by head."""
-    clusters: dict[str, list[Layer]] = {}
-    for layer in layers:
-        if layer.aim in ("query", "key", "value"):
-            clusters.setdefault(bases.wirings[1].spaces[layer.spaces[1]].within[0], []).append(layer)
-    goals: dict[Layer, Goal] = {}
-    for cluster in clusters.values():
-        goals |= _match_heads(bases, cluster, moments, centered)
-    return goals
-
-
-def _match_heads(
-    bases: Bases, cluster: Sequence[Layer], moments: Mapping[Pair, PairedMoments], centered: bool
-) -> dict[Layer, Goal]:
-    source, target = bases.wirings
-    counts = [
-        wiring.spaces[wiring.spaces[cluster[0].spaces[side]].within[0]].size
-        for side, wiring in enumerate((source, target))
-    ]
-    crosses: dict[Layer, list[list[tuple[Tensor, float, float]]]] = {}
-    score = torch.zeros(counts[1], counts[0], dtype=torch.float64)
-    for layer in cluster:
-        seen = moments[layer.at]
-        cross = _cut(seen.cross(centered=centered), layer)
-        squares = [
-            _cut_vector(values(centered=centered), layer.columns[side])
-            for side, values in enumerate((seen.squares_source, seen.squares_target))
-        ]
-        sizes = [len(squares[side]) // counts[side] for side in (0, 1)]
-        table = []
-        for i in range(counts[1]):
-            row = []
-            for j in range(counts[0]):
-                ours, theirs = slice(i * sizes[1], (i + 1) * sizes[1]), slice(j * sizes[0], (j + 1) * sizes[0])
-                a, b = float(squares[0][theirs].sum()), float(squares[1][ours].sum())
-                block = cross[ours, theirs]
-                row.append((block, a, b))
-                score[i, j] += torch.linalg.matrix_norm(block, "nuc") / (math.sqrt(a * b) or 1.0)
-            table.append(row)
-        crosses[layer] = table
-    # Surplus heads copy the one that is most like them.
-    partner = score.argmax(1)
-    ours, theirs = linear_sum_assignment(score.numpy(), maximize=True)
-    partner[torch.from_numpy(ours)] = torch.from_numpy(theirs)
-    of = partner.tolist()
-    compared = [layer for layer in cluster if layer.aim in ("query", "key")]
-    turns = []
-    for i, j in enumerate(of):
-        total = sum(
-            crosses[layer][i][j][0] / (math.sqrt(crosses[layer][i][j][1] * crosses[layer][i][j][2]) or 1.0)
-            for layer in compared
-        )
-        turns.append(polar(total).factor if compared else None)
-    goals = {}
-    for layer in cluster:
-        seen = moments[layer.at]
-        width = sum(len(row[0][0]) for row in crosses[layer])
-        if layer.aim == "value":
-            goals[layer] = _value_goal(layer, seen, crosses[layer], of, width)
-        else:
-            goals[layer] = _query_goal(layer, cluster, crosses, turns, of, width)
-    return goals
-
-
-def _value_goal(layer: Layer, seen: PairedMoments, table: Any, of: list[int], width: int) -> Goal:
-    means = [
-        _cut_vector(mean, layer.columns[side]).double()
-        for side, mean in enumerate((seen.mean_source, seen.mean_target))
-    ]
-    parts = []
-    for i, j in enumerate(of):
-        block, a, b = table[i][j]
-        scale = math.sqrt(b / a) if min(a, b) > 0 else 1.0
-        parts.append(scale * polar(block).factor.double())
-    sizes = parts[0].shape
-
-    def goal(rows: Tensor) -> Tensor:
-        moved = [
-            (rows[..., j * sizes[1] : (j + 1) * sizes[1]] - means[0][j * sizes[1] : (j + 1) * sizes[1]]) @ part.mT
-            for part, j in zip(parts, of, strict=True)
-        ]
-        return torch.cat(moved, -1) + means[1]
-
-    return Goal(goal, width)
-
-
-def _query_goal(
-    layer: Layer, cluster: Sequence[Layer], crosses: Any, turns: list[Any], of: list[int], width: int
-) -> Goal:
-    """Tuned A's queries (or keys), turned, so that their products with the keys are tuned A's attention logits."""
-    others = {other.aim: other for other in cluster if other.aim in ("query", "key")}
-    parts = []
-    for i, j in enumerate(of):
-        turn = turns[i].double()
-        both = math.sqrt(turn.shape[0] / turn.shape[1])  # logits are divided by the root of the head's width
-        ratios = {}
-        for aim, other in others.items():
-            _, a, b = crosses[other][i][j]
-            ratios[aim] = math.sqrt(b / a) if min(a, b) > 0 else 1.0
-        share = ratios.get("query", 1.0) / (ratios.get("key", 1.0) or 1.0)
-        factor = math.sqrt(both * share) if layer.aim == "query" else math.sqrt(both / share)
-        parts.append(factor * turn)
-    size = parts[0].shape[1]
-
-    def goal(rows: Tensor) -> Tensor:
-        return torch.cat(
-            [rows[..., j * size : (j + 1) * size] @ part.mT for part, j in zip(parts, of, strict=True)], -1
-        )
-
-    return Goal(goal, width)
-
-
-def _cut(cross: Tensor, layer: Layer) -> Tensor:
-    return cross[layer.columns[1] or slice(None), layer.columns[0] or slice(None)]
-
-
-def _cut_vector(values: Tensor, columns: slice | None) -> Tensor:
-    return values if columns is None else values[columns]

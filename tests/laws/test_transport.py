@@ -1,0 +1,168 @@
+"""The laws of transport: what is carried to a network of the same function does there what it did before."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.jobs.rebasin.networks_to_match import mlp
+from tests.laws.strategies import SEEDS, gaussian
+from tests.laws.transported import CASES, LABELS, WIDER, Pair, distance, low_rank, pair_of, tuned_by, wider
+from tests.profiles import at_most
+from torch import nn
+
+import interbasin as ib
+from interbasin.jobs.transport.bases import relate
+from interbasin.jobs.transport.methods import regression, theseus
+from interbasin.jobs.transport.task import Options, Task
+from interbasin.jobs.transport.update import Update
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+LATER = {("vit", True), ("llama", True), ("t5", True), ("qwen2", True), ("qwen2", False)}  # like others, and slow to trace
+
+
+def case(name: str, folded: bool) -> Any:
+    marks = [pytest.mark.slow] if (name, folded) in LATER else []
+    return pytest.param(name, folded, id=f"{name}, folded" if folded else name, marks=marks)
+
+
+every_case = pytest.mark.parametrize(
+    ("name", "folded"),
+    [case(name, folded) for name, each in CASES.items() for folded in ([False, True] if each.folds else [False])],
+)
+every_plain_case = pytest.mark.parametrize(
+    ("name", "folded"), [case(name, False) for name in CASES if name not in ("t5", "clip")]
+)
+
+
+def tolerance(name: str, folded: bool) -> float:
+    return 1e-9 if folded else CASES[name].tolerance
+
+
+# ---------------------------------------------------------------------- networks of the same function
+
+
+@every_case
+def test_a_carried_update_does_what_it_did(name: str, folded: bool) -> None:
+    pair, fresh = pair_of(name, folded), CASES[name].inputs(99)
+    found = theseus(pair.task, "spaces")
+    assert distance(pair.tuned, pair.source, fresh) > 0.05
+    assert pair.error(found.update, fresh) < tolerance(name, folded)
+
+
+@every_case
+def test_every_tensor_is_accounted_for(name: str, folded: bool) -> None:
+    pair = pair_of(name, folded)
+    found = theseus(pair.task, "spaces")
+    assert {row.source for row in found.moved} == set(pair.task.update)
+    assert math.fsum(row.share for row in found.moved) == pytest.approx(1)
+    assert not [row for row in found.moved if row.status == "skipped"]
+    assert set(found.update) <= set(pair.target.state_dict())
+
+
+@every_case
+def test_norms_are_kept(name: str, folded: bool) -> None:
+    pair = pair_of(name, folded)
+    assert theseus(pair.task, "spaces").update.norm() == pytest.approx(pair.task.update.norm(), rel=1e-9)
+
+
+@every_case
+def test_a_regression_finds_the_tuned_network(name: str, folded: bool) -> None:
+    pair, fresh = pair_of(name, folded), CASES[name].inputs(99)
+    # Directions in which inputs do not vary are told from others by the smallest ridge, and no better than that.
+    assert pair.error(regression(pair.task, "sequential").update, fresh) < 1e-6
+
+
+@every_plain_case
+def test_low_rank_stays_low_rank(name: str, folded: bool) -> None:
+    pair, fresh = pair_of(name, folded), CASES[name].inputs(99)
+    update = low_rank(pair.source, 2, seed=5)
+    carrier = pair.task.carrier()
+    carried, dense = carrier.carry(update), carrier.carry(update.as_dense()).update
+    assert set(carried.update.factors) == set(dense)
+    assert carried.update.rank == 2
+    for tensor in dense:
+        torch.testing.assert_close(carried.update.tensor(tensor), dense.tensor(tensor), rtol=1e-10, atol=1e-10)
+    tuned = update.added_to(pair.source)
+    assert distance(tuned, pair.source, fresh) > 0.01
+    assert distance(tuned, carried.update.added_to(pair.target), fresh) < tolerance(name, folded)
+    assert {row.source for row in carried.moved} == set(update)
+
+
+@every_plain_case
+def test_from_a_network_to_itself_nothing_changes(name: str, folded: bool) -> None:
+    pair = pair_of(name, folded)
+    task = replace(pair.task, bases=relate(pair.source, pair.source, pair.data))
+    for found in task.maps().values():
+        matrix = found.map.matrix
+        torch.testing.assert_close(matrix, torch.eye(len(matrix), dtype=matrix.dtype), rtol=0, atol=1e-9)
+    update = theseus(task, "spaces").update
+    for tensor in task.update:
+        torch.testing.assert_close(update.tensor(tensor), task.update.tensor(tensor), rtol=1e-9, atol=1e-9)
+
+
+@at_most(6)
+@given(seed=SEEDS, widths=st.lists(st.integers(1, 12), min_size=1, max_size=3), gelu=st.booleans())
+def test_any_mlp(seed: int, widths: list[int], gelu: bool) -> None:
+    network = mlp(6, *widths, 4, activation=nn.GELU if gelu else nn.ReLU).double().eval()
+    with torch.no_grad():
+        for place, parameter in enumerate(network.parameters()):
+            parameter.copy_(gaussian(seed + place, *parameter.shape))
+    data = [gaussian(seed + 20, 200, 6)]
+    target = ib.carry(network, ib.wire(network, data[0]).sample(seed, isometric=True))
+    pair = Pair(network, target, tuned_by(network, seed), data)
+    assert pair.error(theseus(pair.task, "spaces").update, data[0]) < 1e-9
+
+
+# ---------------------------------------------------------------------- wider networks of the same function
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_a_wider_network_gets_the_same_update(name: str) -> None:
+    source, target, data = wider(name)
+    assert distance(source, target, data[0]) < 1e-12
+    pair = Pair(source, target, tuned_by(source, 9), data)
+    found = theseus(pair.task, "spaces")
+    assert pair.error(found.update, data[1]) < 1e-9
+    assert found.update.norm() == pytest.approx(pair.task.update.norm(), rel=1e-9)
+    assert math.fsum(row.share for row in found.moved) == pytest.approx(1)
+
+
+# ---------------------------------------------------------------------- networks that have little to do with another
+
+
+def unrelated(rows: int, hidden: int) -> Task:
+    source, target = mlp(10, 16, 16, LABELS).double().eval(), mlp(10, hidden, hidden, LABELS).double().eval()
+    with torch.no_grad():
+        for place, parameter in enumerate([*source.parameters(), *target.parameters()]):
+            parameter.copy_(gaussian(place, *parameter.shape))
+    tuned, data = tuned_by(source, 3), [gaussian(1, rows, 10)]
+    return Task(relate(source, target, data), Update.of(tuned, source), tuned, data)
+
+
+@pytest.mark.parametrize("rows", [4, 200])
+@pytest.mark.parametrize("hidden", [16, 24])
+def test_completed_maps_keep_norms_however_little_was_seen(rows: int, hidden: int) -> None:
+    task = unrelated(rows, hidden)
+    assert theseus(task, "spaces").update.norm() == pytest.approx(task.update.norm(), rel=1e-9)
+
+
+def test_onto_a_narrower_network_norms_do_not_grow() -> None:
+    task = unrelated(200, 12)
+    assert theseus(task, "spaces").update.norm() < task.update.norm()
+
+
+def test_directions_that_were_never_seen_are_said_and_can_be_dropped() -> None:
+    task = unrelated(4, 24)
+    carried = task.carrier().carry(task.update)
+    dropping = replace(task, options=Options(unobserved="drop"))
+    dropped = theseus(dropping, "spaces").update
+    assert 0.2 < carried.unobserved < 1
+    assert dropped.norm() ** 2 == pytest.approx((1 - carried.unobserved) * task.update.norm() ** 2, rel=1e-6)
+    enough = unrelated(200, 24)
+    assert enough.carrier().carry(enough.update).unobserved == 0
