@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """Rows of tuned A -> rows that a layer is to write (``columns`` of them, where not all have a goal)."""
+    """Rows of tuned A -> rows that a layer is to write (``columns`` of them, where not all have a goal).
+
+    Columns that are ``kept`` aim at the target's own base activations instead.
+    """
 
     function: Callable[[Tensor], Tensor]
     width: int
     columns: Tensor | None = None
+    kept: Tensor | None = None
 
     def __call__(self, rows: Tensor, is_task: bool) -> Tensor:
         """Of task inputs tuned A's rows in the target's coordinates; generic ones show the target's own."""
@@ -48,13 +52,16 @@ def find_goals(
     centered: bool,
     tokens: Tokens | None,
     mask: MaskOf,
+    keeps: bool = False,
 ) -> dict[Layer, Goal]:
+    """What each layer aims at, from what the base networks show on the data; ``keeps``: generic inputs aim at B."""
     wanted: dict[Pair, None] = {}
     for layer in layers:
         if layer.aim == "hidden" and all(map(is_observable, bases.wirings, layer.spaces)):
             wanted[layer.spaces] = None
         if not bases.is_shared(layer.spaces):
             wanted[layer.at] = None
+    wanted |= dict.fromkeys((space, layer.spaces[1]) for layer in layers for space, _ in layer.earlier)
     moments = observe(bases, data, wanted, tokens=tokens, mask=mask, grams=False)
     crosses: dict[Pair, Tensor] = {}
     for layer in layers if recipe.stream == "shared" else ():
@@ -73,7 +80,8 @@ def find_goals(
         elif layer in grouped or layer in heads:
             goals[layer] = grouped[layer] if layer in grouped else heads[layer]
         elif layer.aim == "hidden" and recipe.hidden == "units" and layer.spaces in moments:
-            goals[layer] = _match_units(moments[layer.spaces], centered)
+            parts = [moments[space, layer.spaces[1]] for space, _ in layer.earlier]
+            goals[layer] = _match_units([*parts, moments[layer.spaces]], centered, keeps=keeps)
         else:
             assert seen is not None
             goals[layer] = _turn(seen, shared.get(layer.spaces) if layer.aim == "stream" else None, centered)
@@ -95,15 +103,28 @@ def _turn(moments: PairedMoments, matrix: Tensor | None, centered: bool) -> Goal
     return Goal(lambda rows: mean_target + (rows - mean_source) @ matrix.mT, len(mean_target))
 
 
-def _match_units(moments: PairedMoments, centered: bool) -> Goal:
-    """Units one to one, by the correlation of their activations: their goal is their partner's value."""
+def _match_units(moments: Sequence[PairedMoments], centered: bool, *, keeps: bool) -> Goal:
+    """Units one to one, by the correlation of their activations: their goal is their partner's value.
+
+    Where several layers of the source lead to one, their units stand side by side. Units of the target that are left
+    over copy the unit most like them or, where the target is to keep what it knows, aim at what they were.
+    """
+    correlation = torch.cat([_correlation(each, centered) for each in moments], dim=1)
+    ours, theirs = (torch.from_numpy(each).long() for each in linear_sum_assignment(correlation.numpy(), maximize=True))
+    width = moments[0].target_width
+    partner = correlation.argmax(1)
+    partner[ours] = theirs
+    if not keeps or len(ours) == width:
+        return Goal(lambda rows: rows[..., partner], width)
+    left = torch.ones(width, dtype=torch.bool)
+    left[ours] = False
+    return Goal(lambda rows: rows[..., partner], width, kept=left.nonzero().flatten())
+
+
+def _correlation(moments: PairedMoments, centered: bool) -> Tensor:
     deviations = [squares(centered=centered).sqrt() for squares in (moments.squares_target, moments.squares_source)]
     safe = [torch.where(each > 0, each, torch.inf) for each in deviations]
-    correlation = moments.cross(centered=centered) / safe[0][:, None] / safe[1]
-    ours, theirs = (torch.from_numpy(each).long() for each in linear_sum_assignment(correlation.numpy(), maximize=True))
-    width = moments.target_width
-    columns = None if len(ours) == width else ours
-    return Goal(lambda rows: rows[..., theirs], width, columns)
+    return moments.cross(centered=centered) / safe[0][:, None] / safe[1]
 
 
 def _match_all_heads(

@@ -55,7 +55,7 @@ def transport(
     loss: Loss | None = None,
     generic: Any = None,
     generic_target: str = "keep",
-    generic_weight: float = 1.0,
+    generic_weight: float = 0.5,
     centered: bool = True,
     tokens: str | Tokens | None = "interpolate2d",
     mask: MaskOf = None,

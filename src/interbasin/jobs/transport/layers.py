@@ -21,6 +21,7 @@ from interbasin.activations.places import ModuleReading, Place, Reading
 from interbasin.batches import call_arguments, device_of
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import Segment, TensorPair, expand, split, tensor_of
+from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, writers_of
 from interbasin.text import list_names
 from interbasin.wiring import Wiring
@@ -76,6 +77,8 @@ class Layer:
         at: Where that is shown, of the source and of the target: outputs of modules, or where a stream is read next.
         spaces: What it writes, of the source and of the target.
         columns: Which of the columns there belong to it, of the source and of the target; None: all.
+        earlier: Of a hidden space, the other spaces of the source that lead to it, and where they are written: blocks
+            of a deeper source whose work one block of the target does.
         positions: Of a stream, which of its positions the layer adds to, where that is not all: patches, but not the
             class token before them.
     """
@@ -86,6 +89,7 @@ class Layer:
     at: tuple[str, str]
     spaces: tuple[str, str]
     columns: tuple[slice | None, slice | None] = (None, None)
+    earlier: tuple[tuple[str, str], ...] = ()
     positions: tuple[int, ...] | None = None
 
     @property
@@ -113,7 +117,11 @@ def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]
             continue
         layer = _layer(bases, outline, pair, places, order)
         # Where several layers of the source lead to one, the last has all that the others did behind it.
-        found[name, 0 if layer.columns[1] is None else layer.columns[1].start] = layer
+        key = name, 0 if layer.columns[1] is None else layer.columns[1].start
+        before = found.get(key)
+        if before is not None and before.aim == layer.aim == "hidden" and layer.columns == (None, None):
+            layer = replace(layer, earlier=(*before.earlier, (before.spaces[0], before.at[0])))
+        found[key] = layer
     layers = sorted(found.values(), key=lambda layer: order[f"{layer.output}:0"])
     return _check_streams(bases, layers, inputs), left_out
 
@@ -226,9 +234,31 @@ def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer
             added = _added_positions(network, layer, inputs)
             modules = f"{layer.source}:output", f"{layer.target}:output"
             own: Aim = "output" if bases.is_shared(layer.spaces) else "hidden"
-            layer = replace(layer, positions=added) if added != () else replace(layer, aim=own, at=modules)
+            if added == ():
+                layer = _behind_block(network, layer, inputs) or replace(layer, aim=own, at=modules)
+            else:
+                layer = replace(layer, positions=added)
         checked.append(layer)
     return checked
+
+
+def _behind_block(network: nn.Module, layer: Layer, inputs: Any) -> Layer | None:
+    """The layer with the output of the block around it as the place of its stream: a head may read one token alone."""
+    blocks = _blocks_around(layer.source), _blocks_around(layer.target)
+    for source, target in zip(*blocks, strict=False):
+        behind = replace(layer, at=(f"{source}:output", f"{target}:output"))
+        try:
+            if _added_positions(network, behind, inputs) is None:
+                return behind
+        except InterbasinError:  # a module that puts out something else, or nothing
+            continue
+    return None
+
+
+def _blocks_around(module: str) -> list[str]:
+    """The modules that hold a module, innermost first."""
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
 def _added_positions(network: nn.Module, layer: Layer, inputs: Any) -> tuple[int, ...] | None:

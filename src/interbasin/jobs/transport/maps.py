@@ -533,7 +533,9 @@ def _likeness(seen: Seen) -> float:
 def _joined(maps: list[SpaceMap], order: list[int]) -> SpaceMap:
     """The maps of all heads as one, in the order of the source's heads, as an alignment holds them."""
     by_source = [maps[order.index(head)] for head in range(len(order))]
-    reads = [found.reads for found in by_source if found.reads is not None]
+    reads = []
+    if any(found.reads is not None for found in maps):  # a head whose factor happens to be 1 has none of its own
+        reads = [found.map.dual() if found.reads is None else found.reads for found in by_source]
     return SpaceMap(
         Blocks([found.map for found in by_source]),
         sum(found.rank for found in maps),

@@ -29,7 +29,8 @@ def theseus(task: Task, variant: str) -> Transported:
 
 def regression(task: Task, variant: str) -> Transported:
     """The target's layers, one after the other, fitted to what tuned A does; see `regression`."""
-    start = theseus(task, "spaces").update.added_to(task.bases.target)
+    carried = task.carrier(task.maps(scale=True)).carry(task.update)
+    start = carried.update.added_to(task.bases.target)
     options = task.options
     found = regress(
         task.bases.with_heads,

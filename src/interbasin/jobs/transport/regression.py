@@ -12,7 +12,8 @@ skill and keeps its own. Only Gram matrices are kept, so memory does not grow wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,10 @@ from interbasin.jobs.transport.goals import Goal, find_goals
 from interbasin.jobs.transport.layers import Layer, Watcher, find_layers, input_rows, reading_at, set_weight, weight_of
 from interbasin.jobs.transport.ridge import Sums, reduced
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
+
+# Of generic rows there may be fewer than a layer has inputs, while all rows together are enough: what is kept then
+# needs a larger ridge than cross-validation over all rows would take.
+CAUTION = 1.5
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Recipe:
     """
 
     generic_target: str = "keep"
-    generic_weight: float = 1.0
+    generic_weight: float = 0.5
     stream: str = "shared"
     hidden: str = "units"
     prior: str = "carried"
@@ -112,7 +117,9 @@ def regress(
     layers, left_out = find_layers(bases, task.first())
     if not layers:
         raise WiringError("No linear layer of the target has a counterpart in the source that a regression could use.")
-    goals = find_goals(bases, layers, task, recipe, centered, tokens, mask)
+    keeps = generic is not None and recipe.generic_target == "keep"
+    seen = task if generic is None else _Chain(task, WithoutLabels(generic))
+    goals = find_goals(bases, layers, seen, recipe, centered, tokens, mask, keeps)
     current = copied(bases.target).eval()
     if start is not None and recipe.rest == "carried":
         _take_rest(current, start, layers)
@@ -158,6 +165,16 @@ def _stages(model: nn.Module, layers: Sequence[Layer], inputs: Any) -> list[list
 
 
 # ---------------------------------------------------------------------- one stage
+
+
+class _Chain:
+    """The batches of several data, one after the other."""
+
+    def __init__(self, *parts: Iterable[Any]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self._parts)
 
 
 @dataclass
@@ -208,6 +225,7 @@ def _fit_stage(
             None if bias is None or prior_bias is None else prior_bias[part],
             columns=columns,
             ridge=recipe.ridge,
+            caution=CAUTION if len(feeds) > 1 else 1.0,
         )
         chosen = torch.arange(solution.weight.shape[0]) if columns is None else columns
         rows = torch.arange(len(weight))[part][chosen]
@@ -256,6 +274,13 @@ def _add_batch(
     else:
         sources = shown
         aims = Watcher(feed.base, list(dict.fromkeys(sources.values()))).run(inputs)
+    for layer in stage if feed.is_task else ():
+        for _, place in layer.earlier:
+            sources_of = reading_at(place)
+            if sources_of not in aims:
+                aims |= Watcher(feed.tuned, [sources_of]).run(inputs)
+    own = [shown[layer] for layer in stage if feed.is_task and goals[layer].kept is not None]
+    base = Watcher(feed.base, list(dict.fromkeys(own))).run(inputs) if own else {}
     masks = masks_of(inputs, feed.mask, device_of(feed.current))
     for layer in stage:
         module = feed.current.get_submodule(layer.target)
@@ -263,6 +288,8 @@ def _add_batch(
         aim = aims[sources[layer]]
         part = layer.columns[0 if feed.is_task else 1]
         aim = aim if part is None or layer.aim == "stream" else aim[..., part]
+        if feed.is_task and layer.earlier:
+            aim = torch.cat([*(aims[reading_at(place)] for _, place in layer.earlier), aim], -1)
         counts = None if masks is None else masks.fitting(layer.target, rows.shape[:-1])
         if layer.aim == "stream":
             stream, output = now[shown[layer]], now[outputs[layer]]
@@ -278,6 +305,12 @@ def _add_batch(
             rows, aim = _paired([rows, aim.double()], feed)
             target = goals[layer](aim, feed.is_task)
             target = target if goals[layer].columns is None else _spread(target, goals[layer])
+            kept = goals[layer].kept
+            if kept is not None and feed.is_task:
+                mine = base[shown[layer]].double()
+                mine = _paired([rows, mine.flatten(1, -2) if mine.ndim > 3 else mine], feed)[1]
+                target = target.clone()
+                target[..., kept] = mine[..., kept]
         flat = [each.flatten(0, -2) for each in (rows, target)]
         if counts is not None:
             flat = [each[counts.flatten().to(each.device)] for each in flat]

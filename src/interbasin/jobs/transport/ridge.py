@@ -63,7 +63,13 @@ class Sums:
         )
 
     def solve(
-        self, weight: Tensor, bias: Tensor | None, *, columns: Tensor | None = None, ridge: float | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        columns: Tensor | None = None,
+        ridge: float | None = None,
+        caution: float = 1.0,
     ) -> Solution:
         """The layer that comes nearest, shrunk towards ``weight`` (out, in).
 
@@ -72,6 +78,7 @@ class Sums:
             bias: Of the layer; None for one that has none, which is then fitted without means.
             columns: The outputs that have a target; the others keep ``weight`` and ``bias``.
             ridge: Relative to the mean eigenvalue; None: by generalised cross-validation.
+            caution: What degrees of freedom are multiplied with there: more than 1 makes for larger ridges [kim:04].
         """
         chosen = torch.arange(len(self.y)) if columns is None else columns
         prior = weight.double()[chosen]
@@ -104,9 +111,13 @@ class Sums:
         def score(relative: float) -> float:
             kept = torch.where(seen, relative * scale / (values + relative * scale), 0)
             error = beyond + float((energies * kept.square()).sum())
-            return error / (spare_rows + float(kept.sum())) ** 2 if seen.any() else 0.0
+            dearer = (caution - 1) * float(seen.sum() - kept.sum())
+            spare = spare_rows + float(kept.sum()) - dearer
+            if dearer and spare <= 0:
+                return math.inf
+            return error / spare**2 if seen.any() else 0.0
 
-        best = min(LADDER, key=score) if ridge is None else ridge
+        best = min(LADDER[::-1] if caution > 1 else LADDER, key=score) if ridge is None else ridge
         update = vectors @ (left / (values + best * scale)[:, None])
         fitted = prior + update.mT
         explained = (left.square().sum(1) * (values + 2 * best * scale) / (values + best * scale).square()).sum()

@@ -29,7 +29,7 @@ class Options:
     tokens: str | Tokens | None = None
     mask: MaskOf = None
     generic_target: str = "keep"
-    generic_weight: float = 1.0
+    generic_weight: float = 0.5
     rank: int | None = None
     seed: int = 0
 
