@@ -239,18 +239,14 @@ def last_layer(task: Task) -> Layer:
     wiring = task.bases.wirings[1]
     layers, left_out = find_layers(task.bases, WithoutLabels(task.data).first())
     ends = [layer for layer in layers if (space := wiring.spaces.get(layer.spaces[1])) and _is_output(space.because)]
-    if len(ends) != 1:
-        reasons = f" ({list_names(f'{name}: {why}' for name, why in left_out.items())})" if left_out else ""
+    weights = [f"{layer.target}.weight" for layer in ends]
+    tied = [name for name, first in wiring.tied.items() if not weights or {name, first} & set(weights)]
+    if len(ends) != 1 or tied:
+        why = [f"{name}: {reason}" for name, reason in left_out.items()] + [f"{name} is tied" for name in tied]
+        reasons = f" ({list_names(why)})" if why else ""
         raise WiringError(
             f"Asked to fit the target's last layer, found {len(ends)} linear layers that write its outputs{reasons}; "
-            "leave this row out, or end the network in one linear layer that the source has too."
-        )
-    weight = f"{ends[0].target}.weight"
-    shared = [name for name, first in wiring.tied.items() if weight in (name, first)]
-    if shared:
-        raise WiringError(
-            f"Asked to fit the target's last layer, but {weight} is tied to another tensor ({list_names(shared)}), "
-            "which would change with it; leave this row out, or untie them first."
+            "leave this row out, or end both networks in one linear layer with a weight of its own."
         )
     return ends[0]
 
