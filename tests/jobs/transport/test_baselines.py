@@ -204,3 +204,12 @@ def test_head_ridge_refuses_a_head_that_is_tied():
     data = [torch.arange(7)[None], torch.arange(7).flip(0)[None]]
     with pytest.raises(WiringError, match="tied"):
         baselines.head_ridge(task_of(ready(Tied(0)), ready(Tied(1)), data), "")
+
+
+def test_the_last_layer_is_found_where_heads_differ_in_number():
+    data = inputs(width=4, tokens=3)
+    task = task_of(ready(Attending(6)), ready(Attending(8, heads=3, seed=1)), data)
+    assert task.bases.heads == "free"
+    found = baselines.head_ridge(task, "").applied_to(task.bases.target)
+    goal = task.tuned(data[0])
+    assert (found(data[0]) - goal).norm() < (task.bases.target(data[0]) - goal).norm()

@@ -113,3 +113,23 @@ def test_scaled_maps_give_up_norms():
     x = torch.cat(tasks[0].data)
     sizes = [(model.up(x) - model.up(x).mean(0)).norm() for model in (tasks[0].bases.source, tasks[0].bases.target)]
     assert_close(scaled, plain * (sizes[1] / sizes[0]).to(plain), **CLOSE)
+
+
+def test_positions_are_not_moved_and_heads_may_differ_in_number():
+    class Placed(nn.Module):
+        def __init__(self, width, heads, seed):
+            super().__init__()
+            torch.manual_seed(seed)
+            self.table, self.places = nn.Embedding(7, width), nn.Embedding(5, width)
+            self.rest = Attending(width, heads, seed=seed)
+            self.rest.stem = nn.Linear(width, width)
+
+        def forward(self, ids):
+            return self.rest(self.table(ids) + self.places(torch.arange(ids.shape[1])[None]))
+
+    ids = [torch.randint(7, (8, 5), generator=torch.Generator().manual_seed(n)) for n in range(4)]
+    task = task_of(ready(Placed(6, 2, 0)), ready(Placed(9, 3, 1)), ids)
+    assert task.bases.heads == "free"
+    rows = {row.source: row for row in theseus(task, "modules").moved}
+    assert rows["places.weight"].status == "skipped" and "for each input" in rows["places.weight"].reason
+    assert rows["table.weight"].status == rows["rest.q.weight"].status == "moved"

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.batches import WithoutLabels
-from interbasin.correspondence import Correspondence
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import expand, tensor_of
 from interbasin.errors import InterbasinError, WiringError
+from interbasin.jobs.transport.baselines import with_heads
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.carrying import Carrier
 from interbasin.jobs.transport.maps import SpaceMap
@@ -30,7 +30,6 @@ from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.maps import Blocks, Identity, Linear, Map
 from interbasin.text import list_names
-from interbasin.wiring import wire
 from interbasin.wiring.axes.spaces import In, Role
 from interbasin.wiring.check import difference
 from interbasin.wiring.folding import fold_norms, folding_of
@@ -48,7 +47,7 @@ def written_in(task: Task, variant: str) -> Transported:
         WiringError: If B has no room for A, or the result does not compute what tuned A does; says why.
     """
     inputs = WithoutLabels(task.data).first()
-    bases = _with_heads(task, inputs)
+    bases = with_heads(task)
     if not bases.shares_outputs:
         raise _refusal("the networks' outputs are their own")
     folded = _folded(task.tuned, inputs)
@@ -84,15 +83,6 @@ def written_in(task: Task, variant: str) -> Transported:
 
 def _refusal(why: str) -> WiringError:
     return WiringError(f"Tuned A cannot be written into the target: {why}; leave written-in out.")
-
-
-def _with_heads(task: Task, inputs: object) -> Bases:
-    """The networks with heads as they are, also where their numbers differ."""
-    if task.bases.heads == "matched":
-        return task.bases
-    source, target = task.bases.source, task.bases.target
-    found = Correspondence.by_role(wire(source, inputs), wire(target, inputs))  # type: ignore[arg-type]
-    return Bases(source, target, found, "matched", task.bases.shares_outputs)
 
 
 @dataclass(frozen=True, eq=False)
