@@ -100,3 +100,20 @@ def test_data_without_batches_are_refused():
     weight = torch.zeros(1, requires_grad=True)
     with pytest.raises(DataError, match="hold no batch at all"):
         train([weight], [], squares(weight), epochs=1, rate=0.1)
+
+
+def test_one_cycle_of_adamw_rises_and_falls():
+    ends = []
+    for one_cycle in (None, 40):
+        weight = torch.zeros(1, requires_grad=True)
+        train([weight], [torch.tensor([1.0])] * 40, squares(weight), epochs=1, rate=0.1, one_cycle=one_cycle)
+        ends.append(float(weight.detach()))
+    weight = torch.zeros(1, requires_grad=True)
+    optimiser = torch.optim.AdamW([weight], lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.1, total_steps=40)
+    for _ in range(40):
+        optimiser.zero_grad()
+        (weight - 1).square().sum().backward()
+        optimiser.step()
+        schedule.step()
+    assert ends[1] == float(weight.detach()) != ends[0]

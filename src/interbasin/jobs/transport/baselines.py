@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from interbasin.activations.pairing import masks_of
 from interbasin.batches import WithoutLabels, device_of
+from interbasin.correspondence import Correspondence
 from interbasin.errors import ShapeError, WiringError
 from interbasin.jobs.transport.adapter import kinds_of
+from interbasin.jobs.transport.bases import Bases
 from interbasin.jobs.transport.carrying import Way
 from interbasin.jobs.transport.layers import (
     Layer,
@@ -42,6 +44,7 @@ from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.randomness import generator_of
 from interbasin.text import list_names
+from interbasin.wiring import wire
 from interbasin.wiring.trace.copying import copied
 
 # The most singular directions that Cross-LoRA looks at, as in its paper.
@@ -236,23 +239,29 @@ def head_ridge(task: Task, variant: str, *, ridge: float | None = None) -> Trans
 
 def last_layer(task: Task) -> Layer:
     """The one linear layer that writes the target's outputs."""
-    wiring = task.bases.wirings[1]
-    layers, left_out = find_layers(task.bases, WithoutLabels(task.data).first())
+    bases = with_heads(task)
+    wiring = bases.wirings[1]
+    layers, left_out = find_layers(bases, WithoutLabels(task.data).first())
     ends = [layer for layer in layers if (space := wiring.spaces.get(layer.spaces[1])) and _is_output(space.because)]
-    if len(ends) != 1:
-        reasons = f" ({list_names(f'{name}: {why}' for name, why in left_out.items())})" if left_out else ""
+    weights = [f"{layer.target}.weight" for layer in ends]
+    tied = [name for name, first in wiring.tied.items() if not weights or {name, first} & set(weights)]
+    if len(ends) != 1 or tied:
+        why = [f"{name}: {reason}" for name, reason in left_out.items()] + [f"{name} is tied" for name in tied]
+        reasons = f" ({list_names(why)})" if why else ""
         raise WiringError(
             f"Asked to fit the target's last layer, found {len(ends)} linear layers that write its outputs{reasons}; "
-            "leave this row out, or end the network in one linear layer that the source has too."
-        )
-    weight = f"{ends[0].target}.weight"
-    shared = [name for name, first in wiring.tied.items() if weight in (name, first)]
-    if shared:
-        raise WiringError(
-            f"Asked to fit the target's last layer, but {weight} is tied to another tensor ({list_names(shared)}), "
-            "which would change with it; leave this row out, or untie them first."
+            "leave this row out, or end both networks in one linear layer with a weight of its own."
         )
     return ends[0]
+
+
+def with_heads(task: Task) -> Bases:
+    """The networks with heads as they are, also where their numbers differ and maps are sought without them."""
+    if task.bases.heads == "matched":
+        return task.bases
+    source, target, inputs = task.bases.source, task.bases.target, WithoutLabels(task.data).first()
+    found = Correspondence.by_role(wire(source, inputs), wire(target, inputs))
+    return Bases(source, target, found, "matched", task.bases.shares_outputs)
 
 
 def _is_output(reason: object) -> bool:

@@ -32,7 +32,7 @@ from interbasin.jobs.transport.pieces import change_pieces
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.wiring.axes.spaces import Axis, spaces_in
 
-_NO_LINEAR = "it belongs to no linear layer or embedding, and the paper's form moves nothing else"
+_NO_LINEAR = "it belongs to no linear layer or embedding that is called as a module, and the paper moves nothing else"
 
 
 def theseus_by_module(task: Task) -> Transported:
@@ -96,13 +96,22 @@ class _Layers:
         return {"output": (ours[0], way.target_axes[out]), "input": (ours[1], way.target_axes[into])}
 
     def places(self, way: Way, side: str) -> Pair | None:
-        """Where both modules show what they read or write; None if one of them is not called as a module."""
+        """Where both modules show what they read or write for each input; None if one of them does not.
+
+        Some are not called as modules, and positions are looked up once for all inputs of a batch.
+        """
         modules = way.pair.source.rpartition(".")[0], way.pair.target.rpartition(".")[0]
         pair = f"{modules[0]}:{side}", f"{modules[1]}:{side}"
-        is_shown = all(
-            f"{place}:0" in wiring.activations for place, wiring in zip(pair, self.bases.wirings, strict=True)
-        )
-        return pair if is_shown else None
+        for place, wiring in zip(pair, self.bases.wirings, strict=True):
+            axes = wiring.activations.get(f"{place}:0")
+            if not axes or (axes[0].size == 1 and self.inputs > 1):
+                return None
+        return pair
+
+    @cached_property
+    def inputs(self) -> int:
+        """How many inputs the networks were traced with, more than one if anything has more rows."""
+        return max((axes[0].size for axes in self.bases.wirings[0].activations.values() if axes), default=1)
 
     def are_shared(self, ours: Axis, theirs: Axis) -> bool:
         """Whether an axis means the same in both networks: inputs, tokens, shared outputs."""
@@ -157,7 +166,7 @@ class ModuleMaps:
             return None
         places = self.layers.places(way, side)
         if places is None or places not in self.seen:
-            return f"no hook shows what its module {'reads' if side == 'input' else 'puts out'}"
+            return f"what its module {'reads' if side == 'input' else 'puts out'} is not shown for each input"
         segments = self._segment(way, side, 0), self._segment(way, side, 1)
         if (places, *segments) not in self._made:
             seen = _cut(self.seen[places], *segments)

@@ -27,6 +27,7 @@ from interbasin.jobs.transport.baselines import (
 from interbasin.jobs.transport.controls import bico, gradfix, label_ridge, theseus_gradfix, transfusion
 from interbasin.jobs.transport.distillation import STARTS, distil
 from interbasin.jobs.transport.task import Transported
+from interbasin.jobs.transport.written_in import written_in
 from interbasin.methods import Method, MethodTable
 
 DATA = frozenset({"data"})
@@ -52,6 +53,13 @@ COMPARED: MethodTable[Callable[..., Transported]] = MethodTable(
             "tuned A itself: no update, and nothing of the target",
             tuned_source,
             needs=frozenset({"tuned"}),
+        ),
+        Method(
+            "written-in",
+            "interbasin",
+            "tuned A embedded exactly in the target, where that is wide enough: nothing of the target is left",
+            written_in,
+            needs=frozenset({"tuned", "outputs"}),
         ),
         # Other maps.
         Method("pinv", "rinaldi:26", "through the coupled least squares", through_pinv, needs=DATA),
