@@ -16,7 +16,7 @@ from interbasin.correspondence import Correspondence
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import SpacePair
 from interbasin.errors import DataError, WiringError
-from interbasin.wiring import Wiring, wire
+from interbasin.wiring import Group, Wiring, wire
 from interbasin.wiring.axes.spaces import BOUNDARY, Space
 
 Heads = Literal["auto", "matched", "free"]
@@ -147,14 +147,18 @@ def _has_tokens(wiring: Wiring) -> bool:
 
 
 def _has_equal_heads(correspondence: Correspondence) -> bool:
-    """Whether blocks inside spaces come in the same numbers in both networks."""
+    """Whether blocks inside spaces come in the same numbers in both networks, and are alike where they cannot be mixed.
+
+    The angles of rotary positions belong to the size of a head: between other sizes no map of a head keeps to them.
+    """
     for pair in correspondence.spaces:
         source, target = correspondence.source.spaces[pair.source], correspondence.target.spaces[pair.target]
         blocks = [
             [wiring.spaces[name].size for name in space.within]
             for wiring, space in ((correspondence.source, source), (correspondence.target, target))
         ]
-        if blocks[0] != blocks[1]:
+        mixed = all(each.group in (Group.INVERTIBLE, Group.ORTHOGONAL) for each in (source, target))
+        if blocks[0] != blocks[1] or (source.within and not mixed and source.size != target.size):
             return False
     return True
 

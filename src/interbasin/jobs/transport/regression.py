@@ -102,7 +102,7 @@ def regress(
         report: Called with a line of text on the way.
     """
     recipe = recipe or Recipe()
-    tokens = Tokens(tokens) if isinstance(tokens, str) else tokens
+    tokens = Tokens(tokens) if isinstance(tokens, str) else tokens  # type: ignore[arg-type]
     task = WithoutLabels(data)
     layers, left_out = find_layers(bases, task.first())
     if not layers:
