@@ -163,7 +163,7 @@ def _layer(
         role = outline.roles.get(both[1])
         kind = outline.kinds.get(both[1])
         compared = role is not None and role.compared
-        is_key = compared and _is_dual(target, pair)
+        is_key = compared and _is_dual(target, pair, both[1])
         aim = ("key" if is_key or kind == "key" else "query") if compared else "value"
     else:
         aim = _own_aim(bases, (both[0], both[1]))
@@ -215,10 +215,15 @@ def _writes(axis: Axis) -> bool:
     return any(isinstance(leaf, In) and leaf.role is Role.WRITE for leaf, _ in leaves(axis))
 
 
-def _is_dual(wiring: Wiring, pair: TensorPair) -> bool:
-    """Whether what a weight puts out moves by the dual: keys, beside queries."""
-    axes = wiring.activations.get(f"{pair.target.rpartition('.')[0]}:output:0", ())
-    return any(isinstance(leaf, In) and leaf.role is Role.READ for axis in axes for leaf, _ in leaves(axis))
+def _is_dual(wiring: Wiring, pair: TensorPair, space: str) -> bool:
+    """Whether what a weight, or a segment of it, puts into a space moves by the dual: keys, beside queries."""
+    parts = dict(split(tensor_of(wiring, pair.target)))
+    axes = parts.get(pair.target_segment, tensor_of(wiring, pair.target).axes)
+    return any(
+        isinstance(leaf, In) and leaf.space == space and leaf.role is Role.READ
+        for axis in axes
+        for leaf, _ in leaves(axis)
+    )
 
 
 def _next_reading(wiring: Wiring, place: str, space: str) -> str | None:
