@@ -10,7 +10,7 @@ from torch import nn
 
 from interbasin.activations import record
 from interbasin.activations.places import choose_reading
-from interbasin.batches import Progress, WithoutLabels
+from interbasin.batches import Progress, WithoutLabels, require_reiterable
 from interbasin.checks import require_choice
 from interbasin.correspondence import Correspondence
 from interbasin.correspondence.outline import Outline
@@ -88,6 +88,7 @@ def relate(
     require_choice("heads", heads, get_args(Heads))
     require_choice("depth", depth, get_args(Depth))
     require_choice("outputs", outputs, get_args(Outputs))
+    require_reiterable(data, "Transport")
     inputs = WithoutLabels(data).first()
     wirings = [wire(network, inputs) for network in (source, target)]
     if isinstance(correspondence, Correspondence):

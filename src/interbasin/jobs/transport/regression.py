@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf, masks_of
 from interbasin.activations.tokens import match_tokens
-from interbasin.batches import WithoutLabels, device_of
+from interbasin.batches import WithoutLabels, device_of, require_reiterable
 from interbasin.checks import require_choice, require_finite
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.jobs.transport.bases import Bases
@@ -110,6 +110,8 @@ def regress(
     recipe = recipe or Recipe()
     _check(recipe)
     tokens = Tokens(tokens) if isinstance(tokens, str) else tokens  # type: ignore[arg-type]
+    for each in (data, generic):
+        require_reiterable(each, "A regression")
     task = WithoutLabels(data)
     layers, left_out = find_layers(bases, task.first())
     if not layers:
@@ -219,6 +221,12 @@ def _fit_stage(
     for feed, sums in zip(feeds, totals, strict=True):
         for inputs in feed.data:
             _add_batch(stage, goals, feed, inputs, sums)
+        if not all(each.rows for each in sums.values()):
+            which = "task" if feed is feeds[0] else "generic"
+            raise DataError(
+                f"No row of the {which} inputs was left at {stage[0].target!r}: all batches are empty, or their masks "
+                "leave nothing; give some."
+            )
     fitted = []
     for layer in stage:
         task = totals[0][layer]
@@ -255,8 +263,6 @@ def _fit_stage(
 
 def _joined(first: Sums, second: Sums, weight: float) -> Sums:
     """The sums of both, the second with a weight."""
-    if not second.rows:
-        return first
     return Sums(
         first.count + weight * second.count,
         first.rows + second.rows,
