@@ -23,7 +23,13 @@ from interbasin.jobs.transport.task import Options, Task
 from interbasin.jobs.transport.update import Update
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-LATER = {("vit", True), ("llama", True), ("t5", True), ("qwen2", True), ("qwen2", False)}  # like others, and slow to trace
+LATER = {
+    ("vit", True),
+    ("llama", True),
+    ("t5", True),
+    ("qwen2", True),
+    ("qwen2", False),
+}  # like others, and slow to trace
 
 
 def case(name: str, folded: bool) -> Any:

@@ -10,13 +10,13 @@ from torch import nn
 
 from interbasin.activations import record
 from interbasin.activations.places import choose_reading
-from interbasin.batches import Progress, WithoutLabels
+from interbasin.batches import Progress, WithoutLabels, require_reiterable
 from interbasin.checks import require_choice
 from interbasin.correspondence import Correspondence
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import SpacePair
 from interbasin.errors import DataError, WiringError
-from interbasin.wiring import Wiring, wire
+from interbasin.wiring import Group, Wiring, wire
 from interbasin.wiring.axes.spaces import BOUNDARY, Space
 
 Heads = Literal["auto", "matched", "free"]
@@ -95,6 +95,7 @@ def relate(
     require_choice("heads", heads, get_args(Heads))
     require_choice("depth", depth, get_args(Depth))
     require_choice("outputs", outputs, get_args(Outputs))
+    require_reiterable(data, "Transport")
     inputs = WithoutLabels(data).first()
     wirings = [wire(network, inputs) for network in (source, target)]
     if isinstance(correspondence, Correspondence):
@@ -156,14 +157,18 @@ def _has_tokens(wiring: Wiring) -> bool:
 
 
 def _has_equal_heads(correspondence: Correspondence) -> bool:
-    """Whether blocks inside spaces come in the same numbers in both networks."""
+    """Whether blocks inside spaces come in the same numbers in both networks, and are alike where they cannot be mixed.
+
+    The angles of rotary positions belong to the size of a head: between other sizes no map of a head keeps to them.
+    """
     for pair in correspondence.spaces:
         source, target = correspondence.source.spaces[pair.source], correspondence.target.spaces[pair.target]
         blocks = [
             [wiring.spaces[name].size for name in space.within]
             for wiring, space in ((correspondence.source, source), (correspondence.target, target))
         ]
-        if blocks[0] != blocks[1]:
+        mixed = all(each.group in (Group.INVERTIBLE, Group.ORTHOGONAL) for each in (source, target))
+        if blocks[0] != blocks[1] or (source.within and not mixed and source.size != target.size):
             return False
     return True
 

@@ -19,7 +19,7 @@ from interbasin.jobs.transport.update import Update
 from interbasin.maps import Identity
 from interbasin.text import list_names
 from interbasin.wiring.account import Status
-from interbasin.wiring.axes.spaces import Axis, Reason, Still, spaces_in
+from interbasin.wiring.axes.spaces import Axis, Reason, Still, leaves, spaces_in
 from interbasin.wiring.mover import Mover
 
 
@@ -127,8 +127,9 @@ class Carrier:
         for place, origin in enumerate(way.order):
             if origin is not None:
                 ours, theirs = way.source_axes[origin], way.target_axes[place]
-                if isinstance(ours, Still) and isinstance(theirs, Still) and ours.size != theirs.size:
-                    return f"axis {origin} is {ours.size} long, and {theirs.size} in the target ({ours.why})"
+                if not spaces_in([ours]) and ours.size != theirs.size:
+                    why = next((f" ({leaf.why})" for leaf, _ in leaves(ours) if isinstance(leaf, Still)), "")
+                    return f"axis {origin} is {ours.size} long, and {theirs.size} in the target{why}"
         return None
 
     def move(self, tensor: Tensor, way: Way, *, observed: bool = False) -> Tensor:

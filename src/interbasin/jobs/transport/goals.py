@@ -59,14 +59,14 @@ def find_goals(
     for layer in layers:
         if layer.aim == "hidden" and all(map(is_observable, bases.wirings, layer.spaces)):
             wanted[layer.spaces] = None
-        if not bases.is_shared(layer.spaces):
+        if not layer.is_shared(bases):
             wanted[layer.at] = None
     wanted |= dict.fromkeys((space, layer.spaces[1]) for layer in layers for space, _ in layer.earlier)
     moments = observe(bases, data, wanted, tokens=tokens, mask=mask, grams=False)
     crosses: dict[Pair, Tensor] = {}
     for layer in layers if recipe.stream == "shared" else ():
-        if layer.aim == "stream" and layer.at in moments:
-            cross = _unit_cross(moments[layer.at], centered)
+        if layer.aim in ("stream", "own") and all(layer.spaces) and layer.at in moments:
+            cross = _unit_cross(layer, moments[layer.at], centered)
             crosses[layer.spaces] = crosses[layer.spaces] + cross if layer.spaces in crosses else cross
     shared = {spaces: polar(cross).factor for spaces, cross in crosses.items()}
     grouped = _match_groups(bases, layers, moments, centered)
@@ -75,7 +75,7 @@ def find_goals(
     goals = {}
     for layer in layers:
         seen = moments.get(layer.at)
-        if bases.is_shared(layer.spaces):
+        if layer.is_shared(bases):
             goals[layer] = Goal(lambda rows: rows, bases.wirings[1].spaces[layer.spaces[1]].width)
         elif layer in grouped or layer in heads:
             goals[layer] = grouped[layer] if layer in grouped else heads[layer]
@@ -84,23 +84,35 @@ def find_goals(
             goals[layer] = _match_units([*parts, moments[layer.spaces]], centered, keeps=keeps)
         else:
             assert seen is not None
-            goals[layer] = _turn(seen, shared.get(layer.spaces) if layer.aim == "stream" else None, centered)
+            goals[layer] = _turn(layer, seen, shared.get(layer.spaces), centered)
     return goals
 
 
-def _unit_cross(moments: PairedMoments, centered: bool) -> Tensor:
-    sizes = [float(squares(centered=centered).sum()) for squares in (moments.squares_source, moments.squares_target)]
-    return moments.cross(centered=centered) / (math.sqrt(sizes[0] * sizes[1]) or 1.0)
+def _unit_cross(layer: Layer, moments: PairedMoments, centered: bool) -> Tensor:
+    energies = _energies(layer, moments, centered)
+    return _cut(moments.cross(centered=centered), layer) / (math.sqrt(energies[0] * energies[1]) or 1.0)
 
 
-def _turn(moments: PairedMoments, matrix: Tensor | None, centered: bool) -> Goal:
-    """``mean_B + s (rows - mean_A) T``."""
-    turn = polar(moments.cross(centered=centered)).factor if matrix is None else matrix
-    energies = [float(squares(centered=centered).sum()) for squares in (moments.squares_source, moments.squares_target)]
-    scale = math.sqrt(energies[1] / energies[0]) if min(energies) > 0 else 1.0
-    mean_source, mean_target = moments.mean_source.double(), moments.mean_target.double()
-    matrix = scale * turn.double()
-    return Goal(lambda rows: mean_target + (rows - mean_source) @ matrix.mT, len(mean_target))
+def _turn(layer: Layer, moments: PairedMoments, turn: Tensor | None, centered: bool) -> Goal:
+    """``mean_B + s (rows - mean_A) T``; without a ``turn``, by the Procrustes map of what was seen there."""
+    if turn is None:
+        turn = polar(_cut(moments.cross(centered=centered), layer)).factor
+    energies = _energies(layer, moments, centered)
+    matrix = (math.sqrt(energies[1] / energies[0]) if min(energies) > 0 else 1.0) * turn.double()
+    source, target = (
+        _cut_vector(mean, layer.columns[side]).double()
+        for side, mean in enumerate((moments.mean_source, moments.mean_target))
+    )
+    return Goal(lambda rows: target + (rows - source) @ matrix.mT, len(target))
+
+
+def _energies(layer: Layer, moments: PairedMoments, centered: bool) -> tuple[float, float]:
+    """The sums of squares where a layer aims, of source and target."""
+    source, target = (
+        float(_cut_vector(squares(centered=centered), layer.columns[side]).sum())
+        for side, squares in enumerate((moments.squares_source, moments.squares_target))
+    )
+    return source, target
 
 
 def _match_units(moments: Sequence[PairedMoments], centered: bool, *, keeps: bool) -> Goal:
@@ -164,24 +176,18 @@ def _match_groups(
             matrix = mover.move(torch.eye(axis.size, dtype=torch.float64), (Still(axis.size, _ROWS), axis)).mT
             for layer in layers:
                 if layer.at == place.pair and (layer.columns[0] or place.columns[0]) == place.columns[0]:
-                    goals[layer] = _moved(layer, moments[place.pair], matrix, centered)
+                    if layer.aim == "value":
+                        goals[layer] = _turn(layer, moments[place.pair], matrix, centered)
+                    else:
+                        goals[layer] = _product(matrix)
     return goals
 
 
+def _product(matrix: Tensor) -> Goal:
+    return Goal(lambda rows: rows @ matrix.mT, len(matrix))
+
+
 _ROWS = Reason("structure", "rows lie along it")
-
-
-def _moved(layer: Layer, moments: PairedMoments, matrix: Tensor, centered: bool) -> Goal:
-    if layer.aim != "value":
-        return Goal(lambda rows: rows @ matrix.mT, len(matrix))
-    means, energies = [], []
-    for side, (mean, squares) in enumerate(
-        ((moments.mean_source, moments.squares_source), (moments.mean_target, moments.squares_target))
-    ):
-        means.append(_cut_vector(mean, layer.columns[side]).double())
-        energies.append(float(_cut_vector(squares(centered=centered), layer.columns[side]).sum()))
-    scaled = matrix * (math.sqrt(energies[1] / energies[0]) if min(energies) > 0 else 1.0)
-    return Goal(lambda rows: means[1] + (rows - means[0]) @ scaled.mT, len(matrix))
 
 
 def _match_heads(

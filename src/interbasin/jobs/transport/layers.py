@@ -22,7 +22,8 @@ from interbasin.batches import call_arguments, device_of
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import Segment, TensorPair, expand, split, tensor_of
 from interbasin.errors import InterbasinError
-from interbasin.jobs.transport.bases import Bases, writers_of
+from interbasin.jobs.transport.bases import Bases, Pair, writers_of
+from interbasin.maps.base import Group
 from interbasin.text import list_names
 from interbasin.wiring import Wiring
 from interbasin.wiring.axes.spaces import Axis, In, Role, leaves, spaces_in
@@ -96,6 +97,10 @@ class Layer:
     def output(self) -> str:
         return f"{self.target}:output"
 
+    def is_shared(self, bases: Bases) -> bool:
+        """Whether what it writes means the same in both networks."""
+        return all(self.spaces) and bases.is_shared(self.spaces)
+
 
 def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]:
     """The layers that can be fitted, in the order of the data, and why others cannot, by the name of their weight."""
@@ -166,14 +171,13 @@ def _layer(
         role = outline.roles.get(both[1])
         kind = outline.kinds.get(both[1])
         compared = role is not None and role.compared
-        is_key = compared and _is_dual(target, pair)
+        is_key = compared and _is_dual(target, pair, both[1])
         aim = ("key" if is_key or kind == "key" else "query") if compared else "value"
-    elif own is not None and bases.is_shared((both[0], both[1])):
-        aim = "output"
-    elif own is not None and not own.is_fixed:
-        aim = "hidden"
+    else:
+        aim = _own_aim(bases, (both[0], both[1]))
     at = list(places)
-    if aim in ("hidden", "output"):  # a stream may be one of the outputs, as last hidden states are
+    if aim in ("hidden", "output") or (aim == "own" and own is not None and not own.is_fixed):
+        # A stream may be one of the outputs, as last hidden states are.
         nexts = [
             _next_reading(wiring, place, space)
             for wiring, place, space in zip((source, target), places, both, strict=True)
@@ -188,6 +192,17 @@ def _layer(
         (both[0], both[1]),
         (columns[0], columns[1]),
     )
+
+
+def _own_aim(bases: Bases, spaces: Pair) -> Aim:
+    """What a layer aims at that writes no heads, and into no stream that is read next as it is."""
+    space = bases.wirings[1].spaces.get(spaces[1])
+    if space is None:
+        return "own"
+    if bases.is_shared(spaces):
+        return "output"
+    # Where units may be mixed, none of them has a partner of its own.
+    return "own" if space.is_fixed or space.group in (Group.ORTHOGONAL, Group.INVERTIBLE) else "hidden"
 
 
 def _columns(segment: Segment | None) -> slice | None:
@@ -208,10 +223,15 @@ def _writes(axis: Axis) -> bool:
     return any(isinstance(leaf, In) and leaf.role is Role.WRITE for leaf, _ in leaves(axis))
 
 
-def _is_dual(wiring: Wiring, pair: TensorPair) -> bool:
-    """Whether what a weight puts out moves by the dual: keys, beside queries."""
-    axes = wiring.activations.get(f"{pair.target.rpartition('.')[0]}:output:0", ())
-    return any(isinstance(leaf, In) and leaf.role is Role.READ for axis in axes for leaf, _ in leaves(axis))
+def _is_dual(wiring: Wiring, pair: TensorPair, space: str) -> bool:
+    """Whether what a weight, or a segment of it, puts into a space moves by the dual: keys, beside queries."""
+    parts = dict(split(tensor_of(wiring, pair.target)))
+    axes = parts.get(pair.target_segment, tensor_of(wiring, pair.target).axes)
+    return any(
+        isinstance(leaf, In) and leaf.space == space and leaf.role is Role.READ
+        for axis in axes
+        for leaf, _ in leaves(axis)
+    )
 
 
 def _next_reading(wiring: Wiring, place: str, space: str) -> str | None:
@@ -233,7 +253,7 @@ def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer
         if layer.aim == "stream":
             added = _added_positions(network, layer, inputs)
             modules = f"{layer.source}:output", f"{layer.target}:output"
-            own: Aim = "output" if bases.is_shared(layer.spaces) else "hidden"
+            own = _own_aim(bases, layer.spaces)
             if added == ():
                 layer = _behind_block(network, layer, inputs) or replace(layer, aim=own, at=modules)
             else:

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf, masks_of
 from interbasin.activations.tokens import match_tokens
-from interbasin.batches import WithoutLabels, device_of
+from interbasin.batches import WithoutLabels, device_of, require_reiterable
 from interbasin.checkpoints.lora import Factors
-from interbasin.errors import ShapeError, WiringError
+from interbasin.checks import require_choice, require_finite
+from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.jobs.transport.bases import Bases
 from interbasin.jobs.transport.goals import Goal, find_goals
 from interbasin.jobs.transport.layers import Layer, Watcher, find_layers, input_rows, reading_at, set_weight, weight_of
@@ -110,13 +111,24 @@ def regress(
         tokens: Where the networks cut inputs into different numbers of tokens.
         mask: Which tokens count.
         report: Called with a line of text on the way.
+
+    Raises:
+        DataError: If there are no data, or numbers are not finite.
+        ShapeError: If ``tuned`` is not of the source's shapes or ``start`` not of the target's, or rows do not pair.
+        WiringError: If there is no layer that could be fitted.
     """
     recipe = recipe or Recipe()
+    _check(recipe)
+    for each in (data, generic):
+        require_reiterable(each, "A regression")
     tokens = Tokens(tokens) if isinstance(tokens, str) else tokens  # type: ignore[arg-type]
     task = WithoutLabels(data)
     layers, left_out = find_layers(bases, task.first())
     if not layers:
         raise WiringError("No linear layer of the target has a counterpart in the source that a regression could use.")
+    _require_alike(tuned, bases.source, [layer.source for layer in layers], "The tuned network", "the source")
+    if start is not None:
+        _require_alike(start, bases.target, [layer.target for layer in layers], "The start", "the target")
     keeps = generic is not None and recipe.generic_target == "keep"
     seen = task if generic is None else _Chain(task, WithoutLabels(generic))
     goals = find_goals(bases, layers, seen, recipe, centered, tokens, mask, keeps)
@@ -125,8 +137,9 @@ def regress(
         _take_rest(current, start, layers)
     feeds = [_Feed(current, bases.target, tuned, task, tokens, mask, is_task=True)]
     if generic is not None:
-        own = recipe.generic_target == "keep"
-        feeds.append(_Feed(current, bases.target, tuned, WithoutLabels(generic), tokens, mask, is_task=not own))
+        own, others = recipe.generic_target == "keep", WithoutLabels(generic)
+        others.first()  # or say that there is none
+        feeds.append(_Feed(current, bases.target, tuned, others, tokens, mask, is_task=not own))
     fitted: list[Fitted] = []
     factors: dict[str, Factors] = {}
     for number, stage in enumerate(_stages(current, layers, task.first())):
@@ -134,6 +147,34 @@ def regress(
             report(f"regression: {stage[0].target} ({number + 1})")
         fitted += _fit_stage(stage, goals, feeds, current, start or bases.target, bases.target, recipe, factors)
     return Regressed(current, tuple(fitted), left_out, factors)
+
+
+def _check(recipe: Recipe) -> None:
+    for name, known in (
+        ("generic_target", ("keep", "tuned")),
+        ("stream", ("shared", "place")),
+        ("hidden", ("units", "turn")),
+        ("prior", ("carried", "base", "zero")),
+        ("rest", ("carried", "base")),
+    ):
+        require_choice(name, getattr(recipe, name), known)
+    require_finite("generic_weight", recipe.generic_weight, least=0)
+    if recipe.ridge is not None:
+        require_finite("ridge", recipe.ridge, least=0)
+
+
+def _require_alike(given: nn.Module, own: nn.Module, layers: Sequence[str], what: str, whose: str) -> None:
+    """See that a network has the layers of another, in their shapes."""
+    modules = dict(given.named_modules())
+    for name in layers:
+        expected = tuple(weight_of(own.get_submodule(name))[0].shape)
+        found = tuple(weight_of(modules[name])[0].shape) if name in modules else None
+        if found != expected:
+            which = "has no such layer" if found is None else f"has {found}"
+            raise ShapeError(
+                f"{what} is not of {whose}'s shapes: {name} is {expected} (out, in) in {whose}, and {what.lower()} "
+                f"{which}; give one that was made from {whose}."
+            )
 
 
 def _take_rest(model: nn.Module, start: nn.Module, layers: Sequence[Layer]) -> None:
@@ -205,6 +246,12 @@ def _fit_stage(
     for feed, sums in zip(feeds, totals, strict=True):
         for inputs in feed.data:
             _add_batch(stage, goals, feed, inputs, sums)
+        if not all(each.rows for each in sums.values()):
+            which = "task" if feed is feeds[0] else "generic"
+            raise DataError(
+                f"No row of the {which} inputs was left at {stage[0].target!r}: all batches are empty, or their masks "
+                "leave nothing; give some."
+            )
     fitted = []
     for layer in stage:
         task = totals[0][layer]
@@ -247,8 +294,6 @@ def _fit_stage(
 
 def _joined(first: Sums, second: Sums, weight: float) -> Sums:
     """The sums of both, the second with a weight."""
-    if not second.rows:
-        return first
     return Sums(
         first.count + weight * second.count,
         first.rows + second.rows,
@@ -314,7 +359,19 @@ def _add_batch(
         flat = [each.flatten(0, -2) for each in (rows, target)]
         if counts is not None:
             flat = [each[counts.flatten().to(each.device)] for each in flat]
+        _require_numbers(layer, feed, flat)
         sums[layer].add(flat[0], flat[1])
+
+
+def _require_numbers(layer: Layer, feed: _Feed, flat: Sequence[Tensor]) -> None:
+    if all(bool(each.isfinite().all()) for each in flat):
+        return
+    inputs = "task" if feed.is_task else "generic"
+    who = "the target" if not bool(flat[0].isfinite().all()) else "the tuned source" if feed.is_task else "the target"
+    raise DataError(
+        f"On {inputs} inputs {who} shows NaN or infinity at {layer.target!r}, so that it cannot be fitted; remove such "
+        "inputs, or repair the network."
+    )
 
 
 def _at_positions(rows: Tensor, layer: Layer) -> Tensor:
