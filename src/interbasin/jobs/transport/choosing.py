@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from interbasin.errors import InterbasinError
@@ -51,7 +52,10 @@ class ReadOut(nn.Module):
         self.training = network.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.readout(self.network(*args, **kwargs))
+        outputs = self.network(*args, **kwargs)
+        # What a readout keeps for later calls must not be made in inference mode: gradients may meet it there.
+        with torch.inference_mode(False), torch.no_grad():
+            return self.readout(outputs)
 
 
 @dataclass(frozen=True, eq=False)

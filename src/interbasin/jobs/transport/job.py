@@ -21,10 +21,11 @@ from interbasin.evaluate.bootstrap import Interval
 from interbasin.evaluate.performance import Loss, losses_of_inputs, performance
 from interbasin.jobs.transport.bases import Depth, Heads, Outputs, relate
 from interbasin.jobs.transport.choosing import Candidate, ReadOut, Referee, alphas_for, choose, try_method
+from interbasin.jobs.transport.comparing import compare_methods, rows_to_compare
 from interbasin.jobs.transport.judging import Judge, Part, kinship, relative_gain
 from interbasin.jobs.transport.maps import Unobserved, observe
 from interbasin.jobs.transport.methods import METHODS
-from interbasin.jobs.transport.result import SpaceRow, Transport
+from interbasin.jobs.transport.result import ComparedRow, SpaceRow, Transport
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.jobs.transport.verdict import Evidence, judge
@@ -142,6 +143,8 @@ def transport(
     )
     for name, value in (("data", data), ("generic", generic), ("validate", validate)):
         require_reiterable(value, f"Transport with {name}=")
+    if compare:
+        rows_to_compare(compare)
     report = progress or (lambda text: None)
     watch = Stopwatch()
     with watch("read"):
@@ -203,8 +206,11 @@ def transport(
             if interval is not None:
                 metrics["forgotten" if name == "kept" else "forgotten_source"] = interval.value
     notes += _note_unobserved(metrics, spaces)
+    compared: tuple[ComparedRow, ...] = ()
     if compare:
-        raise DataError("The comparison is not there yet.")
+        with watch("compare"):
+            others = None if generic is None else Part(generic, held=True)
+            compared = compare_methods(trial, referee, compare, validate, loss, others)
     return Transport(
         delta=delta,
         model=model,
@@ -225,6 +231,7 @@ def transport(
             for each in candidates
         },
         sweep=best.sweep,
+        compared=compared,
         metrics=metrics,
         notes=tuple(dict.fromkeys(notes)),
         timings=watch.timings,
@@ -365,8 +372,7 @@ def _gather(
 
 def _apart(trial: Task, generic: Any, model: nn.Module) -> Interval:
     """How far a network's answers to held-out generic inputs are from those of the target as it was."""
-    against = replace(trial, tuned=trial.bases.target)
-    losses = Judge(against, Part(generic, held=True)).losses(model)
+    losses = Judge(trial.against_target(), Part(generic, held=True)).losses(model)
     draws = np.random.default_rng(trial.options.seed).integers(len(losses), size=(1000, len(losses)))
     low, high = np.percentile(losses[draws].mean(1), (2.5, 97.5))
     return Interval(float(losses.mean()), float(low), float(high))

@@ -123,7 +123,8 @@ class Judge:
     # ------------------------------------------------------------------ two measures
 
     def _by_outputs(self, model: nn.Module, inputs: Any, number: int) -> Tensor:
-        with torch.inference_mode():
+        # Not inference_mode: a readout may keep tensors that it makes here, and gradients may meet them later.
+        with torch.no_grad():
             ours, theirs = (outputs_of(network, inputs, number) for network in (model, self.task.tuned))
             return output_distance(ours, theirs, self.task.readout, _count(inputs))
 

@@ -365,7 +365,8 @@ class _How:
     def map_of(self, seen: Seen) -> SpaceMap:
         matrix, reads, rank = self.rule(seen)
         full = min(matrix.shape)
-        factor = seen.rms_ratio if self.scale else 1.0
+        # Least squares has the size of activations in it already.
+        factor = seen.rms_ratio if self.scale and self.rule in _ISOMETRIC else 1.0
         observed = None
         if rank < full and self.rule is procrustes:
             partial = polar(seen.cross, rank_tolerance=seen.tolerance, unobserved="drop")

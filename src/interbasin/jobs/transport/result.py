@@ -163,7 +163,7 @@ class Transport(Result):
                 },
             )
             effects = {row.method: row.effect for row in rows}
-            draft.plot("compared", bar_chart(effects, title="Effect explained", x_label="share, held-out inputs"))
+            draft.plot("compared-plot", bar_chart(effects, title="Effect explained", x_label="share, held-out inputs"))
 
     def __str__(self) -> str:
         """The account as text: shares, what was left out and why, and the verdict."""

@@ -95,6 +95,10 @@ class Task:
         """The same task on other data; what was recorded is not taken along."""
         return replace(self, data=data, recorded=None)
 
+    def against_target(self) -> Task:
+        """The same with the target as it was in the place of tuned A: to measure what is forgotten."""
+        return replace(self, tuned=self.bases.target)
+
 
 @dataclass(frozen=True, eq=False)
 class Transported:
