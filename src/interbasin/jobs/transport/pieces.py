@@ -6,7 +6,6 @@ For the rules that know no spaces, only pairs of tensors. Those that do are carr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -110,8 +109,3 @@ def in_place(piece: Tensor, way: Way, like: Tensor) -> Tensor:
     if segment is None:
         return piece.reshape(like.shape).to(like)
     return segment.paste(torch.zeros_like(like), piece.to(like))
-
-
-def without_segments(way: Way) -> Way:
-    """The way of tensors that were cut already."""
-    return replace(way, pair=replace(way.pair, source_segment=None, target_segment=None))
