@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from interbasin.activations.pairing import masks_of
 from interbasin.batches import WithoutLabels, device_of
-from interbasin.correspondence import Correspondence
 from interbasin.errors import ShapeError, WiringError
 from interbasin.jobs.transport.adapter import kinds_of
-from interbasin.jobs.transport.bases import Bases
 from interbasin.jobs.transport.carrying import Way
 from interbasin.jobs.transport.layers import (
     Layer,
@@ -44,7 +42,6 @@ from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.randomness import generator_of
 from interbasin.text import list_names
-from interbasin.wiring import wire
 from interbasin.wiring.trace.copying import copied
 
 # The most singular directions that Cross-LoRA looks at, as in its paper.
@@ -239,7 +236,7 @@ def head_ridge(task: Task, variant: str, *, ridge: float | None = None) -> Trans
 
 def last_layer(task: Task) -> Layer:
     """The one linear layer that writes the target's outputs."""
-    bases = with_heads(task)
+    bases = task.bases.with_heads
     wiring = bases.wirings[1]
     layers, left_out = find_layers(bases, WithoutLabels(task.data).first())
     ends = [layer for layer in layers if (space := wiring.spaces.get(layer.spaces[1])) and _is_output(space.because)]
@@ -253,15 +250,6 @@ def last_layer(task: Task) -> Layer:
             "leave this row out, or end both networks in one linear layer with a weight of its own."
         )
     return ends[0]
-
-
-def with_heads(task: Task) -> Bases:
-    """The networks with heads as they are, also where their numbers differ and maps are sought without them."""
-    if task.bases.heads == "matched":
-        return task.bases
-    source, target, inputs = task.bases.source, task.bases.target, WithoutLabels(task.data).first()
-    found = Correspondence.by_role(wire(source, inputs), wire(target, inputs))
-    return Bases(source, target, found, "matched", task.bases.shares_outputs)
 
 
 def _is_output(reason: object) -> bool:

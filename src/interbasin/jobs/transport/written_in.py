@@ -21,7 +21,6 @@ from interbasin.batches import WithoutLabels
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import expand, tensor_of
 from interbasin.errors import InterbasinError, WiringError
-from interbasin.jobs.transport.baselines import with_heads
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.carrying import Carrier
 from interbasin.jobs.transport.maps import SpaceMap
@@ -47,7 +46,7 @@ def written_in(task: Task, variant: str) -> Transported:
         WiringError: If B has no room for A, or the result does not compute what tuned A does; says why.
     """
     inputs = WithoutLabels(task.data).first()
-    bases = with_heads(task)
+    bases = task.bases.with_heads
     if not bases.shares_outputs:
         raise _refusal("the networks' outputs are their own")
     folded = _folded(task.tuned, inputs)
