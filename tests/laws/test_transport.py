@@ -28,6 +28,7 @@ LATER = {
     ("vit", True),
     ("llama", True),
     ("gpt2", True),
+    ("t5", False),
     ("t5", True),
     ("qwen2", True),
     ("qwen2", False),

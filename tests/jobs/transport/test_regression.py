@@ -150,6 +150,7 @@ def test_rows_of_padding_do_not_count() -> None:
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_rotary_heads_that_are_not_alike_are_fitted_all_the_same() -> None:
     inputs = CASES["llama"].inputs(0)
     narrow, wide = (
