@@ -279,7 +279,8 @@ def _cross_entropies(outputs: Any, labels: Any, inputs: Any, index: int) -> tupl
     return each, logits, classes
 
 
-def _find_logits(outputs: Any) -> Tensor | None:
+def find_logits(outputs: Any) -> Tensor | None:
+    """The logits among a network's outputs, or else their first floating-point tensor."""
     named = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if isinstance(named, Tensor):
         return named
@@ -289,7 +290,7 @@ def _find_logits(outputs: Any) -> Tensor | None:
 
 def _align_classes(outputs: Any, labels: Any, inputs: Any) -> tuple[Tensor, Tensor] | None:
     """Logits ``(rows, classes)`` and as many labels, or None where these are no classes."""
-    logits = _find_logits(outputs)
+    logits = find_logits(outputs)
     if logits is None or not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
         return None
     if labels.dtype is torch.bool or not labels.ndim:
@@ -332,7 +333,7 @@ def _count_met(logits: Tensor, labels: Tensor) -> tuple[int, int]:
 
 
 def _explain_no_classes(outputs: Any, labels: Any, index: int) -> Exception:
-    logits = _find_logits(outputs)
+    logits = find_logits(outputs)
     if logits is None:
         return DataError(
             f"Batch {index}: the outputs, a {type(outputs).__name__}, hold no logits; pass a loss= that takes them."

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
 from interbasin.activations import record
 from interbasin.activations.places import choose_reading
-from interbasin.batches import Progress, WithoutLabels, require_reiterable
+from interbasin.batches import Progress, WithoutLabels, outputs_of, require_reiterable
 from interbasin.checks import require_choice
 from interbasin.correspondence import Correspondence
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import SpacePair
 from interbasin.errors import DataError, WiringError
+from interbasin.evaluate.performance import find_logits
 from interbasin.wiring import Group, Wiring, wire
 from interbasin.wiring.axes.spaces import BOUNDARY, Space
 
@@ -62,11 +64,12 @@ class Bases:
 
     def is_shared(self, pair: SpacePair | Pair) -> bool:
         """Whether the two networks have a space in common: their inputs, and their outputs where these are shared."""
-        source, target = self.spaces(pair)
-        kinds = {space.because.kind for space in (source, target) if space.is_fixed and space.because is not None}
-        if source.width != target.width or not all(_is_end(space) for space in (source, target)):
+        both = self.spaces(pair)
+        if both[0].width != both[1].width or not all(_is_end(space) for space in both):
             return False
-        return self.shares_outputs or "output" not in kinds
+        ends_in_it = any(space.because is not None and space.because.kind == "output" for space in both)
+        # A stream that is also put out, as last hidden states are, is read on the way: each network has its own.
+        return not ends_in_it or (self.shares_outputs and not any(space.reads for space in both))
 
 
 def relate(
@@ -98,10 +101,11 @@ def relate(
     require_reiterable(data, "Transport")
     inputs = WithoutLabels(data).first()
     wirings = [wire(network, inputs) for network in (source, target)]
+    shared = _shares_outputs((source, target), inputs, outputs)
     if isinstance(correspondence, Correspondence):
         _require_wirings_of(correspondence, wirings)
         found, is_free = correspondence, correspondence.source != wirings[0]
-        return Bases(source, target, found, "free" if is_free else "matched", _shares_outputs(found, outputs))
+        return Bases(source, target, found, "free" if is_free else "matched", shared)
     found = _correspond(source, target, wirings, data, depth, correspondence, progress)
     kind: Literal["matched", "free"] = "matched"
     headed = found
@@ -115,7 +119,7 @@ def relate(
             "the target; take heads='free', or 'auto'."
         )
     other = None if found is headed else headed
-    return Bases(source, target, found, kind, _shares_outputs(found, outputs), other)
+    return Bases(source, target, found, kind, shared, other)
 
 
 def _correspond(
@@ -173,23 +177,19 @@ def _has_equal_heads(correspondence: Correspondence) -> bool:
     return True
 
 
-def _shares_outputs(correspondence: Correspondence, outputs: str) -> bool:
-    ends = [
-        (correspondence.source.spaces[pair.source], correspondence.target.spaces[pair.target])
-        for pair in correspondence.spaces
-    ]
-    widths = [(a.width, b.width) for a, b in ends if any(_is_output(space) for space in (a, b))]
-    if outputs == "shared" and any(a != b for a, b in widths):
-        a, b = next((a, b) for a, b in widths if a != b)
+def _shares_outputs(networks: Sequence[nn.Module], inputs: Any, outputs: str) -> bool:
+    """Whether the networks' answers, logits where they have some, are of one shape and may mean the same."""
+    if outputs == "own":
+        return False
+    with torch.no_grad():
+        answers = [find_logits(outputs_of(network, inputs, 0)) for network in networks]
+    shapes = [None if answer is None else tuple(answer.shape) for answer in answers]
+    if outputs == "shared" and shapes[0] != shapes[1]:
         raise DataError(
-            f"Outputs were said to be shared, but the source has {a} and the target {b}; take outputs='own'."
+            f"Outputs were said to be shared, but those of the source have shape {shapes[0]} and those of the target "
+            f"{shapes[1]}; take outputs='own'."
         )
-    # One of several may be shared and another not: logits are, last hidden states of other widths cannot be.
-    return outputs != "own" and (not widths or any(a == b for a, b in widths))
-
-
-def _is_output(space: Space) -> bool:
-    return space.is_fixed and space.because is not None and space.because.kind == "output"
+    return shapes[0] is not None and shapes[0] == shapes[1]
 
 
 def _is_end(space: Space) -> bool:

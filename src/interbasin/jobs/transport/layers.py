@@ -114,6 +114,9 @@ def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]
         name, _, kind = pair.target.rpartition(".")
         module = modules.get(name)
         if kind != "weight" or module is None or module not in (*_linear(module),):
+            inside = [axis for axis in tensor_of(target, pair.target).axes if spaces_in([axis])]
+            if len(inside) > 1 and not isinstance(module, nn.Embedding):
+                left_out[pair.target] = "it is no linear layer that is called by itself"
             continue
         places = f"{pair.source.rpartition('.')[0]}:output", f"{name}:output"
         problem = _problem(bases, places, module, pair.target)

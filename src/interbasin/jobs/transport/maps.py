@@ -106,15 +106,16 @@ def seek(bases: Bases) -> Sought:
         if source.within and target.within:
             inside.setdefault((source.within[0], target.within[0]), []).append(pair)
             continue
+        places = _stream_places(bases, pair)
         unseen = [
             f"no activation of the {side} shows the whole of {name!r}"
             for side, name, wiring in zip(("source", "target"), pair, bases.wirings, strict=True)
-            if not is_observable(wiring, name)
+            if not places and not is_observable(wiring, name)
         ]
         if unseen:
             missing[pair] = unseen[0]
         else:
-            plain[pair] = _stream_places(bases, pair) or (pair,)
+            plain[pair] = places or (pair,)
     clusters = [HeadCluster.of(bases, heads, pairs) for heads, pairs in inside.items()]
     for cluster in clusters:
         missing |= {pair: "no activation shows its heads" for pair in cluster.pairs if not cluster.recorded}
@@ -132,6 +133,7 @@ def _stream_places(bases: Bases, pair: Pair) -> tuple[Pair, ...]:
     if min(len(writers_of(wiring, name)) for wiring, name in zip(bases.wirings, pair, strict=True)) < 2:
         return ()
     tensors = bases.correspondence.tensors
+    headed = bases.with_heads.wirings  # a flattened wiring forgets where spaces that are fixed stand
     for axes in ((source.scales, target.scales), (source.reads, target.reads)):
         names = [{axis.rpartition("[")[0] for axis in side} for side in axes]
         modules = dict.fromkeys(
@@ -143,11 +145,14 @@ def _stream_places(bases: Bases, pair: Pair) -> tuple[Pair, ...]:
             (f"{a}:{side}", f"{b}:{side}")
             for a, b in modules
             for side in (("input", "output") if axes[0] is source.scales else ("input",))
-            if _stands_at(bases.wirings[0], f"{a}:{side}:0", pair[0])
-            and _stands_at(bases.wirings[1], f"{b}:{side}:0", pair[1])
+            if all(
+                _stands_at(wiring, f"{module}:{side}:0", space)
+                for wiring, module, space in zip(headed, (a, b), pair, strict=True)
+            )
         )
         if places:
-            return places if axes[0] is source.scales else (pair, *places)
+            seen = all(is_observable(wiring, name) for wiring, name in zip(bases.wirings, pair, strict=True))
+            return places if axes[0] is source.scales or not seen else (pair, *places)
     return ()
 
 

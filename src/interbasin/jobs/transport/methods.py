@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -56,28 +56,21 @@ def regression(task: Task, variant: str) -> Transported:
             factors=found.factors,
             transposed=frozenset(name for name in found.factors if update.kinds.get(name) == "conv1d"),
         )
-    return Transported(update, _account(task, found), layers=found.layers, notes=notes)
+    return Transported(update, _account(found, carried.moved), layers=found.layers, notes=notes)
 
 
-def _account(task: Task, found: Regressed) -> tuple[Moved, ...]:
-    """What became of each tensor of the source's update: fitted with its layer, or left out."""
+def _account(found: Regressed, carried: Sequence[Moved]) -> tuple[Moved, ...]:
+    """What became of each tensor of the source's update: fitted with its layer, or carried, where no layer holds it."""
     fitted = {fit.layer.target: fit.explained for fit in found.layers}
-    rows, total = [], task.update.norm() ** 2 or 1.0
-    partners: dict[str, list[str]] = {}
-    for pair in task.bases.with_heads.correspondence.tensors:
-        partners.setdefault(pair.source, []).append(pair.target)
-    for name in task.update:
-        targets = partners.get(name, [])
-        share = task.update.norm_of(name) ** 2 / total / max(len(targets), 1)
-        for target in targets:
-            module = target.rpartition(".")[0]
-            if module in fitted:
-                rows.append(Moved(name, target, "moved", f"fitted; explains {fitted[module]:.0%}", share))
-            else:
-                why = found.left_out.get(target, "no layer that a regression fits; the target's own stays")
-                rows.append(Moved(name, target, "skipped", why, share))
-        if not targets:
-            rows.append(Moved(name, None, "skipped", "it has no counterpart in the target", share))
+    rows = []
+    for row in carried:
+        tensor = (row.target or "").partition("[")[0]
+        module, why = tensor.rpartition(".")[0], found.left_out.get(tensor)
+        if module in fitted:
+            row = replace(row, status="moved", reason=f"fitted; explains {fitted[module]:.0%}", unobserved=0.0)
+        elif why is not None:
+            row = replace(row, reason=f"{row.reason}; not fitted: {why}")
+        rows.append(row)
     return tuple(rows)
 
 
