@@ -77,7 +77,7 @@ def choose(
     task: Task, referee: Referee, alpha: float | str | None, names: Sequence[str] | None = None
 ) -> tuple[Candidate, list[Candidate], list[str]]:
     """The best of several methods, all of them, and notes on those that could not be tried."""
-    candidates, notes = [], []
+    candidates, failures = [], {}
     for name in names or METHODS.names:
         method = METHODS[name]
         if name == "direct" and not _same_shapes(task):
@@ -87,8 +87,11 @@ def choose(
                 try_method(task, referee, name, method.variant(None), alphas_for(method, alpha, True), method.function)
             )
         except InterbasinError as error:
-            notes.append(f"{name} could not be tried: {error}")
+            failures[name] = error
+    notes = [f"{name} could not be tried: {error}" for name, error in failures.items()]
     if not candidates:
+        if len({str(error) for error in failures.values()}) == 1:  # the fault of the data, and of no method
+            raise next(iter(failures.values()))
         raise InterbasinError(f"No method of transport could be tried. {' '.join(notes)}")
     return min(candidates, key=lambda candidate: candidate.score), candidates, notes
 
