@@ -250,8 +250,12 @@ def _fine_tune(tuned: str, network_options: NetworkOptions, seed: int) -> Any:
     """The fine-tune: a path, which is read tensor by tensor, or a network that has to be built."""
     if os.path.exists(os.path.expanduser(tuned)) and not network_options.trust_remote_code:
         return tuned
-    is_adapter = os.path.exists(os.path.join(tuned, "adapter_config.json"))
-    return tuned if is_adapter else network_options.load(tuned, seed=seed).model
+    return tuned if _is_adapter(tuned) else network_options.load(tuned, seed=seed).model
+
+
+def _is_adapter(tuned: str) -> bool:
+    """Whether TUNED is a LoRA: PEFT's folder, or that of a transport that left one."""
+    return any(os.path.exists(os.path.join(tuned, place, "adapter_config.json")) for place in (".", "adapter"))
 
 
 def _read(text: str, limit: int, input_options: InputOptions, source: str, target: str, like: Any, seed: int) -> Any:
@@ -312,7 +316,10 @@ def _show(
     console.print(f"written to {output}: {', '.join(outcome.written())}", soft_wrap=True)
     if "model" in usable:
         console.print(f"use the new network as the MODEL {usable['model']}", soft_wrap=True)
-    _show_notes(console, terminal, outcome.notes)
+    notes = list(outcome.notes)
+    if _is_adapter(terminal.request["tuned"]) and not result.delta.is_low_rank:
+        notes.append("The update is dense: --as-lora RANK gives a LoRA, and --method theseus keeps the rank of TUNED.")
+    _show_notes(console, terminal, notes)
     console.print(str(result.verdict), soft_wrap=True)
 
 
