@@ -76,7 +76,7 @@ def move_fine_tune(pair: Pair, seed: int, report: Callable[[int], object]) -> Fi
 
 
 def _transposed(images: Tensor) -> Tensor:
-    return images.unflatten(1, (8, 8)).mT.flatten(1)
+    return images.reshape(-1, 8, 8).mT.flatten(1)
 
 
 def _logits(outputs: Tensor) -> Tensor:

@@ -93,7 +93,8 @@ def transport(
         validate: Labelled data, pairs (inputs, labels), to choose by instead, and to tell whether the fine-tune is
             worth anything. Never test data.
         loss: Of outputs and labels, for ``validate``; by default cross-entropy of the logits.
-        generic: Inputs of the kind that the target was trained on. A regression keeps the target's own answers there.
+        generic: Inputs of the kind that the target was trained on. A regression keeps the target's own answers there,
+            and how far they move counts where methods and alpha are chosen.
         generic_target: ``"keep"``, or ``"tuned"``: generic inputs aim at the tuned source too.
         generic_weight: Their weight, all together, relative to the task's inputs.
         centered: Look at activations about their means.
@@ -170,7 +171,10 @@ def transport(
 
     # Which method and how much of it, by inputs that nothing is fitted on.
     with watch("choose"):
-        referee = Referee(Judge(trial, held), validate, loss)
+        keeping = None
+        if generic is not None and generic_target == "keep" and bases.shares_outputs:
+            keeping = _own_answers(trial, generic)
+        referee = Referee(Judge(trial, held), validate, loss, keeping)
         if method == AUTO:
             best, candidates, left_out = choose(trial, referee, alpha)
             notes += left_out
@@ -354,11 +358,15 @@ def _gather(
 
 def _apart(trial: Task, generic: Any, model: nn.Module) -> Interval:
     """How far a network's answers to held-out generic inputs are from those of the target as it was."""
-    against = replace(trial, tuned=trial.bases.target)
-    losses = Judge(against, Part(generic, held=True)).losses(model)
+    losses = _own_answers(trial, generic).losses(model)
     draws = np.random.default_rng(trial.options.seed).integers(len(losses), size=(1000, len(losses)))
     low, high = np.percentile(losses[draws].mean(1), (2.5, 97.5))
     return Interval(float(losses.mean()), float(low), float(high))
+
+
+def _own_answers(trial: Task, generic: Any) -> Judge:
+    """Compares networks with the target as it was, on held-out generic inputs."""
+    return Judge(replace(trial, tuned=trial.bases.target), Part(generic, held=True))
 
 
 def _labelled(validate: Any, loss: Loss | None, networks: Mapping[str, nn.Module]) -> dict[str, float]:
