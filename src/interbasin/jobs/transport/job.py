@@ -37,6 +37,7 @@ from interbasin.text import plural
 AUTO = "auto"
 SCALES = ("none", "rms")
 GENERIC_TARGETS = ("keep", "tuned")
+FEW = 30  # held-out inputs, below which a bootstrap's interval is too narrow to be trusted
 
 
 def transport(
@@ -206,7 +207,7 @@ def transport(
             interval = getattr(evidence, name)
             if interval is not None:
                 metrics["forgotten" if name == "kept" else "forgotten_source"] = interval.value
-    notes += _note_unobserved(metrics, spaces)
+    notes += _note_unobserved(metrics, spaces) + _note_few(len(referee.judge.before))
     if compare:
         raise DataError("The comparison is not there yet.")
     return Transport(
@@ -389,6 +390,12 @@ def _note_truncation(lost: Mapping[str, float], rank: int) -> str:
     if not worst or lost[worst] < 1e-6:
         return f"Rank {rank} holds all of the update."
     return f"Rank {rank} loses up to {lost[worst]:.0%} of a tensor's norm (most of {worst})."
+
+
+def _note_few(held: int) -> list[str]:
+    if held >= FEW:
+        return []
+    return [f"Only {plural(held, 'input')} could be held out to judge by: intervals from so few say little; give more."]
 
 
 def _note_unobserved(metrics: Mapping[str, float], spaces: Sequence[SpaceRow]) -> list[str]:
