@@ -272,9 +272,16 @@ def _read(text: str, limit: int, input_options: InputOptions, source: str, targe
 
 
 def _tokenizer(model: str) -> str | None:
-    """The folder of a network, if it holds a tokenizer."""
+    """The folder of a network of transformers, if it holds a tokenizer."""
+    from interbasin.models import parse_model
+    from interbasin.models.from_transformers import snapshot
+
+    name = parse_model(model)
+    if name.kind not in ("folder", "hub"):
+        return None
+    folder = name.name if name.kind == "folder" else str(snapshot(name.name))
     files = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model")
-    return model if any(os.path.exists(os.path.join(model, name)) for name in files) else None
+    return folder if any(os.path.exists(os.path.join(folder, file)) for file in files) else None
 
 
 # ---------------------------------------------------------------------- what is shown

@@ -29,3 +29,12 @@ def test_a_fault_of_the_data_is_said_once_and_not_for_every_method():
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     with pytest.raises(DataError, match=r"^No input is left to judge by"):
         transport(net, {"2.weight": torch.ones(2, 8)}, net, torch.randn(3, 4))
+
+
+def test_a_handful_of_held_out_inputs_is_remarked_on():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    asked = (net, {"2.weight": torch.ones(2, 8)}, net)
+    few, many = (transport(*asked, torch.randn(count, 4), method="direct") for count in (8, 160))
+    assert any(note.startswith("Only 2 inputs could be held out") for note in few.notes)
+    assert not any("held out" in note for note in many.notes)
