@@ -93,8 +93,8 @@ def transport(
         str, Option(help="What --generic aims at: keep, TARGET's own activations, or tuned, those of TUNED.")
     ] = "keep",
     generic_weight: Annotated[
-        float, Option(help="Weight of --generic, all together, relative to --data; more of it keeps more.")
-    ] = 1.0,
+        float | None, Option(help="Weight of --generic, all together, relative to --data; more of it keeps more.")
+    ] = None,
     outputs: Annotated[
         str,
         Option(help="Whether an output means the same in both networks: shared, own, or auto: shared if of one shape."),
@@ -181,6 +181,7 @@ def transport(
             "seed": seed,
             "progress": tell,
         }
+        weight: dict[str, Any] = {} if generic_weight is None else {"generic_weight": generic_weight}
         if dry_run:
             plan = plan_transport(loaded.model, fine_tune, other.model, batches["data"], **shared)
         else:
@@ -194,9 +195,9 @@ def transport(
                 readout=logits,
                 validate=batches["validate"],
                 generic_target=generic_target,
-                generic_weight=generic_weight,
                 as_lora=as_lora,
                 compare=compare,
+                **weight,
                 **shared,
             )
     if dry_run:
