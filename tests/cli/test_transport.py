@@ -235,6 +235,25 @@ def test_the_help_lists_every_method():
         assert f"- {method.name} ({', '.join(method.variants)}" in shown
 
 
+def test_the_comparison_is_a_table_and_what_could_not_be_tried_is_told_below(capsys):
+    from rich.console import Console
+
+    from interbasin.cli.transport import _show_compared, _without_nan
+    from interbasin.jobs.transport.result import ComparedRow
+
+    tried = ComparedRow("head-ridge", ("data", "tuned"), 0.5, 0.4, 0.6, None, 1.0, forgotten=0.25)
+    failed = ComparedRow("direct", (), float("nan"), float("nan"), float("nan"), None, 0.0, note="shapes differ.")
+    _show_compared(Console(width=200), (tried, failed))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "head-ridge data tuned 0.5 [0.400, 0.600] 0.25" in shown and "nan" not in shown
+    assert "direct could not be tried: shapes differ." in shown
+    assert _without_nan({"effect": float("nan"), "low": 0.5, "method": "x"}) == {
+        "effect": None,
+        "low": 0.5,
+        "method": "x",
+    }
+
+
 # ---------------------------------------------------------------------- language models and their LoRAs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from interbasin.jobs.transport import Moved, Plan, Transport
+    from interbasin.jobs.transport.result import ComparedRow
     from interbasin.outcome import Outcome
 
 MEANINGS = {
@@ -220,7 +222,7 @@ def transport(
         "output": str(output),
         "verdict": verdict,
         "candidates": {name: dict(row) for name, row in result.candidates.items()},
-        "compared": [asdict(row) for row in result.compared],
+        "compared": [_without_nan(asdict(row)) for row in result.compared],
         "use": usable,
     }
     # Notes stand before the verdict, which comes last.
@@ -311,11 +313,7 @@ def _show(
     ]
     print_table(console, ("method", "explains", "interval", "alpha"), tried)
     if result.compared:
-        compared = [
-            (row.method, " ".join(row.needs) or "-", number(row.effect), _interval(row.low, row.high), row.note)
-            for row in result.compared
-        ]
-        print_table(console, ("compared", "needs", "explains", "interval", ""), compared, words=(0, 1, 4))
+        _show_compared(console, result.compared)
     _show_shares(console, result.moved)
     figures = [
         (name, number(outcome.metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in outcome.metrics
@@ -329,6 +327,30 @@ def _show(
         notes.append("The update is dense: --as-lora RANK gives a LoRA, and --method theseus keeps the rank of TUNED.")
     _show_notes(console, terminal, notes)
     console.print(str(result.verdict), soft_wrap=True)
+
+
+def _show_compared(console: Console, compared: Sequence[ComparedRow]) -> None:
+    """The baselines and controls; what could not be tried is listed below, with its reason."""
+    beside = [name for name in ("accuracy", "forgotten") if any(getattr(row, name) is not None for row in compared)]
+    rows = [
+        (
+            *(row.method, " ".join(row.needs) or "-", number(row.effect), _interval(row.low, row.high)),
+            *(number(getattr(row, name)) for name in beside),
+        )
+        for row in compared
+        if math.isfinite(row.effect)
+    ]
+    print_table(console, ("compared", "needs", "explains", "interval", *beside), rows, words=(0, 1))
+    for row in compared:
+        if not math.isfinite(row.effect):
+            console.print(f"{row.method} could not be tried: {row.note}", style="dim", soft_wrap=True)
+
+
+def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for JSON, in which what could not be measured is null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
 
 
 def _show_plan(console: Console, terminal: Terminal, plan: Plan) -> None:
