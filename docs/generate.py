@@ -35,6 +35,7 @@ def methods() -> str:
     from interbasin.jobs.merge.methods import METHODS as merge
     from interbasin.jobs.rebasin.methods import METHODS as rebasin
     from interbasin.jobs.translate.methods import METHODS as translate
+    from interbasin.jobs.transport.methods import METHODS as transport
 
     def row(method: Any) -> str:
         # As the end of a sentence. The table of merge has titles yet, and says in another way that a base is needed.
@@ -50,7 +51,7 @@ def methods() -> str:
         }
         return f"    {json.dumps(entry)}"
 
-    tables = {"fit": SOLVERS, "rebasin": rebasin, "merge": merge, "translate": translate}
+    tables = {"fit": SOLVERS, "rebasin": rebasin, "merge": merge, "translate": translate, "transport": transport}
     parts = [f'  "{name}": [\n' + ",\n".join(map(row, table.values())) + "\n  ]" for name, table in tables.items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 

@@ -102,3 +102,15 @@ def test_every_way_of_translating_has_a_row_between_none_and_the_network_itself(
     assert [row.method for row in found] == ["(none)", *demo.tables.WAYS, "(its own encoder)"]
     assert found[-2].note in CANDIDATES
     assert all(row.accuracy > found[0].accuracy and row.cosine > 0.5 for row in found[1:])
+
+
+def test_a_wider_network_learns_what_the_first_was_tuned_for_and_keeps_its_own(whole):
+    found = whole.fine_tune
+    wide, tuned, *moved = found.rows
+    assert found.widths == (64, 96) and found.inputs == 1437
+    assert [row.method for row in moved] == ["theseus", "regression"]
+    assert all(row.task > wide.task + 0.3 for row in moved)
+    assert moved[-1].original > tuned.original + 0.1
+    # Theseus explains more of the task here, and forgets what the wider network could do.
+    assert found.method == "regression" and found.choice == "transport"
+    assert found.verdict.startswith(f"Transport it: {found.method}")

@@ -17,6 +17,7 @@ from interbasin.cli.options import command
 from interbasin.cli.output import Commands, Terminal
 from interbasin.cli.rebasin import rebasin
 from interbasin.cli.translate import translate
+from interbasin.cli.transport import transport
 
 __all__ = ["app"]
 
@@ -59,11 +60,12 @@ def interbasin(
       interbasin inspect timm:resnet18
       interbasin rebasin a b -o aligned
       interbasin merge one two three -o soup
+      interbasin transport old old-lora new --data task.jsonl -o moved
       interbasin evaluate my.nets:small@a my.nets:small@b --data digits -o out
       interbasin translate apply map old.parquet -o new.parquet
     """
 
 
-for function in (demo, fit, compare, inspect, rebasin, merge, evaluate):
+for function in (demo, fit, compare, inspect, rebasin, merge, transport, evaluate):
     app.command()(function)
 app.add_typer(translate)

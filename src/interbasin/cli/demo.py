@@ -24,7 +24,8 @@ def demo(
     """Train two small networks on digits; carry the hidden layer of one into the other, align, merge, stitch them.
 
     Every fit has a row in one table, every method of re-basin one in another, every way of translating one in a third;
-    last comes an audit: should an index of the one's vectors be translated when the other becomes its model?
+    then comes an audit: should an index of the one's vectors be translated when the other becomes its model? Last, the
+    first network is fine-tuned for another task, and a wider network is given that without training, with a verdict.
     Takes less than a minute, needs no files and writes none.
 
     Examples:
@@ -88,6 +89,16 @@ def _show(console: Console, result: Demo) -> None:
     first = 4  # way, method, and two measures; more is too wide for a window
     print_table(console, ("way", "method", *index.measures)[:first], [row[:first] for row in index.rows], words=(0, 1))
     console.print(f"{index.advice}: {index.verdict}")
+
+    moved = result.fine_tune
+    console.print(
+        f"\nThe first network, fine-tuned to read transposed digits, and a network of width {moved.widths[1]} that is "
+        f"given this without training, from {moved.inputs:,} transposed images without labels; as many of the usual "
+        "ones keep what it could do:"
+    )
+    skills = [(row.network, row.method or "-", _share(row.task), _share(row.original)) for row in moved.rows]
+    print_table(console, ("network", "moved by", "transposed", "usual"), skills, words=(0, 1))
+    console.print(moved.verdict)
 
 
 def _share(value: float | None) -> str:

@@ -182,14 +182,20 @@ class ImageOptions:
 
 
 @dataclass(frozen=True)
-class DataOptions(ImageOptions):
-    """How a DATA string is read for any network."""
+class InputOptions(ImageOptions):
+    """How a DATA string is read for a network of images or of text."""
 
     tokenizer: Annotated[
         str | None,
         Option(help="Folder whose tokenizer makes tokens of text; by default that of the first network."),
     ] = None
     max_length: Annotated[int | None, Option(min=1, help="At most so many tokens per text.")] = None
+
+
+@dataclass(frozen=True)
+class DataOptions(InputOptions):
+    """How a DATA string is read for any network."""
+
     scale: Annotated[bool, Option("--scale/--no-scale", help="Bring eight-bit numbers from 0...255 to 0...1.")] = True
 
 

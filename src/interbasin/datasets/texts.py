@@ -117,6 +117,22 @@ def open_tokenizer(tokenizer: Any, name: str) -> Any:
     return _with_padding(tokenizer)
 
 
+def require_same_tokens(folders: Sequence[str]) -> None:
+    """Refuse tokenizers of which one makes other tokens than the first.
+
+    Raises:
+        DataError: if their vocabularies differ; names two folders.
+    """
+    names = list(dict.fromkeys(folders))
+    vocabularies = [open_tokenizer(folder, folder).get_vocab() for folder in names]
+    for folder, vocabulary in zip(names, vocabularies, strict=True):
+        if vocabulary != vocabularies[0]:
+            raise DataError(
+                f"Both networks are given the same tokens, but the tokenizer of {folder} has another vocabulary than "
+                f"that of {names[0]}; a fine-tune cannot be moved between tokenizers yet."
+            )
+
+
 def _with_padding(tokenizer: Any) -> Any:
     """Language models often have no token for padding: the one that ends a text does, as the mask hides it."""
     if getattr(tokenizer, "pad_token", "") is None:

@@ -1,7 +1,8 @@
 """The demonstration: what there is, small, on the embedded data.
 
 Two networks are trained on digits from different seeds. Every fit, every method of re-basin and every way of
-translating carries the first into the second, and is judged on images that none of them has seen; last comes an audit.
+translating carries the first into the second, and is judged on images that none of them has seen; then comes an audit,
+and last the fine-tune of the first network, moved to a wider one.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from interbasin.demo import networks, tables
+from interbasin.demo import fine_tune, networks, tables
+from interbasin.demo.fine_tune import FineTune, Skilled
 from interbasin.demo.tables import Aligned, Migration, Row, Stitch
 
-__all__ = ["Aligned", "Demo", "Migration", "Row", "Stitch", "run_demo", "steps"]
+__all__ = ["Aligned", "Demo", "FineTune", "Migration", "Row", "Skilled", "Stitch", "run_demo", "steps"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Demo:
     aligned: tuple[Aligned, ...]
     stitched: tuple[Stitch, ...]
     migration: Migration
+    fine_tune: FineTune
 
     def summary(self) -> dict[str, Any]:
         """The same as plain data, JSON-able."""
@@ -39,11 +42,11 @@ class Demo:
 
 def steps() -> int:
     """How much there is to do, in the units that `run_demo` reports."""
-    return 2 * networks.EPOCHS + tables.count_alignments()
+    return 2 * networks.EPOCHS + tables.count_alignments() + fine_tune.count_epochs()
 
 
 def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) -> Demo:
-    """Train, collect, fit, align, merge, compare.
+    """Train, collect, fit, align, merge, compare, and move a fine-tune.
 
     Args:
         seed: Of the first network; the second has the next one.
@@ -51,6 +54,7 @@ def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) 
     """
     report = progress or (lambda done: None)
     pair = networks.train_pair(seed, report)
+    aligned = 2 * networks.EPOCHS + tables.count_alignments()
     similarities, rows = tables.fit_hidden_layers(pair)
     return Demo(
         seed=seed,
@@ -64,4 +68,5 @@ def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) 
         aligned=tables.align_networks(pair, seed, lambda done: report(2 * networks.EPOCHS + done)),
         stitched=tables.stitch_networks(pair, seed),
         migration=tables.audit_migration(pair, seed),
+        fine_tune=fine_tune.move_fine_tune(pair, seed, lambda done: report(aligned + done)),
     )

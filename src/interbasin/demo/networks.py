@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -46,27 +47,48 @@ def train_pair(seed: int, report: Callable[[int], object]) -> Pair:
     # About the mean image: with all inputs positive many hidden units die, and dead units cannot be matched.
     mean = digits.train_images.flatten(1).mean(dim=0)
     images, test = digits.train_images.flatten(1) - mean, digits.test_images.flatten(1) - mean
-    epochs = iter(range(1, 2 * EPOCHS + 1))
-    source, target = (
-        _train(images, digits.train_labels, of, lambda _: report(next(epochs))) for of in (seed, seed + 1)
-    )
+    source = train_network(images, digits.train_labels, seed, report)
+    target = train_network(images, digits.train_labels, seed + 1, lambda done: report(EPOCHS + done))
     return Pair(source, target, images, digits.train_labels, test, digits.test_labels)
 
 
-def _train(images: Tensor, labels: Tensor, seed: int, report: Callable[[str], object]) -> nn.Sequential:
+def train_network(
+    images: Tensor, labels: Tensor, seed: int, report: Callable[[int], object], width: int = WIDTH
+) -> nn.Sequential:
+    """A network of one hidden layer; ``report`` is called after each of `EPOCHS`."""
     generator = generator_of(seed)
     # torch's own initialisation draws from the global generator, which a library leaves alone.
-    first, last = (skip_init(nn.Linear, *widths) for widths in ((64, WIDTH), (WIDTH, 10)))  # type: ignore[no-untyped-call]
+    first, last = (skip_init(nn.Linear, *widths) for widths in ((64, width), (width, 10)))  # type: ignore[no-untyped-call]
     network = nn.Sequential(first, nn.ReLU(), last)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.uniform_(-1 / 8, 1 / 8, generator=generator)
+    return _fit(network, images, labels, generator, 2e-3, report)
+
+
+def tune_network(
+    network: nn.Sequential, images: Tensor, labels: Tensor, seed: int, report: Callable[[int], object]
+) -> nn.Sequential:
+    """A copy of a network, trained on with other images for as many epochs."""
+    tuned = copy.deepcopy(network).requires_grad_(True)
+    return _fit(tuned, images, labels, generator_of(seed), 1e-3, report)
+
+
+def _fit(
+    network: nn.Sequential,
+    images: Tensor,
+    labels: Tensor,
+    generator: torch.Generator,
+    rate: float,
+    report: Callable[[int], object],
+) -> nn.Sequential:
+    epochs = iter(range(1, EPOCHS + 1))
 
     def loss(batch: tuple[Tensor, Tensor], _: int) -> Tensor:
         return nn.functional.cross_entropy(network(batch[0]), batch[1])
 
     batches = _ShuffledBatches(images, labels, generator)
-    train(network.parameters(), batches, loss, epochs=EPOCHS, rate=2e-3, report=report)
+    train(network.parameters(), batches, loss, epochs=EPOCHS, rate=rate, report=lambda _: report(next(epochs)))
     return network.eval().requires_grad_(False)
 
 

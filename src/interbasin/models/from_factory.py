@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -36,18 +36,31 @@ def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = T
     return LoadedModel(model, inputs, checkpoint, text, type(model).__name__, unused, training)
 
 
+def import_function(name: str, what: str) -> Callable[..., Any]:
+    """The function ``package.module:function``; the module is looked for in the current folder too.
+
+    Args:
+        name: The function.
+        what: What it is to be, for messages: ``"readout"``.
+
+    Raises:
+        UnknownNameError: if there is no such module or function; lists those of the module.
+        DataError: if the name has another form, or the module cannot be imported.
+
+    Example:
+        >>> import_function("math:sqrt", "readout")(4)
+        2.0
+    """
+    where, colon, function = name.partition(":")
+    if not (where and colon and function):
+        raise DataError(f"A {what} is named as package.module:function, found {name!r}.")
+    with _current_folder_importable():
+        return _find(where, function, name, what)
+
+
 def _call(name: str) -> Any:
     where, _, function = name.partition(":")
-    module = _import(where, name)
-    factory = getattr(module, function, None)
-    if not callable(factory):
-        # What it imported is callable too, and no factory of its own.
-        public = [
-            label
-            for label, value in vars(module).items()
-            if callable(value) and label[0] != "_" and _package(getattr(value, "__module__", "")) == _package(where)
-        ]
-        raise UnknownNameError.of(f"factory in {where}", function, public[:20])
+    factory = _find(where, function, name, "model", "factory")
     try:
         return factory()
     except InterbasinError:
@@ -56,12 +69,27 @@ def _call(name: str) -> Any:
         raise DataError(f"The factory {name} was called without arguments and failed ({_describe(error)}).") from error
 
 
+def _find(where: str, function: str, name: str, what: str, kind: str = "function") -> Callable[..., Any]:
+    """A function of a module; messages call it a ``kind``, and what it is for a ``what``."""
+    module = _import(where, name, what)
+    found = getattr(module, function, None)
+    if not callable(found):
+        # What it imported is callable too, and no function of its own.
+        public = [
+            label
+            for label, value in vars(module).items()
+            if callable(value) and label[0] != "_" and _package(getattr(value, "__module__", "")) == _package(where)
+        ]
+        raise UnknownNameError.of(f"{kind} in {where}", function, public[:20])
+    return cast(Callable[..., Any], found)
+
+
 def _package(module: object) -> str:
     return str(module).partition(".")[0]
 
 
-def _import(where: str, name: str) -> ModuleType:
-    """The module that a factory is in, imported."""
+def _import(where: str, name: str, what: str) -> ModuleType:
+    """The module that a function is in, imported."""
     try:
         return importlib.import_module(where)
     except InterbasinError:
@@ -69,17 +97,17 @@ def _import(where: str, name: str) -> ModuleType:
     except SyntaxError as error:
         line = "" if error.lineno is None else f", line {error.lineno}"
         raise DataError(
-            f"The model {name} was to be made, but {error.filename or where}{line} is not Python ({error.msg})."
+            f"The {what} {name} was to be made, but {error.filename or where}{line} is not Python ({error.msg})."
         ) from error
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (where + ".").startswith(missing + "."):
             raise UnknownNameError(
-                f"There is no module named {missing!r}, of which the model {name} was to be made; check the spelling, "
+                f"There is no module named {missing!r}, of which the {what} {name} was to be made; check the spelling, "
                 "run from the folder that holds it, or install it."
             ) from error
         raise DataError(
-            f"The module {where} of the model {name} could not be imported ({_describe(error)})."
+            f"The module {where} of the {what} {name} could not be imported ({_describe(error)})."
         ) from error
 
 

@@ -15,7 +15,10 @@ The road, as `transport` in ``job`` walks it:
 and ``warm_start`` trains on from where a transport ends.
 """
 
+from interbasin.jobs.transport.carrying import Moved
 from interbasin.jobs.transport.job import transport
+from interbasin.jobs.transport.methods import METHODS
+from interbasin.jobs.transport.planning import Plan, plan_transport
 from interbasin.jobs.transport.prepare import PreparedTransport, prepare_transport
 from interbasin.jobs.transport.result import Transport
 from interbasin.jobs.transport.update import Update
@@ -23,13 +26,17 @@ from interbasin.jobs.transport.vectors import carry_probe, carry_vector
 from interbasin.jobs.transport.warm_start import Finetuned, finetune
 
 __all__ = [
+    "METHODS",
     "Finetuned",
+    "Moved",
+    "Plan",
     "PreparedTransport",
     "Transport",
     "Update",
     "carry_probe",
     "carry_vector",
     "finetune",
+    "plan_transport",
     "prepare_transport",
     "transport",
 ]

@@ -60,18 +60,26 @@ class ReadOut(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Referee:
-    """Scores networks: by labels where there are some for it, else by tuned A's answers."""
+    """Scores networks: by labels where there are some for it, else by tuned A's answers.
+
+    Where the target is to keep its own answers to generic inputs, how far it comes from them counts as well: else the
+    method that forgets most could win.
+    """
 
     judge: Judge
     validate: Any = None
     loss: Loss | None = None
+    keeping: Judge | None = None  # by the target's own answers, on generic inputs
 
     def score(self, model: nn.Module, losses: np.ndarray[Any, Any] | None = None) -> float:
         if self.validate is not None:
             readout = self.judge.task.readout
             network = model if self.loss is not None or readout is None else ReadOut(model, readout)
             return performance(network, self.validate, self.loss).loss
-        return float((self.judge.losses(model) if losses is None else losses).mean())
+        score = float((self.judge.losses(model) if losses is None else losses).mean())
+        if self.keeping is not None:
+            score += self.judge.task.options.generic_weight * float(self.keeping.losses(model).mean())
+        return score
 
 
 def try_method(

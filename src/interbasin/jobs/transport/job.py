@@ -38,6 +38,7 @@ from interbasin.text import plural
 AUTO = "auto"
 SCALES = ("none", "rms")
 GENERIC_TARGETS = ("keep", "tuned")
+FEW = 30  # held-out inputs, below which a bootstrap's interval is too narrow to be trusted
 
 
 def transport(
@@ -94,7 +95,8 @@ def transport(
         validate: Labelled data, pairs (inputs, labels), to choose by instead, and to tell whether the fine-tune is
             worth anything. Never test data.
         loss: Of outputs and labels, for ``validate``; by default cross-entropy of the logits.
-        generic: Inputs of the kind that the target was trained on. A regression keeps the target's own answers there.
+        generic: Inputs of the kind that the target was trained on. A regression keeps the target's own answers there,
+            and how far they move counts where methods and alpha are chosen.
         generic_target: ``"keep"``, or ``"tuned"``: generic inputs aim at the tuned source too.
         generic_weight: Their weight, all together, relative to the task's inputs.
         centered: Look at activations about their means.
@@ -173,7 +175,10 @@ def transport(
 
     # Which method and how much of it, by inputs that nothing is fitted on.
     with watch("choose"):
-        referee = Referee(Judge(trial, held), validate, loss)
+        keeping = None
+        if generic is not None and generic_target == "keep" and bases.shares_outputs:
+            keeping = _own_answers(trial, generic)
+        referee = Referee(Judge(trial, held), validate, loss, keeping)
         if method == AUTO:
             best, candidates, left_out = choose(trial, referee, alpha)
             notes += left_out
@@ -205,7 +210,7 @@ def transport(
             interval = getattr(evidence, name)
             if interval is not None:
                 metrics["forgotten" if name == "kept" else "forgotten_source"] = interval.value
-    notes += _note_unobserved(metrics, spaces)
+    notes += _note_unobserved(metrics, spaces) + _note_few(len(referee.judge.before))
     compared: tuple[ComparedRow, ...] = ()
     if compare:
         with watch("compare"):
@@ -372,10 +377,15 @@ def _gather(
 
 def _apart(trial: Task, generic: Any, model: nn.Module) -> Interval:
     """How far a network's answers to held-out generic inputs are from those of the target as it was."""
-    losses = Judge(trial.against_target(), Part(generic, held=True)).losses(model)
+    losses = _own_answers(trial, generic).losses(model)
     draws = np.random.default_rng(trial.options.seed).integers(len(losses), size=(1000, len(losses)))
     low, high = np.percentile(losses[draws].mean(1), (2.5, 97.5))
     return Interval(float(losses.mean()), float(low), float(high))
+
+
+def _own_answers(trial: Task, generic: Any) -> Judge:
+    """Compares networks with the target as it was, on held-out generic inputs."""
+    return Judge(trial.against_target(), Part(generic, held=True))
 
 
 def _labelled(
@@ -402,6 +412,12 @@ def _note_truncation(lost: Mapping[str, float], rank: int) -> str:
     if not worst or lost[worst] < 1e-6:
         return f"Rank {rank} holds all of the update."
     return f"Rank {rank} loses up to {lost[worst]:.0%} of a tensor's norm (most of {worst})."
+
+
+def _note_few(held: int) -> list[str]:
+    if held >= FEW:
+        return []
+    return [f"Only {plural(held, 'input')} could be held out to judge by: intervals from so few say little; give more."]
 
 
 def _note_unobserved(metrics: Mapping[str, float], spaces: Sequence[SpaceRow]) -> list[str]:

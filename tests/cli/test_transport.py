@@ -1,0 +1,342 @@
+"""``interbasin transport``: an update and a verdict for what lies on the disk, a dry run, errors of one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.cli.test_frame import run
+from tests.test_storage import left_in
+from torch import nn
+
+import interbasin as ib
+from interbasin.extras import import_extra
+from interbasin.jobs.transport import METHODS, Update
+from interbasin.outcome import Outcome
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+FACTORY = """
+import torch
+from torch import nn
+
+def network(width, outputs=5):
+    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, outputs)), torch.rand(2, 8)
+
+def small():
+    return network(12)
+
+def wide():
+    return network(16)
+
+class Gain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return x * self.gain
+
+def other():
+    return Gain(), torch.rand(2, 8)
+
+def twice(outputs):
+    return 2 * outputs
+"""
+A, TUNED, B = "transport_nets:small@a.safetensors", "tuned.safetensors", "transport_nets:wide@b.safetensors"
+TASK = ("--data", "task.npz")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base, its fine-tune, the base in other coordinates and among more units, and inputs."""
+    folder = tmp_path_factory.mktemp("networks")
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 5))
+    tuned = {name: tensor + 0.3 * torch.randn_like(tensor) for name, tensor in base.state_dict().items()}
+    # Twelve of the sixteen units are the source's, in another order; the others do nothing.
+    order = torch.randperm(12)
+    wide = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5))
+    with torch.no_grad():
+        for parameter in wide.parameters():
+            parameter.zero_()
+        wide[0].weight[:12], wide[0].bias[:12] = base[0].weight[order], base[0].bias[order]
+        wide[2].weight[:, :12], wide[2].bias[:] = base[2].weight[:, order], base[2].bias
+    for name, tensors in (("a", base.state_dict()), ("tuned", tuned), ("b", wide.state_dict())):
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / f"{name}.safetensors")
+    inputs = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
+    base.load_state_dict(tuned)
+    labels = base(torch.from_numpy(inputs)).argmax(1).numpy()
+    np.savez(folder / "task.npz", x=inputs, y=labels)
+    np.savez(folder / "generic.npz", x=3 * inputs[::-1].copy())
+    (folder / "transport_nets.py").write_text(FACTORY)
+    return folder
+
+
+@pytest.fixture
+def here(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("transport_nets", None)
+    yield tmp_path
+    sys.modules.pop("transport_nets", None)
+
+
+def transport(*arguments: object) -> Any:
+    return run("transport", *arguments)
+
+
+def summary_of(*arguments: object) -> dict[str, Any]:
+    done = transport(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+
+
+def test_an_outcome_with_the_update_the_account_and_the_verdict(here):
+    found = summary_of(A, TUNED, B, *TASK, "-o", "out", "--method", "theseus", "--model")
+    assert found["verdict"]["choice"] == "transport"
+    assert found["verdict"]["figures"]["effect_explained"]["low"] > 0.99
+    assert found["metrics"]["share_moved"] == pytest.approx(1)
+    outcome = Outcome.load("out")
+    outcome.verify()
+    assert {"update.safetensors", "verdict.txt", "moved.csv", "spaces.csv", "cosines.svg"} <= set(outcome.written())
+    assert Path("out/verdict.txt").read_text().startswith("transport\n\nTransport it: theseus")
+    assert set(outcome.table("moved")["source"]) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    # What was written is the network that does as the tuned source does.
+    assert found["use"] == {"update": "out/update.safetensors", "model": "transport_nets:wide@out/model"}
+    target, new = (ib.models.load_model(name).model for name in (B, found["use"]["model"]))
+    again = Update.of(found["use"]["update"], target).added_to(target)
+    tuned = ib.models.load_model("transport_nets:small@tuned.safetensors").model
+    inputs = torch.from_numpy(np.load("task.npz")["x"])
+    for network in (new, again):
+        torch.testing.assert_close(network(inputs), tuned(inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_people_see_what_was_tried_and_the_verdict_last(here):
+    done = transport(A, TUNED, B, *TASK, "-o", "out", "--readout", "logits", "--generic", "generic.npz")
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    assert lines[-1].startswith("Transport it: ")
+    shown = " ".join(done.stdout.split())
+    assert "theseus" in shown and "regression" in shown and "written to out: update.safetensors" in shown
+    assert "forgotten" in shown and "nats from what they were" in lines[-1]
+    assert not any(line.endswith(" ") for line in done.stdout.split("\n"))
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(here):
+    before = left_in(here)
+    done = transport(A, TUNED, B, *TASK, "--dry-run", "-o", "out")
+    assert done.exit_code == 0, done.output
+    shown = " ".join(done.stdout.split())
+    assert "0.weight 0.weight moved" in shown and "12 of 12" in shown and "12 -> 16" in shown
+    assert "time, theseus about" in shown and "memory about" in shown and "time, direct" not in shown
+    assert done.stdout.rstrip().endswith("Nothing was written (--dry-run).")
+    found = summary_of(A, TUNED, B, *TASK, "--dry-run", "--method", "regression")
+    assert found["share_moved"] == pytest.approx(1) and set(found["seconds"]) == {"regression"}
+    assert left_in(here) == before
+
+
+def test_a_lora_of_the_rank_that_was_asked_for(here):
+    found = summary_of(A, TUNED, B, *TASK, "-o", "out", "--as-lora", "2")
+    assert found["use"] == {"update": "out/adapter"}
+    assert json.loads(Path("out/adapter/adapter_config.json").read_text())["r"] == 2
+    update = Update.of("out", ib.models.load_model(B).model)
+    assert update.rank == 2
+
+
+def test_do_not_is_an_answer_and_no_error(here):
+    done = transport(A, "a.safetensors", B, *TASK, "-o", "out", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["verdict"]["choice"] == "do-not"
+
+
+def test_options_reach_the_job(here):
+    options = ("--alpha", "0.5", "--unobserved", "drop", "--uncentered", "--heads", "free", "--depth", "even")
+    more = ("--scale", "rms", "--outputs", "shared", "--tokens", "mean", "--limit", "100", "--seed", "3")
+    found = summary_of(A, TUNED, B, *TASK, "-o", "out", "--method", "theseus", *options, *more)
+    asked = found["request"]
+    assert (asked["alpha"], asked["unobserved"], asked["centered"], asked["heads"]) == (0.5, "drop", False, "free")
+    assert (asked["scale"], asked["outputs"], asked["tokens"], asked["limit"], asked["seed"]) == (
+        *("rms", "shared", "mean"),
+        *(100, 3),
+    )
+    found = summary_of(A, TUNED, B, *TASK, "-o", "labels", "--validate", "task.npz", "--alpha", "auto")
+    assert found["metrics"]["accuracy"] > found["metrics"]["accuracy_base"]
+    own = ("--readout", "transport_nets:twice", "--generic", "generic.npz", "--generic-target", "tuned")
+    found = summary_of(A, TUNED, B, *TASK, "-o", "generic", *own, "--generic-weight", "0.5")
+    assert found["request"]["generic_target"] == "tuned" and "forgotten" in found["metrics"]
+
+
+def test_an_earlier_outcome_is_replaced_only_by_force(here):
+    asked = (A, TUNED, B, *TASK, "-o", "out", "--method", "theseus")
+    assert transport(*asked).exit_code == 0
+    again = transport(*asked)
+    assert again.exit_code == 1 and "--force" in again.stderr
+    assert transport(*asked, "--force").exit_code == 0
+
+
+def broken() -> None:
+    """Files that cannot be used."""
+    tensors = load_file(TUNED)
+    tensors["0.weight"][0, 0] = float("nan")
+    save_file(tensors, "nan.safetensors")
+    inputs = np.load("task.npz")["x"].copy()
+    np.savez("none.npz", x=inputs[:0])
+    np.savez("few.npz", x=inputs[:3])
+    inputs[7] = np.nan
+    np.savez("nan.npz", x=inputs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((A, "b.safetensors", B, *TASK), "a fine-tune has the shapes of the network that it began with"),
+        ((A, "nan.safetensors", B, *TASK), "The update of 0.weight is not finite"),
+        ((A, "gone.safetensors", B, *TASK), "gone.safetensors"),
+        ((A, TUNED, B, "--data", "none.npz"), "has no rows"),
+        ((A, TUNED, B, "--data", "few.npz"), "too few were given to hold some out"),
+        ((A, TUNED, B, "--data", "nan.npz"), "There is NaN or infinity in nan.npz"),
+        ((A, TUNED, "transport_nets:other", *TASK), "The two networks have nothing in common"),
+        ((A, TUNED, B, *TASK, "--method", "direct"), "take theseus or regression"),
+        ((A, TUNED, B, *TASK, "--method", "magic"), "try one of"),
+        ((A, TUNED, B, *TASK, "--tokens", "magic"), "There is no token mode named 'magic'"),
+        ((A, TUNED, B, *TASK, "--readout", "transport_nets:thrice"), "named 'thrice'; try one of: twice"),
+        ((A, TUNED, B, *TASK, "--readout", "nowhere:twice"), "There is no module named 'nowhere'"),
+        ((A, TUNED, B, *TASK, "--readout", "twice"), "package.module:function"),
+        ((A, TUNED, B, *TASK, "--validate", "generic.npz"), "has no labels"),
+    ],
+)
+def test_errors_are_one_sentence_and_leave_nothing(here, arguments, words):
+    broken()
+    before = left_in(here)
+    done = transport(*arguments, "-o", "out")
+    assert done.exit_code == 1 and done.stdout == ""
+    assert words in done.stderr and done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1
+    assert left_in(here) == before
+
+
+def test_what_is_no_number_and_what_is_missing_is_a_usage_error(here):
+    assert transport(A, TUNED, B, *TASK, "-o", "out", "--alpha", "much").exit_code == 2
+    done = transport(A, TUNED, B, *TASK)
+    assert done.exit_code == 2 and "--dry-run" in done.stderr
+
+
+def test_the_help_lists_every_method():
+    shown = " ".join(run("transport", "--help").output.split())
+    for method in METHODS.values():
+        assert f"- {method.name} ({', '.join(method.variants)}" in shown
+
+
+def test_the_comparison_is_a_table_and_what_could_not_be_tried_is_told_below(capsys):
+    from rich.console import Console
+
+    from interbasin.cli.transport import _show_compared, _without_nan
+    from interbasin.jobs.transport.result import ComparedRow
+
+    tried = ComparedRow("head-ridge", ("data", "tuned"), 0.5, 0.4, 0.6, None, 1.0, forgotten=0.25)
+    failed = ComparedRow("direct", (), float("nan"), float("nan"), float("nan"), None, 0.0, note="shapes differ.")
+    _show_compared(Console(width=200), (tried, failed))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "head-ridge data tuned 0.5 [0.400, 0.600] 0.25" in shown and "nan" not in shown
+    assert "direct could not be tried: shapes differ." in shown
+    assert _without_nan({"effect": float("nan"), "low": 0.5, "method": "x"}) == {
+        "effect": None,
+        "low": 0.5,
+        "method": "x",
+    }
+
+
+# ---------------------------------------------------------------------- language models and their LoRAs
+
+
+@pytest.fixture(scope="module")
+def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small language models with one tokenizer, and a LoRA of the first."""
+    transformers = import_extra("transformers", "This test", "hf")
+    peft = import_extra("peft", "This test", "hf")
+    folder = tmp_path_factory.mktemp("language")
+    for name, width in (("old", 16), ("new", 24)):
+        torch.manual_seed(width)
+        config = transformers.LlamaConfig(
+            hidden_size=width,
+            intermediate_size=width,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            vocab_size=8,
+            max_position_embeddings=16,
+            eos_token_id=0,
+        )
+        network = transformers.LlamaForCausalLM(config)
+        network.save_pretrained(folder / name)
+        save_tokenizer(folder / name, "abcdef")
+        if name == "old":
+            settings = peft.LoraConfig(r=2, target_modules=["v_proj", "down_proj"], init_lora_weights=False)
+            peft.get_peft_model(network, settings).save_pretrained(folder / "lora")
+    words = np.random.default_rng(0).choice(list("abcdef"), size=(64, 6))
+    (folder / "task.txt").write_text("\n".join(" ".join(line) for line in words))
+    return folder
+
+
+def save_tokenizer(folder: Path, letters: str) -> None:
+    transformers = import_extra("transformers", "This test", "hf")
+    tokenizers = import_extra("tokenizers", "This test", "hf")
+    table = {word: number for number, word in enumerate(("<end>", "<unk>", *letters))}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(table, "<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<end>")
+    made.save_pretrained(folder)
+
+
+@pytest.fixture
+def texts(language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(language, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_adapter_goes_in_and_an_adapter_that_peft_loads_comes_out(texts):
+    peft = import_extra("peft", "This test", "hf")
+    asked = ("old", "lora", "new", "--data", "task.txt", "--method", "theseus")
+    found = summary_of(*asked, "-o", "out", "--model")
+    assert found["use"] == {"update": "out/adapter", "model": "out/model"}
+    target = ib.models.load_model("new")
+    tokens = torch.tensor([[2, 3, 4, 5, 6]])
+    wanted = ib.models.load_model("out/model").model(tokens).logits
+    loaded = peft.PeftModel.from_pretrained(target.model, "out/adapter").eval()
+    torch.testing.assert_close(loaded(tokens).logits, wanted, rtol=1e-4, atol=1e-5)
+    assert loaded.peft_config["default"].r == 2
+    assert Path("out/model/tokenizer.json").exists() and Path("out/model/config.json").exists()
+    # The adapter says whose it is, so that it is a MODEL itself.
+    torch.testing.assert_close(ib.models.load_model("out/adapter").model(tokens).logits, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_tuned_network_is_not_loaded_for_its_adapter(texts, monkeypatch):
+    # The base that the adapter names is gone: what SOURCE names is all that is needed.
+    Path("old").rename("moved")
+    found = summary_of("moved", "lora", "new", "--data", "task.txt", "--method", "theseus", "-o", "out")
+    assert found["use"]["update"] == "out/adapter"
+
+
+def test_a_dense_update_of_a_lora_is_remarked_on(texts):
+    done = transport("old", "lora", "new", "--data", "task.txt", "--method", "regression", "-o", "out")
+    assert done.exit_code == 0, done.output
+    assert "--as-lora RANK gives a LoRA" in done.stdout
+
+
+def test_an_adapter_of_another_base_and_another_tokenizer_are_refused(texts):
+    before = left_in(texts)
+    done = transport("new", "lora", "old", "--data", "task.txt", "-o", "out")
+    assert done.exit_code == 1 and "is it the adapter of this network?" in done.stderr
+    assert left_in(texts) == before
+    save_tokenizer(texts / "new", "abcdeg")
+    done = transport("old", "lora", "new", "--data", "task.txt", "-o", "out")
+    assert done.exit_code == 1 and "another vocabulary" in done.stderr and not Path("out").exists()
