@@ -88,9 +88,7 @@ class Carried:
     objectives: dict[str, float]
 
 
-def transport(
-    source: nn.Module, target: nn.Module, update: Mapping[str, Tensor], batches: Iterable[Tensor]
-) -> Carried:
+def transport(source: nn.Module, target: nn.Module, update: Mapping[str, Tensor], batches: Iterable[Tensor]) -> Carried:
     """The update for the target, by the name of its weight or bias."""
     batches = list(batches)
     activations = Held(source).run(batches), Held(target).run(batches)
