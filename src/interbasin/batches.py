@@ -232,6 +232,31 @@ def count_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     return next((len(tensor) for tensor in tensors), None)
 
 
+def inputs_in(inputs: Any) -> int:
+    """How many inputs a batch without labels holds.
+
+    Raises:
+        DataError: if it holds no tensor.
+    """
+    arguments = inputs if isinstance(inputs, Mapping) else {}
+    positional = (inputs,) if isinstance(inputs, Tensor) else () if arguments else tuple(inputs)
+    count = count_inputs(positional, dict(arguments))
+    if count is None:
+        raise DataError("A batch holds no tensor, so that its inputs cannot be counted; give tensors.")
+    return count
+
+
+def cut_inputs(value: Any, rows: slice, count: int) -> Any:
+    """Some rows of whatever has one row for each of ``count`` inputs."""
+    if isinstance(value, Tensor):
+        return value[rows] if value.ndim and len(value) == count else value
+    if isinstance(value, Mapping):
+        return {name: cut_inputs(part, rows, count) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(cut_inputs(part, rows, count) for part in value)
+    return value
+
+
 def device_of(model: nn.Module) -> torch.device | None:
     """Where a network's first tensor lives."""
     first: Tensor | None = next(itertools.chain(model.parameters(), model.buffers()), None)

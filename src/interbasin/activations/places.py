@@ -350,7 +350,10 @@ def choose_reading(wiring: Wiring, name: str, at: At = "post", place: str | None
 
 def find_readings(wiring: Wiring, space: Space, *, alone: bool) -> list[SpaceReading]:
     """Wherever the space stands whole, in the order of the forward pass; ``alone``: without others beside it."""
-    readings = (find_reading(Place.of(text), axes, space, wiring.spaces) for text, axes in wiring.activations.items())
+    readings = (
+        find_reading(Place.of(text), wiring.activations[text], space, wiring.spaces)
+        for text in wiring.places_of.get(space.name, ())
+    )
     return [reading for reading in readings if reading is not None and not (alone and reading.beside)]
 
 

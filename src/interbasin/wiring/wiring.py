@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
@@ -15,7 +16,7 @@ from interbasin.randomness import generator_of
 from interbasin.storage import new_folder, read_record, write_record
 from interbasin.wiring.axes.groups import Group, meet, sample
 from interbasin.wiring.axes.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
-from interbasin.wiring.axes.spaces import Axis, Space
+from interbasin.wiring.axes.spaces import Axis, Space, spaces_in
 from interbasin.wiring.flatten import flatten
 from interbasin.wiring.summary import coverage
 from interbasin.wiring.trace.tracing import Inputs
@@ -58,6 +59,15 @@ class Wiring:
     unused: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
     unknown: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def places_of(self) -> Mapping[str, tuple[str, ...]]:
+        """For each space the activations that it lies in, whole or in part, in the order of the forward pass."""
+        found: dict[str, list[str]] = {}
+        for place, axes in self.activations.items():
+            for name in spaces_in(axes):
+                found.setdefault(name, []).append(place)
+        return {name: tuple(places) for name, places in found.items()}
 
     @property
     def coverage(self) -> float:

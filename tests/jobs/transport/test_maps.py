@@ -113,7 +113,7 @@ def test_the_ratio_of_sizes_becomes_the_scale() -> None:
     source, target = (generic(mlp(10, 16, 16, 5), seed).double().eval() for seed in (0, 1))
     bases = relate(source, target, [X])
     sought = seek(bases)
-    moments = observe(bases, [X], sought.recorded)
+    moments = observe(bases, [X], sought.recorded, grams=True)
     plain, scaled = (fit_maps(bases, sought, moments, scale=scale) for scale in (False, True))
     for pair in sought.plain:
         assert plain[pair].scale == 1
@@ -144,7 +144,7 @@ def test_heads_change_places_together() -> None:
     element = ib.wire(source, ids).sample(4, isometric=True)
     bases = relate(source, ib.carry(source, element), [ids])
     sought = seek(bases)
-    maps = fit_maps(bases, sought, observe(bases, [ids], sought.recorded))
+    maps = fit_maps(bases, sought, observe(bases, [ids], sought.recorded, grams=False))
     for cluster in sought.heads:
         torch.testing.assert_close(maps[cluster.heads].map.matrix, element.maps[cluster.heads[0]].matrix)
         assert len(cluster.pairs) == 2  # queries with keys, and values
@@ -155,7 +155,7 @@ def test_maps_are_the_same_every_time() -> None:
     pair = pair_of("residual mlp")
     again = relate(pair.source, pair.target, [case.inputs(1), case.inputs(2)])
     sought = seek(again)
-    maps = fit_maps(again, sought, observe(again, pair.data, sought.recorded))
+    maps = fit_maps(again, sought, observe(again, pair.data, sought.recorded, grams=False))
     for key, found in pair.task.maps().items():
         assert torch.equal(found.map.matrix, maps[key].map.matrix)
     assert Carrier(again, maps, sought.missing).ways.keys() == pair.task.carrier().ways.keys()

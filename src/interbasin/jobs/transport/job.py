@@ -29,7 +29,7 @@ from interbasin.jobs.transport.result import ComparedRow, SpaceRow, Transport
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.jobs.transport.verdict import Evidence, judge
-from interbasin.maps import Linear
+from interbasin.maps import Orthogonal
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
 from interbasin.statistics.similarity import explained_variance, mean_cosine
@@ -290,7 +290,18 @@ def _trial_model(best: Candidate, trial: Task, rank: int | None) -> nn.Module:
 def _measure_spaces(whole: Task, trial: Task, held: Any, final: Transported) -> tuple[SpaceRow, ...]:
     """What was seen in each pair of spaces, and how near the maps bring activations on held-out inputs."""
     maps = trial.maps(scale=False)
-    seen = observe(trial.bases, held, trial.sought.recorded, tokens=trial.options.tokens, mask=trial.options.mask)
+    # What an isometry makes of a space has the space's own energy; of a narrower map only Gram matrices tell.
+    narrows = any(b.width < a.width for a, b in map(trial.bases.spaces, trial.sought.plain))
+    last = list(dict.fromkeys(places[-1] for places in trial.sought.plain.values()))
+    options = trial.options
+    seen = observe(
+        trial.bases,
+        held,
+        last,
+        tokens=options.tokens,
+        mask=options.mask,
+        grams=narrows or options.unobserved == "drop",
+    )
     rows = []
     for pair, places in trial.sought.plain.items():
         moments, found = seen[places[-1]], maps[pair]
@@ -301,7 +312,7 @@ def _measure_spaces(whole: Task, trial: Task, held: Any, final: Transported) -> 
                 (source.width, target.width),
                 found.rank,
                 found.full,
-                mean_cosine(moments, Linear(torch.eye(target.width, source.width, dtype=torch.float64))),
+                mean_cosine(moments, Orthogonal(torch.eye(target.width, source.width, dtype=torch.float64))),
                 mean_cosine(moments, found.map),
                 explained_variance(moments, found.map),
             )

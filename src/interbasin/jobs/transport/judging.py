@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from interbasin.activations.places import Reading, choose_reading
-from interbasin.batches import WithoutLabels, as_batches, count_inputs, outputs_of, split_batch
+from interbasin.batches import WithoutLabels, as_batches, cut_inputs, inputs_in, outputs_of, split_batch
 from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.fit.polar import polar
@@ -49,35 +49,15 @@ class Part:
         every = round(1 / self._share)
         for number, batch in enumerate(as_batches(self._data, self._size)):
             inputs, labels = split_batch(batch)
-            count = _count(inputs)
+            count = inputs_in(inputs)
             if count < every:
                 if (number % every == every - 1) == self._held:
                     yield batch
                 continue
             first = count - round(count * self._share)
             chosen = slice(first, count) if self._held else slice(0, first)
-            cut = _cut(inputs, chosen, count)
-            yield cut if labels is None else (cut, _cut(labels, chosen, count))
-
-
-def _count(inputs: Any) -> int:
-    arguments = inputs if isinstance(inputs, Mapping) else {}
-    positional = (inputs,) if isinstance(inputs, Tensor) else () if arguments else tuple(inputs)
-    count = count_inputs(positional, dict(arguments))
-    if count is None:
-        raise DataError("A batch holds no tensor, so that its inputs cannot be counted; give tensors.")
-    return count
-
-
-def _cut(value: Any, rows: slice, count: int) -> Any:
-    """Some rows of whatever has one row per input."""
-    if isinstance(value, Tensor):
-        return value[rows] if value.ndim and len(value) == count else value
-    if isinstance(value, Mapping):
-        return {name: _cut(part, rows, count) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_cut(part, rows, count) for part in value)
-    return value
+            cut = cut_inputs(inputs, chosen, count)
+            yield cut if labels is None else (cut, cut_inputs(labels, chosen, count))
 
 
 @dataclass(frozen=True)
@@ -126,7 +106,7 @@ class Judge:
         # Not inference_mode: a readout may keep tensors that it makes here, and gradients may meet them later.
         with torch.no_grad():
             ours, theirs = (outputs_of(network, inputs, number) for network in (model, self.task.tuned))
-            return output_distance(ours, theirs, self.task.readout, _count(inputs))
+            return output_distance(ours, theirs, self.task.readout, inputs_in(inputs))
 
     def _by_last_space(self, model: nn.Module, inputs: Any, number: int) -> Tensor:
         place, goal = self.last

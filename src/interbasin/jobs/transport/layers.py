@@ -18,7 +18,7 @@ from torch.nn.functional import unfold
 
 from interbasin.activations.forward import Call, listen
 from interbasin.activations.places import ModuleReading, Place, Reading
-from interbasin.batches import call_arguments, device_of
+from interbasin.batches import call_arguments, cut_inputs, device_of, inputs_in
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import Segment, TensorPair, expand, split, tensor_of
 from interbasin.errors import InterbasinError
@@ -251,6 +251,8 @@ def _next_reading(wiring: Wiring, place: str, space: str) -> str | None:
 def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer]:
     """Layers whose output is not simply added to what is read next aim at their own units instead."""
     network = copied(bases.target).eval()
+    count = inputs_in(inputs)
+    inputs = cut_inputs(inputs, slice(0, 2), count)  # what is added where shows in any input
     checked = []
     for layer in layers:
         if layer.aim == "stream":

@@ -171,11 +171,14 @@ def observe(
     *,
     tokens: str | Tokens | None = None,
     mask: MaskOf = None,
-    grams: bool = True,
+    grams: bool,
     progress: Progress = None,
     state: Any = None,
 ) -> dict[Pair, PairedMoments]:
-    """The moments of the base networks' activations in pairs of spaces (or at pairs of places)."""
+    """The moments of the base networks' activations in pairs of spaces (or at pairs of places).
+
+    Rules other than `procrustes` need ``grams``.
+    """
     pairs = list(pairs)
     if not pairs:
         return {}
@@ -338,7 +341,7 @@ def fit_maps(
     Args:
         bases: The networks.
         sought: Which maps.
-        moments: Of what was recorded for them, with Gram matrices.
+        moments: Of what was recorded for them; with Gram matrices, unless the rule is `procrustes`.
         rule: What makes a map of what was seen.
         centered: Look at activations about their means.
         unobserved: ``"complete"``: directions that were not seen have an arbitrary partner, so that norms are kept;

@@ -143,7 +143,7 @@ def prepare_transport(
         WithoutLabels(data),
         Task(bases, Update(), source, None).sought.recorded,
         wirings=bases.wirings if source is not target else (bases.wirings[0],),
-        grams=True,
+        grams=False,
         tokens=tokens,
         mask=mask,
         progress=progress,

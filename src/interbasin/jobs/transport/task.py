@@ -68,11 +68,21 @@ class Task:
     @cached_property
     def moments(self) -> Mapping[Pair, PairedMoments]:
         """What the bases show on the data, in the spaces whose maps are sought. Recorded once."""
-        if self.recorded is not None:
+        return self.recorded if self.recorded is not None else self._observe(grams=False)
+
+    @cached_property
+    def moments_with_grams(self) -> Mapping[Pair, PairedMoments]:
+        """The same with Gram matrices, which cost as much again and which isometries do without."""
+        if self.recorded is not None and all(each.has_grams for each in self.recorded.values()):
             return self.recorded
+        return self._observe(grams=True)
+
+    def _observe(self, *, grams: bool) -> Mapping[Pair, PairedMoments]:
         self.report("recording activations")
         options = self.options
-        return observe(self.bases, self.data, self.sought.recorded, tokens=options.tokens, mask=options.mask)
+        return observe(
+            self.bases, self.data, self.sought.recorded, tokens=options.tokens, mask=options.mask, grams=grams
+        )
 
     def maps(self, rule: Rule = procrustes, *, scale: bool | None = None) -> dict[Pair, SpaceMap]:
         """The map of every pair of spaces."""
@@ -80,7 +90,7 @@ class Task:
         return fit_maps(
             self.bases,
             self.sought,
-            self.moments,
+            self.moments if rule is procrustes else self.moments_with_grams,
             rule,
             centered=options.centered,
             unobserved=options.unobserved,
