@@ -41,7 +41,9 @@ from interbasin.jobs.transport.bases import Bases, Pair, relate  # isort: skip
 from interbasin.jobs.transport.by_module import places_of  # isort: skip
 from interbasin.jobs.transport.carrying import Carrier  # isort: skip
 from interbasin.jobs.transport.compared import COMPARED  # isort: skip
-from interbasin.jobs.transport.maps import Seen, SpaceMap, observe, procrustes  # isort: skip
+from interbasin.jobs.transport.maps import observe
+
+from interbasin.jobs.transport.rules import Seen, SpaceMap, procrustes  # isort: skip
 from interbasin.jobs.transport.methods import METHODS  # isort: skip
 from interbasin.jobs.transport.task import Task  # isort: skip
 from interbasin.jobs.transport.update import Update  # isort: skip

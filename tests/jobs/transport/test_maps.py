@@ -14,19 +14,17 @@ from torch import Tensor, nn
 import interbasin as ib
 from interbasin.jobs.transport.bases import relate
 from interbasin.jobs.transport.carrying import Carrier
-from interbasin.jobs.transport.maps import (
+from interbasin.jobs.transport.maps import fit_maps, observe, seek
+from interbasin.jobs.transport.rules import (
     RIDGE,
     Rule,
     Seen,
-    fit_maps,
     linear,
     linear_orthogonal,
     linear_transposed,
-    observe,
     pinv,
     pinv_orthogonal,
     procrustes,
-    seek,
 )
 from interbasin.maps import Identity
 from interbasin.statistics import PairedMoments

@@ -26,7 +26,10 @@ from interbasin.jobs.transport.layers import (
     set_weight,
     weight_of,
 )
-from interbasin.jobs.transport.maps import (
+from interbasin.jobs.transport.methods import as_update, theseus
+from interbasin.jobs.transport.pieces import change_pieces, shape_of, target_piece_of
+from interbasin.jobs.transport.ridge import Sums
+from interbasin.jobs.transport.rules import (
     RIDGE,
     Rule,
     linear,
@@ -35,9 +38,6 @@ from interbasin.jobs.transport.maps import (
     pinv,
     pinv_orthogonal,
 )
-from interbasin.jobs.transport.methods import as_update, theseus
-from interbasin.jobs.transport.pieces import change_pieces, shape_of, target_piece_of
-from interbasin.jobs.transport.ridge import Sums
 from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.randomness import generator_of

@@ -27,8 +27,9 @@ from interbasin.fit.polar import polar
 from interbasin.jobs.transport.adapter import Kind, kinds_of
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.carrying import Carriage, Way, ways
-from interbasin.jobs.transport.maps import Seen, observe
+from interbasin.jobs.transport.maps import observe
 from interbasin.jobs.transport.pieces import change_pieces
+from interbasin.jobs.transport.rules import Seen
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.wiring.axes.spaces import Axis, spaces_in
 

@@ -14,7 +14,7 @@ from interbasin.correspondence.pairs import TensorPair, expand, split, tensor_of
 from interbasin.errors import WiringError
 from interbasin.jobs.transport.adapter import kinds_of
 from interbasin.jobs.transport.bases import Bases, Pair
-from interbasin.jobs.transport.maps import SpaceMap
+from interbasin.jobs.transport.rules import SpaceMap
 from interbasin.jobs.transport.update import Update
 from interbasin.maps import Identity
 from interbasin.text import list_names
@@ -182,7 +182,7 @@ class Carrier:
                     factors.setdefault(target, []).append(pair)
                     if (name in update.transposed) != (way.pair.order is not None and way.order[:2] == (1, 0)):
                         transposed.add(target)
-                    unseen = 0.0
+                    unseen = self._unobserved_factors(update, name, way, pair)
                 else:
                     moved = self.move(update.tensor(name), way)
                     unseen = self._unobserved(update.tensor(name), way, moved)
@@ -230,7 +230,14 @@ class Carrier:
         whole, seen = float(moved.double().square().sum()), self.move(tensor, way, observed=True)
         return max(0.0, 1 - float(seen.double().square().sum()) / whole) if whole else 0.0
 
-    def _move_factors(self, update: Update, name: str, way: Way) -> Factors | None:
+    def _unobserved_factors(self, update: Update, name: str, way: Way, moved: Factors) -> float:
+        if not any(pair in self.maps and self.maps[pair].observed is not None for pair in way.spaces):
+            return 0.0
+        seen = self._move_factors(update, name, way, observed=True)
+        whole = Update(factors={name: moved}).norm_of(name)
+        return max(0.0, 1 - (Update(factors={name: seen}).norm_of(name) / whole) ** 2) if whole and seen else 0.0
+
+    def _move_factors(self, update: Update, name: str, way: Way, *, observed: bool = False) -> Factors | None:
         """The factors of an update on their way; None where only the product can go."""
         plain = way.pair.order is None or (len(way.order) == 2 and way.order == (1, 0))
         if not plain:
@@ -243,7 +250,7 @@ class Carrier:
             own = replace(segment, axis=1 if segment.axis == into else 0)
             a, b = (own.cut(a), b) if segment.axis == into else (a, own.cut(b))
         rank = Still(a.shape[0], _RANK)
-        mover = self._mover(way, False)
+        mover = self._mover(way, observed)
         try:
             a = mover.move(a, (rank, way.source_axes[into], *way.source_axes[2:]), name)
             ones = tuple(Still(1, _RANK) for _ in range(b.ndim - 2))

@@ -24,9 +24,9 @@ from interbasin.jobs.transport.bases import Pair
 from interbasin.jobs.transport.by_module import carry_by_module, places_of
 from interbasin.jobs.transport.carrying import Moved
 from interbasin.jobs.transport.layers import Watcher, input_rows, reading_at
-from interbasin.jobs.transport.maps import Seen
 from interbasin.jobs.transport.methods import direct, theseus
 from interbasin.jobs.transport.ridge import Sums
+from interbasin.jobs.transport.rules import Seen
 from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.statistics import PairedMoments

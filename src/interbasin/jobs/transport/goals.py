@@ -16,7 +16,8 @@ from interbasin.activations.pairing import MaskOf
 from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Bases, Pair, is_observable
 from interbasin.jobs.transport.layers import Layer
-from interbasin.jobs.transport.maps import Seen, observe, seek
+from interbasin.jobs.transport.maps import observe, seek
+from interbasin.jobs.transport.rules import Seen
 from interbasin.statistics import PairedMoments
 from interbasin.wiring.axes.spaces import Grid, Reason, Still
 from interbasin.wiring.mover import Mover

@@ -23,9 +23,10 @@ from interbasin.jobs.transport.bases import Depth, Heads, Outputs, relate
 from interbasin.jobs.transport.choosing import Candidate, ReadOut, Referee, alphas_for, choose, try_method
 from interbasin.jobs.transport.comparing import compare_methods, rows_to_compare
 from interbasin.jobs.transport.judging import Judge, Part, kinship, relative_gain
-from interbasin.jobs.transport.maps import Unobserved, observe
+from interbasin.jobs.transport.maps import observe
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow, SpaceRow, Transport
+from interbasin.jobs.transport.rules import Unobserved
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.jobs.transport.verdict import Evidence, judge
@@ -194,8 +195,7 @@ def transport(
         notes += final.notes
         delta = final.update if best.alpha == 1 else final.update.scaled(best.alpha)
     if as_lora is not None:
-        delta, lost = delta.truncated(as_lora, target)
-        notes.append(_note_truncation(lost, as_lora))
+        delta = delta.truncated(as_lora, target)[0]
     with watch("add"):
         model = delta.added_to(target)
 
@@ -204,6 +204,10 @@ def transport(
         effect = relative_gain(referee.judge.before, referee.judge.losses(trial_model), seed)
         spaces = _measure_spaces(whole, trial, held, final)
         metrics = _metrics(whole, final, delta, best, effect, spaces)
+        if as_lora is not None:
+            full = _whole_effect(best, trial, referee).value
+            metrics["effect_explained_full_rank"] = full
+            notes.append(f"Rank {as_lora} explains {effect.value:.0%} of the effect, the whole update {full:.0%}.")
         evidence = _gather(trial, held, generic, trial_model, best, effect, validate, loss, update)
         metrics |= _labelled(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
         for name in ("kept", "source_apart"):
@@ -418,11 +422,14 @@ def _labelled(
 # ---------------------------------------------------------------------- notes
 
 
-def _note_truncation(lost: Mapping[str, float], rank: int) -> str:
-    worst = max(lost, key=lambda name: lost[name], default="")
-    if not worst or lost[worst] < 1e-6:
-        return f"Rank {rank} holds all of the update."
-    return f"Rank {rank} loses up to {lost[worst]:.0%} of a tensor's norm (most of {worst})."
+def _whole_effect(best: Candidate, trial: Task, referee: Referee) -> Interval:
+    """What the update would explain if its rank were not limited."""
+    update = best.transported.update
+    if trial.options.rank is not None and best.method == "regression":
+        free = replace(trial, options=replace(trial.options, rank=None))
+        update = METHODS[best.method].function(free, best.variant).update
+    model = update.added_to(trial.bases.target, best.alpha)
+    return relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
 
 
 def _note_few(held: int) -> list[str]:

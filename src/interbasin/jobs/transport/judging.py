@@ -27,7 +27,7 @@ from interbasin.evaluate.bootstrap import Interval
 from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Pair
 from interbasin.jobs.transport.layers import Watcher, reading_at
-from interbasin.jobs.transport.maps import Seen
+from interbasin.jobs.transport.rules import Seen
 from interbasin.jobs.transport.task import Task
 from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import copied

@@ -20,8 +20,8 @@ from interbasin.jobs.transport.carrying import Moved
 from interbasin.jobs.transport.choosing import ALPHAS, SCALED
 from interbasin.jobs.transport.judging import HELD_OUT
 from interbasin.jobs.transport.layers import Layer, find_layers
-from interbasin.jobs.transport.maps import SpaceMap, Unobserved
 from interbasin.jobs.transport.methods import METHODS, direct
+from interbasin.jobs.transport.rules import SpaceMap, Unobserved
 from interbasin.jobs.transport.task import Options, Task
 from interbasin.jobs.transport.update import Update
 from interbasin.maps import Identity

@@ -18,8 +18,8 @@ from interbasin.checks import require_choice, require_finite
 from interbasin.correspondence import Correspondence
 from interbasin.errors import DataError, FileError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, relate
-from interbasin.jobs.transport.maps import Unobserved
 from interbasin.jobs.transport.methods import METHODS
+from interbasin.jobs.transport.rules import Unobserved
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.storage import new_folder, read_record, write_record

@@ -13,8 +13,9 @@ from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.carrying import Carrier, Moved
-from interbasin.jobs.transport.maps import Rule, Sought, SpaceMap, Unobserved, fit_maps, observe, procrustes, seek
+from interbasin.jobs.transport.maps import Sought, fit_maps, observe, seek
 from interbasin.jobs.transport.regression import Fitted
+from interbasin.jobs.transport.rules import Rule, SpaceMap, Unobserved, procrustes
 from interbasin.jobs.transport.update import Update
 from interbasin.statistics import PairedMoments
 

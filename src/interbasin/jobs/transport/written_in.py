@@ -23,8 +23,8 @@ from interbasin.correspondence.pairs import expand, tensor_of
 from interbasin.errors import InterbasinError, WiringError
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.carrying import Carrier
-from interbasin.jobs.transport.maps import SpaceMap
 from interbasin.jobs.transport.methods import as_update
+from interbasin.jobs.transport.rules import SpaceMap
 from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.update import Update
 from interbasin.maps import Blocks, Identity, Linear, Map

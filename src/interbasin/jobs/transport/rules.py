@@ -1,0 +1,213 @@
+r"""Statistics of two spaces -> the map that carries an update from one into the other.
+
+With :math:`H_A, H_B` the activations of the two base networks on the same inputs, Theseus [rinaldi:26] takes
+:math:`T = \mathrm{polar}(H_A^\top H_B)`, which is `carry` with ``M = T.mT``. A space is recorded once, however many
+modules read it, and behind its non-linearity: before it, activations are linear in what the layer reads, so that
+their rank is at most that width, and the rest of the map would stay arbitrary for any number of samples.
+
+The other rules are the seed's ablations: least squares for each space alone (``linear``), and the coupled least squares
+of its equation 28 (``pinv``), where both sides are multiplied by :math:`(H_B^\top H_B)^\dagger H_B^\top H_A`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from interbasin.fit.polar import polar
+from interbasin.maps import Linear, Map, Orthogonal
+from interbasin.statistics import PairedMoments
+
+Unobserved = Literal["complete", "drop"]
+# The ridge of the regularised rules, as a share of the mean eigenvalue of the Gram matrix.
+RIDGE = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class SpaceMap:
+    """The map of a pair of spaces, and how far what was seen supports it.
+
+    Attributes:
+        map: For axes that write the space.
+        reads: For axes that read it, where that is not the dual of ``map``.
+        observed: The same map without the directions in which nothing was seen; ``map`` itself where all were.
+        rank: How many directions were seen, of ``full``.
+        scale: The factor beside the isometry.
+        why: How it was found, as a clause.
+    """
+
+    map: Map
+    rank: int
+    full: int
+    why: str
+    reads: Map | None = None
+    observed: Map | None = None
+    scale: float = 1.0
+
+    @property
+    def seen(self) -> Map:
+        return self.map if self.observed is None else self.observed
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Second moments of two spaces, or of two blocks of them: what a rule makes a map of."""
+
+    cross: Tensor  # (target, source)
+    squares: tuple[Tensor, Tensor]  # of the units of source and target
+    grams: tuple[Tensor, Tensor] | None  # of source and target, for rules that need them
+    tolerance: float  # the share of the largest value below which a direction is round-off
+    most: int  # the largest rank that the number of rows allows
+
+    @classmethod
+    def of(cls, moments: PairedMoments, *, centered: bool) -> Seen:
+        cross = moments.cross(centered=centered)
+        squares = moments.squares_source(centered=centered), moments.squares_target(centered=centered)
+        grams = None
+        if moments.has_grams:
+            grams = moments.gram_source(centered=centered), moments.gram_target(centered=centered)
+        tolerance = moments.rank_tolerance(max(cross.shape))
+        return cls(cross, squares, grams, tolerance, moments.rank_bound(centered=centered))
+
+    @classmethod
+    def pooled(cls, parts: Sequence[Seen]) -> Seen:
+        """What was seen of one space at several places, which count alike: each about its own means and in its size."""
+        if len(parts) == 1:
+            return parts[0]
+        sizes = [part.sizes for part in parts]
+        unit = [[1 / size if size else 0.0 for size in both] for both in sizes]
+        mean = [
+            sum(both[side] ** 2 for both in sizes) / len(parts) for side in (0, 1)
+        ]  # sizes as they were, on average
+        weights = [(a * math.sqrt(mean[0]), b * math.sqrt(mean[1])) for a, b in unit]
+        return cls(
+            _sum(part.cross * (a * b) for part, (a, b) in zip(parts, weights, strict=True)),
+            (
+                _sum(part.squares[0] * a * a for part, (a, _) in zip(parts, weights, strict=True)),
+                _sum(part.squares[1] * b * b for part, (_, b) in zip(parts, weights, strict=True)),
+            ),
+            None
+            if any(part.grams is None for part in parts)
+            else (
+                _sum(part.grams[0] * a * a for part, (a, _) in zip(parts, weights, strict=True) if part.grams),
+                _sum(part.grams[1] * b * b for part, (_, b) in zip(parts, weights, strict=True) if part.grams),
+            ),
+            max(part.tolerance for part in parts),
+            sum(part.most for part in parts),
+        )
+
+    def block(self, rows: slice, columns: slice) -> Seen:
+        """What was seen of one block of the target and one of the source."""
+        return Seen(
+            self.cross[rows, columns],
+            (self.squares[0][columns], self.squares[1][rows]),
+            None if self.grams is None else (self.grams[0][columns, columns], self.grams[1][rows, rows]),
+            self.tolerance,
+            self.most,
+        )
+
+    @property
+    def sizes(self) -> tuple[float, float]:
+        """The root of the sum of squares, of source and target."""
+        return math.sqrt(float(self.squares[0].sum())), math.sqrt(float(self.squares[1].sum()))
+
+    @property
+    def rms_ratio(self) -> float:
+        """How much larger the target's activations are, per row, than the source's."""
+        source, target = self.sizes
+        return target / source if source > 0 and target > 0 else 1.0
+
+    def gram(self, side: int) -> Tensor:
+        assert self.grams is not None
+        return self.grams[side]
+
+
+def _sum(tensors: Iterable[Tensor]) -> Tensor:
+    first, *others = tensors
+    return sum(others, first)
+
+
+# What was seen -> the matrix for written axes, the one for read axes (None: the dual of the first), and the rank.
+Rule = Callable[[Seen], tuple[Tensor, Tensor | None, int]]
+
+
+def procrustes(seen: Seen) -> tuple[Tensor, Tensor | None, int]:
+    """The isometry of largest correlation: the seed's rule. Its ``ortho`` is, as printed, the same map."""
+    found = polar(seen.cross, rank_tolerance=seen.tolerance)
+    return found.factor, None, min(int(found.rank), seen.most)
+
+
+def linear(seen: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+    """The least-squares map, with its dual for read axes: exact where the spaces differ by an invertible map."""
+    matrix, rank = _divide(seen.cross, seen.gram(0), seen.tolerance, ridge)
+    return matrix, None, rank
+
+
+def linear_transposed(seen: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+    """The least-squares map on both sides, as the seed's ``linear`` has it (its equation 30)."""
+    matrix, _, rank = linear(seen, ridge=ridge)
+    return matrix, matrix, rank
+
+
+def linear_orthogonal(seen: Seen) -> tuple[Tensor, Tensor | None, int]:
+    """The isometry nearest to the least-squares map."""
+    matrix, _, rank = linear(seen)
+    return polar(matrix).factor, None, rank
+
+
+def pinv(seen: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+    """The coupled least squares of the seed's equation 28."""
+    matrix, rank = _divide(seen.cross.mT, seen.gram(1), seen.tolerance, ridge)
+    return matrix.mT, matrix.mT, rank
+
+
+def pinv_orthogonal(seen: Seen) -> tuple[Tensor, Tensor | None, int]:
+    """The isometry nearest to the map of the coupled least squares."""
+    matrix, _, rank = pinv(seen)
+    return polar(matrix).factor, None, rank
+
+
+def _divide(cross: Tensor, gram: Tensor, tolerance: float, ridge: float) -> tuple[Tensor, int]:
+    """``cross @ gram^-1`` over the directions that were seen, and how many those are."""
+    values, vectors = torch.linalg.eigh(gram)
+    kept = values > values[-1].clamp(min=0) * tolerance
+    shrunk = values + ridge * float(values.clamp(min=0).mean())
+    weights = torch.where(kept, 1 / torch.where(kept, shrunk, 1), 0)
+    return ((cross @ vectors) * weights) @ vectors.mT, int(kept.sum())
+
+
+@dataclass(frozen=True)
+class How:
+    """How a map is made of what was seen."""
+
+    rule: Rule
+    unobserved: Unobserved
+    scale: bool
+
+    def map_of(self, seen: Seen) -> SpaceMap:
+        matrix, reads, rank = self.rule(seen)
+        full = min(matrix.shape)
+        # Least squares has the size of activations in it already.
+        factor = seen.rms_ratio if self.scale and self.rule in _ISOMETRIC else 1.0
+        observed = None
+        if rank < full and self.rule is procrustes:
+            partial = polar(seen.cross, rank_tolerance=seen.tolerance, unobserved="drop")
+            observed = _as_map(partial.factor, factor, rank)
+        whole = observed if observed is not None and self.unobserved == "drop" else None
+        if whole is None:
+            whole = _as_map(matrix, factor, full) if self.rule in _ISOMETRIC else Linear(matrix * factor)
+        # The factor multiplies both sides: divided out of what reads a space, it would be gone again.
+        read = Linear(reads * factor) if reads is not None else whole if factor != 1.0 else None
+        return SpaceMap(whole, rank, full, "by what both networks show there", read, observed, factor)
+
+
+_ISOMETRIC = (procrustes, linear_orthogonal, pinv_orthogonal)
+
+
+def _as_map(matrix: Tensor, factor: float, rank: int) -> Map:
+    return Orthogonal._trusted(matrix, rank) if factor == 1.0 else Linear(matrix * factor)
