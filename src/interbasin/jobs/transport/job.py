@@ -197,7 +197,7 @@ def transport(
     with watch("measure"):
         trial_model = _trial_model(best, trial, as_lora)
         effect = relative_gain(referee.judge.before, referee.judge.losses(trial_model), seed)
-        spaces = _measure_spaces(whole, trial, held, final)
+        spaces = _measure_spaces(trial, held, best.method)
         metrics = _metrics(whole, final, delta, best, effect, spaces)
         evidence = _gather(trial, held, generic, trial_model, best, effect, validate, loss, update)
         metrics |= _labelled(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
@@ -282,9 +282,9 @@ def _trial_model(best: Candidate, trial: Task, rank: int | None) -> nn.Module:
     return update.added_to(trial.bases.target, best.alpha)
 
 
-def _measure_spaces(whole: Task, trial: Task, held: Any, final: Transported) -> tuple[SpaceRow, ...]:
-    """What was seen in each pair of spaces, and how near the maps bring activations on held-out inputs."""
-    maps = trial.maps(scale=False)
+def _measure_spaces(trial: Task, held: Any, method: str) -> tuple[SpaceRow, ...]:
+    """What was seen in each pair of spaces, and how near the isometries bring activations on held-out inputs."""
+    maps = trial.maps(scale=True if method == "regression" else None)  # those that the method has fitted already
     # What an isometry makes of a space has the space's own energy; of a narrower map only Gram matrices tell.
     narrows = any(b.width < a.width for a, b in map(trial.bases.spaces, trial.sought.plain))
     last = list(dict.fromkeys(places[-1] for places in trial.sought.plain.values()))
@@ -308,8 +308,8 @@ def _measure_spaces(whole: Task, trial: Task, held: Any, final: Transported) -> 
                 found.rank,
                 found.full,
                 mean_cosine(moments, Orthogonal(torch.eye(target.width, source.width, dtype=torch.float64))),
-                mean_cosine(moments, found.map),
-                explained_variance(moments, found.map),
+                mean_cosine(moments, found.unscaled),
+                explained_variance(moments, found.unscaled),
             )
         )
     return tuple(rows)
