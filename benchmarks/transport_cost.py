@@ -95,7 +95,7 @@ class Pairing:
 
     @classmethod
     def usual(cls, quick: bool) -> Pairing:
-        return cls((192, 256), *((4, 96) if quick else (12, 224)))
+        return cls((192, 256), *((2, 96) if quick else (12, 224)))
 
     def task(self) -> Task:
         bases = relate(self.source, self.target, [self.batch])
@@ -164,7 +164,7 @@ class Adapter:
     """Two language models on the meta device, maps between them, and a LoRA of the first."""
 
     def __init__(self, quick: bool) -> None:
-        shapes = ((256, 704, 2), (320, 768, 2)) if quick else ((2048, 5632, 22), (2304, 6144, 22))
+        shapes = ((256, 704, 2), (512, 1408, 2)) if quick else ((2048, 5632, 22), (2304, 6144, 22))
         self.source, self.target = (llama(*shape) for shape in shapes)
         ids = torch.zeros(1, 4, dtype=torch.long)
         self.bases = relate(self.source, self.target, [{"input_ids": ids}], heads="free")
@@ -423,7 +423,7 @@ def main() -> None:
     content |= {"question": "transport_cost", "environment": frame.environment(seed=SEED, threads=1)}
     for part in arguments.only:
         content[part] = globals()[f"measure_{part}"](quick)
-        content["bars"] = bars(content)
+        content["bars"] = {} if quick else bars(content)
         frame.save(path, content)
     report(content)
 

@@ -1,8 +1,8 @@
 """The transport of task vectors as it was published (arXiv:2602.12952), written anew and vectorised.
 
 Every module that holds parameters has its input and its output hooked, in both networks, and what the hooks see is held
-as float64 (`published_recording` drops it after each batch, as the paper's appendix D says; the published code ran out
-at 6.0 GB on one batch, which is this). Then algorithm 1, for the weight of every linear layer, and for queries, keys
+as float64 (`published_recording` drops it after each batch, as appendix D of the paper says; the published code took
+6.0 GB on one batch, which is this). Then algorithm 1, for the weight of every linear layer, and for queries, keys
 and values apart where one weight holds them: centred cross-covariances of both sides, a thin singular value
 decomposition of each, and ``T_out^T tau T_in``. Whatever has no matrix (gains, positions, convolutions) stays as it is.
 """

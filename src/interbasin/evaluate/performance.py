@@ -200,7 +200,13 @@ def losses_of_inputs(model: nn.Module, data: Any, loss: Loss | None = None) -> T
             values.append(found.reshape(size, -1).mean(1))
     if not values:
         raise DataError("The data hold no batch at all, so there is nothing to evaluate on; give some.")
-    return torch.cat(values)
+    losses = torch.cat(values)
+    if not bool(torch.isfinite(losses).all()):
+        count = int((~torch.isfinite(losses)).sum())
+        raise DataError(
+            f"The loss is not finite for {count} of {len(losses)} labelled inputs; check these inputs and the network."
+        )
+    return losses
 
 
 def _batch_size(network: nn.Module, inputs: Any, labels: Any) -> int:

@@ -256,6 +256,62 @@ def test_what_cannot_be_asked_is_refused(image, change, error, words):
         ib.transport(**asked)
 
 
+def test_data_that_change_from_pass_to_pass_are_refused(image):
+    source, tuned, target = image
+    loader = torch.utils.data.DataLoader(rows(64), batch_size=16, shuffle=True)
+    with pytest.raises(DataError, match="does not shuffle"):
+        ib.transport(source, tuned, target, loader)
+
+
+@pytest.mark.parametrize("alpha", [np.float32(0.5), np.int64(2)])
+def test_alpha_is_any_number(image, alpha):
+    source, tuned, target = image
+    result = ib.transport(source, tuned, target, rows(), method="theseus", alpha=alpha)
+    assert result.metrics["norm_ratio"] == pytest.approx(float(alpha))
+
+
+@pytest.mark.parametrize(
+    "readout",
+    [lambda answer: answer["logits"], lambda answer: answer.sum(), lambda answer: answer.mT, lambda answer: None],
+)
+def test_a_readout_that_fails_is_explained(image, readout):
+    source, tuned, target = image
+    with pytest.raises(DataError, match="readout"):
+        ib.transport(source, tuned, target, rows(), readout=readout)
+
+
+def test_excluded_classes_have_no_part_in_the_divergence(image):
+    source, tuned, target = image
+
+    def readout(outputs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([outputs, torch.full_like(outputs[:, :1], -torch.inf)], 1)
+
+    result = ib.transport(source, tuned, target, rows(), method="theseus", readout=readout)
+    assert result.metrics["effect_explained"] > 0.99
+
+
+def test_numbers_that_are_none_never_end_in_a_verdict(image):
+    source, tuned, target = image
+    bad = rows(64)
+    bad[-1, 0] = torch.nan
+    for given in ({"generic": bad}, {"validate": [(bad, tuned(rows(64)).argmax(-1))]}):
+        with pytest.raises(DataError, match=r"NaN|finite"):
+            ib.transport(source, tuned, target, rows(), method="theseus", **given)
+
+
+def test_a_rank_is_kept_to_by_convolutions():
+    def net(width: int, seed: int) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            layers = nn.Conv2d(1, width, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * width, 3)
+            return nn.Sequential(*layers).double().eval().requires_grad_(False)
+
+    source, data = net(4, 0), torch.randn(128, 1, 4, 4, dtype=torch.float64)
+    result = ib.transport(source, tuned_of(source), net(6, 1), data, method="regression", as_lora=2)
+    assert result.delta.rank == 2
+    assert result.metrics["effect_explained_full_rank"] > result.metrics["effect_explained"]
+
+
 def test_parts_of_batches_are_disjoint_and_whole():
     batches = [(torch.arange(8), torch.arange(8)), (torch.arange(8, 11), torch.arange(8, 11))]
     kept, held = (list(Part(batches, held=side)) for side in (False, True))

@@ -115,8 +115,8 @@ def relate(
         found = _correspond(source, target, wirings, data, depth, correspondence, progress)
     elif heads == "matched" and not _has_equal_heads(found):
         raise WiringError(
-            "Asked to match heads one to one, but a layer has another number of heads (or of query heads for a key) in "
-            "the target; take heads='free', or 'auto'."
+            "Asked to match heads one to one, but a layer of the target has another number of heads, of query heads "
+            "for a key, or of rotary angles in a head; take heads='free', or 'auto'."
         )
     other = None if found is headed else headed
     return Bases(source, target, found, kind, shared, other)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -22,7 +24,7 @@ from interbasin.evaluate.performance import Loss, losses_of_inputs, performance
 from interbasin.jobs.transport.bases import Depth, Heads, Outputs, relate
 from interbasin.jobs.transport.choosing import Candidate, ReadOut, Referee, alphas_for, choose, try_method
 from interbasin.jobs.transport.comparing import compare_methods, rows_to_compare
-from interbasin.jobs.transport.judging import Judge, Part, kinship, relative_gain
+from interbasin.jobs.transport.judging import Judge, Part, Steady, kinship, relative_gain
 from interbasin.jobs.transport.maps import observe
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow, SpaceRow, Transport
@@ -39,6 +41,7 @@ from interbasin.text import plural
 AUTO = "auto"
 SCALES = ("none", "rms")
 GENERIC_TARGETS = ("keep", "tuned")
+LARGE = 100.0  # times the norm of the source's update, above which a note says so
 FEW = 30  # held-out inputs, below which a bootstrap's interval is too narrow to be trusted
 
 
@@ -69,7 +72,7 @@ def transport(
     as_lora: int | None = None,
     compare: bool | Sequence[str] = False,
     seed: int = 0,
-    progress: Callable[[str], object] | None = None,
+    progress: Callable[[str], object] | bool | None = None,
 ) -> Transport:
     """Give ``target`` the fine-tune of ``source``, without training.
 
@@ -111,7 +114,7 @@ def transport(
         as_lora: Give the update as factors of this rank, which PEFT loads.
         compare: Also try the baselines and controls; True for all that these data allow, or a list of names.
         seed: Of all that is drawn at random.
-        progress: Called with a line of text as the work goes on.
+        progress: Called with a line of text as the work goes on; True for lines on stderr.
 
     Raises:
         WiringError: if a network cannot be traced, or the two have nothing in common.
@@ -144,11 +147,14 @@ def transport(
         as_lora=as_lora,
         seed=seed,
     )
+    alpha = request["alpha"]
     for name, value in (("data", data), ("generic", generic), ("validate", validate)):
         require_reiterable(value, f"Transport with {name}=")
+    data, generic = Steady(data, "data"), None if generic is None else Steady(generic, "generic inputs")
+    compare = [compare] if isinstance(compare, str) else compare
     if compare:
         rows_to_compare(compare)
-    report = progress or (lambda text: None)
+    report = _reporter(progress)
     watch = Stopwatch()
     with watch("read"):
         update = _read(tuned, source)
@@ -202,7 +208,7 @@ def transport(
     with watch("measure"):
         trial_model = _trial_model(best, trial, as_lora)
         effect = relative_gain(referee.judge.before, referee.judge.losses(trial_model), seed)
-        spaces = _measure_spaces(whole, trial, held, final)
+        spaces = _measure_spaces(trial, held, best.method)
         metrics = _metrics(whole, final, delta, best, effect, spaces)
         if as_lora is not None:
             full = _whole_effect(best, trial, referee).value
@@ -210,6 +216,7 @@ def transport(
             notes.append(f"Rank {as_lora} explains {effect.value:.0%} of the effect, the whole update {full:.0%}.")
         evidence = _gather(trial, held, generic, trial_model, best, effect, validate, loss, update)
         metrics |= _labelled(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
+        notes += _note_large(metrics["norm_ratio"], target)
         for name in ("kept", "source_apart"):
             interval = getattr(evidence, name)
             if interval is not None:
@@ -251,6 +258,14 @@ def transport(
 # ---------------------------------------------------------------------- what was asked
 
 
+def _reporter(progress: Any) -> Callable[[str], object]:
+    if progress is True:
+        return lambda text: print(text, file=sys.stderr)
+    if progress is not None and progress is not False and not callable(progress):
+        raise DataError(f"progress is a function of a line of text, or True, found {type(progress).__name__}.")
+    return progress or (lambda text: None)
+
+
 def _check_request(**request: Any) -> dict[str, Any]:
     """The request, refused before long work if it cannot be."""
     generator_of(request["seed"])
@@ -262,7 +277,7 @@ def _check_request(**request: Any) -> dict[str, Any]:
     if alpha is not None and alpha != AUTO:
         if isinstance(alpha, str):
             raise DataError(f"alpha is a number or 'auto', found {alpha!r}.")
-        require_finite("alpha", alpha, least=-100, most=100)
+        request["alpha"] = require_finite("alpha", alpha, least=-100, most=100)
     if request["scale"] is not None:
         require_choice("scale", request["scale"], SCALES)
     require_choice("generic_target", request["generic_target"], GENERIC_TARGETS)
@@ -291,9 +306,9 @@ def _trial_model(best: Candidate, trial: Task, rank: int | None) -> nn.Module:
     return update.added_to(trial.bases.target, best.alpha)
 
 
-def _measure_spaces(whole: Task, trial: Task, held: Any, final: Transported) -> tuple[SpaceRow, ...]:
-    """What was seen in each pair of spaces, and how near the maps bring activations on held-out inputs."""
-    maps = trial.maps(scale=False)
+def _measure_spaces(trial: Task, held: Any, method: str) -> tuple[SpaceRow, ...]:
+    """What was seen in each pair of spaces, and how near the isometries bring activations on held-out inputs."""
+    maps = trial.maps(scale=True if method == "regression" else None)  # those that the method has fitted already
     # What an isometry makes of a space has the space's own energy; of a narrower map only Gram matrices tell.
     narrows = any(b.width < a.width for a, b in map(trial.bases.spaces, trial.sought.plain))
     last = list(dict.fromkeys(places[-1] for places in trial.sought.plain.values()))
@@ -310,17 +325,11 @@ def _measure_spaces(whole: Task, trial: Task, held: Any, final: Transported) -> 
     for pair, places in trial.sought.plain.items():
         moments, found = seen[places[-1]], maps[pair]
         source, target = trial.bases.spaces(pair)
-        rows.append(
-            SpaceRow(
-                *pair,
-                (source.width, target.width),
-                found.rank,
-                found.full,
-                mean_cosine(moments, Orthogonal(torch.eye(target.width, source.width, dtype=torch.float64))),
-                mean_cosine(moments, found.map),
-                explained_variance(moments, found.map),
-            )
-        )
+        padding = Orthogonal(torch.eye(target.width, source.width, dtype=torch.float64))
+        with contextlib.suppress(DataError):  # of one held-out input, or of a space that never varies, nothing is said
+            cosines = mean_cosine(moments, padding), mean_cosine(moments, found.unscaled)
+            explained = explained_variance(moments, found.unscaled)
+            rows.append(SpaceRow(*pair, (source.width, target.width), found.rank, found.full, *cosines, explained))
     return tuple(rows)
 
 
@@ -379,6 +388,7 @@ def _gather(
     return Evidence(
         method=best.method,
         alpha=best.alpha,
+        unit=Judge(trial, held).unit,
         effect=effect,
         shares_outputs=trial.bases.shares_outputs,
         kinship=akin,
@@ -392,7 +402,11 @@ def _gather(
 
 def _apart(trial: Task, generic: Any, model: nn.Module) -> Interval:
     """How far a network's answers to held-out generic inputs are from those of the target as it was."""
-    losses = _own_answers(trial, generic).losses(model)
+    judge = _own_answers(trial, generic)
+    _ = judge.before  # says so if the target's own answers are no numbers
+    losses = judge.losses(model)
+    if not np.isfinite(losses).all():
+        return Interval(math.inf, math.inf, math.inf)
     draws = np.random.default_rng(trial.options.seed).integers(len(losses), size=(1000, len(losses)))
     low, high = np.percentile(losses[draws].mean(1), (2.5, 97.5))
     return Interval(float(losses.mean()), float(low), float(high))
@@ -430,6 +444,16 @@ def _whole_effect(best: Candidate, trial: Task, referee: Referee) -> Interval:
         update = METHODS[best.method].function(free, best.variant).update
     model = update.added_to(trial.bases.target, best.alpha)
     return relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
+
+
+def _note_large(ratio: float, target: nn.Module) -> list[str]:
+    if ratio < LARGE:
+        return []
+    return [
+        f"The update is {ratio:.3g} times as large as the source's: layers that inputs hardly vary in were fitted "
+        "closely. Low precision may not hold it, and other inputs may be answered badly; give more inputs, or generic "
+        "ones."
+    ]
 
 
 def _note_few(held: int) -> list[str]:

@@ -20,8 +20,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from interbasin.activations.pairing import Masks, masks_of
 from interbasin.activations.places import Reading, choose_reading
-from interbasin.batches import WithoutLabels, as_batches, cut_inputs, inputs_in, outputs_of, split_batch
+from interbasin.activations.recording import digest_of
+from interbasin.batches import (
+    WithoutLabels,
+    as_batches,
+    cut_inputs,
+    device_of,
+    inputs_in,
+    outputs_of,
+    split_batch,
+)
 from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.fit.polar import polar
@@ -29,11 +39,44 @@ from interbasin.jobs.transport.bases import Pair
 from interbasin.jobs.transport.layers import Watcher, reading_at
 from interbasin.jobs.transport.rules import Seen
 from interbasin.jobs.transport.task import Task
+from interbasin.text import one_line
 from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import copied
 
 HELD_OUT = 0.25  # of the inputs, where something has to be chosen or judged
 DRAWS = 1000
+
+
+class Steady:
+    """Data that must be the same whenever they are read: what is held out in one pass is fitted on in another.
+
+    Labels inside mapping batches, under ``"labels"``, are left out: with them a network would put out a loss as well.
+    """
+
+    def __init__(self, data: Any, what: str, batch_size: int = 32) -> None:
+        self._data, self._what, self._size = data, what, batch_size
+        self._known: list[str] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        number = -1
+        for number, batch in enumerate(as_batches(self._data, self._size)):
+            digest = digest_of(batch)
+            if number < len(self._known) and self._known[number] != digest:
+                raise DataError(
+                    f"Batch {number} of the {self._what} was another one when they were read before, so that what is "
+                    "held out would be fitted on; give a list, or a loader that does not shuffle."
+                )
+            if number >= len(self._known):
+                self._known.append(digest)
+            yield _without_labels(batch)
+
+
+def _without_labels(batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: value for name, value in batch.items() if name != "labels"}
+    if isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[0], Mapping):
+        return _without_labels(batch[0]), batch[1]
+    return batch
 
 
 class Part:
@@ -82,7 +125,21 @@ class Judge:
     @cached_property
     def before(self) -> np.ndarray[Any, Any]:
         """The measure of the target as it is."""
-        return self.losses(self.task.bases.target)
+        losses = self.losses(self.task.bases.target)
+        if not np.isfinite(losses).all():
+            raise DataError(
+                f"For {int((~np.isfinite(losses)).sum())} of {len(losses)} held-out inputs the answers of the target "
+                "or of the tuned source hold NaN or infinity; repair the network, or leave these inputs out."
+            )
+        return losses
+
+    @cached_property
+    def unit(self) -> str:
+        """What distances of answers are measured in."""
+        inputs = self.held.first()
+        with torch.no_grad():
+            answer = _logits(outputs_of(self.task.tuned, inputs, 0), self.task.readout, inputs_in(inputs))
+        return "squares" if answer is None else "nats"
 
     def losses(self, model: nn.Module) -> np.ndarray[Any, Any]:
         """The measure of a network, one value per input."""
@@ -93,7 +150,9 @@ class Judge:
                 "No input is left to judge by: too few were given to hold some out; give four at least, better some "
                 "hundreds."
             )
-        return np.concatenate([value.double().cpu().numpy() for value in values])
+        losses = np.concatenate([value.double().cpu().numpy() for value in values])
+        # A network whose answers are no numbers is as far away as can be.
+        return np.where(np.isnan(losses), np.inf, losses)
 
     def effect(self, model: nn.Module) -> Effect:
         """What a network explains of tuned A's effect."""
@@ -106,7 +165,8 @@ class Judge:
         # Not inference_mode: a readout may keep tensors that it makes here, and gradients may meet them later.
         with torch.no_grad():
             ours, theirs = (outputs_of(network, inputs, number) for network in (model, self.task.tuned))
-            return output_distance(ours, theirs, self.task.readout, inputs_in(inputs))
+            masks = masks_of(inputs, self.task.options.mask, device_of(model))
+            return output_distance(ours, theirs, self.task.readout, inputs_in(inputs), masks)
 
     def _by_last_space(self, model: nn.Module, inputs: Any, number: int) -> Tensor:
         place, goal = self.last
@@ -123,26 +183,63 @@ class Judge:
         return place, lambda rows: moments.mean_target + (rows - moments.mean_source) @ matrix.mT
 
 
-def output_distance(ours: Any, theirs: Any, readout: Callable[[Any], Tensor] | None, count: int) -> Tensor:
-    """How far answers are from those of tuned A, one value per input: a divergence of logits, or squares."""
-    logits = [_logits(outputs, readout) for outputs in (ours, theirs)]
+def output_distance(
+    ours: Any, theirs: Any, readout: Callable[[Any], Tensor] | None, count: int, masks: Masks | None = None
+) -> Tensor:
+    """How far answers are from those of tuned A, one value per input: a divergence of logits, or squares.
+
+    Of answers that come token by token, padding does not count.
+    """
+    logits = [_logits(outputs, readout, count) for outputs in (ours, theirs)]
     if logits[0] is not None and logits[1] is not None:
+        if logits[0].shape != logits[1].shape:
+            raise _shape_error(tuple(logits[0].shape), tuple(logits[1].shape))
         new, tuned = (log_softmax(each.double(), -1) for each in logits if each is not None)
-        return (tuned.exp() * (tuned - new)).sum(-1).reshape(count, -1).mean(1)
+        # Classes that tuned A excludes (logits of minus infinity) have no part in the divergence.
+        terms = torch.where(tuned == -math.inf, 0, tuned.exp() * (tuned - new))
+        return _mean_over_tokens(terms.sum(-1), count, masks)
     tensors = [output_tensors(outputs) for outputs in (ours, theirs)]
     if not tensors[0] or not tensors[1] or tensors[0][0].shape != tensors[1][0].shape:
-        shapes = " and ".join(str(tuple(each[0].shape)) if each else "nothing" for each in tensors)
+        raise _shape_error(*(tuple(each[0].shape) if each else "nothing" for each in tensors))
+    squares = (tensors[0][0].double() - tensors[1][0].double()).square()
+    return _mean_over_tokens(squares.mean(-1) if squares.ndim > 1 else squares, count, masks)
+
+
+def _shape_error(ours: object, theirs: object) -> DataError:
+    return DataError(
+        f"Outputs were taken as shared, and the networks put out {ours} and {theirs}; say outputs='own', or give "
+        "readout=."
+    )
+
+
+def _mean_over_tokens(values: Tensor, count: int, masks: Masks | None) -> Tensor:
+    if masks is not None and values.ndim > 1:
+        counts = masks.fitting("", values.shape)
+        if counts is not None:
+            weights = counts.to(values).reshape(count, -1)
+            return (torch.where(weights > 0, values.reshape(count, -1), 0)).sum(1) / weights.sum(1).clamp(min=1)
+    return values.reshape(count, -1).mean(1)
+
+
+def _logits(outputs: Any, readout: Callable[[Any], Tensor] | None, count: int) -> Tensor | None:
+    if readout is None:
+        named = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+        return named if isinstance(named, Tensor) else None
+    try:
+        logits = readout(outputs)
+    # Whatever a function of the user's does, it is not our error to explain.
+    except Exception as error:
         raise DataError(
-            f"Outputs were taken as shared, and the networks put out {shapes}; say outputs='own', or give readout=."
+            f"readout was called with the network's outputs ({type(outputs).__name__}) and failed "
+            f"({type(error).__name__}: {one_line(error)}); give a function from outputs to logits."
+        ) from error
+    is_right = isinstance(logits, Tensor) and logits.is_floating_point() and logits.ndim > 1
+    if not is_right or len(logits) != count or not logits.shape[-1]:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise DataError(
+            f"readout gave {shape} for {count} inputs; it has to give logits, a tensor of shape (inputs, ..., classes)."
         )
-    return (tensors[0][0].double() - tensors[1][0].double()).square().reshape(count, -1).mean(1)
-
-
-def _logits(outputs: Any, readout: Callable[[Any], Tensor] | None) -> Tensor | None:
-    if readout is not None:
-        return readout(outputs)
-    named = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
-    return named if isinstance(named, Tensor) else None
+    return logits
 
 
 def relative_gain(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], seed: int = 0) -> Interval:
@@ -150,6 +247,8 @@ def relative_gain(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], see
     total = float(before.sum())
     if total <= 0:
         return Interval(0.0, 0.0, 0.0)
+    if not np.isfinite(after).all():
+        return Interval(-math.inf, -math.inf, -math.inf)
     draws = np.random.default_rng(seed).integers(len(before), size=(DRAWS, len(before)))
     sums = before[draws].sum(1)
     ratios = 1 - after[draws].sum(1) / np.where(sums > 0, sums, np.inf)

@@ -285,7 +285,10 @@ def _fit_stage(
         if recipe.rank is not None:
             change = whole - weight_of(base.get_submodule(layer.target))[0].double()
             pair = reduced(change, joined, recipe.rank)
-            factors[f"{layer.target}.weight"] = pair
+            kernel = module.weight.shape[2:] if isinstance(module, nn.Conv2d) else ()
+            factors[f"{layer.target}.weight"] = Factors(
+                pair.a.reshape(len(pair.a), -1, *kernel), pair.b.reshape(*pair.b.shape, *[1] * len(kernel)), pair.lost
+            )
             whole = weight_of(base.get_submodule(layer.target))[0].double() + pair.b @ pair.a
         set_weight(module, whole, offset)
         fitted.append(Fitted(layer, solution.ridge, solution.explained, None if columns is None else len(columns)))

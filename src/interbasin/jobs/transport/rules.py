@@ -53,6 +53,15 @@ class SpaceMap:
     def seen(self) -> Map:
         return self.map if self.observed is None else self.observed
 
+    @property
+    def unscaled(self) -> Map:
+        """The isometry beside the factor, of a space without heads."""
+        if self.scale == 1.0:
+            return self.map
+        return Orthogonal._trusted(
+            self.map.matrix / self.scale, self.full if self.map is not self.observed else self.rank
+        )
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -196,8 +205,7 @@ class How:
         factor = seen.rms_ratio if self.scale and self.rule in _ISOMETRIC else 1.0
         observed = None
         if rank < full and self.rule is procrustes:
-            partial = polar(seen.cross, rank_tolerance=seen.tolerance, unobserved="drop")
-            observed = _as_map(partial.factor, factor, rank)
+            observed = _as_map(_without_unseen(matrix, seen.cross, rank), factor, rank)
         whole = observed if observed is not None and self.unobserved == "drop" else None
         if whole is None:
             whole = _as_map(matrix, factor, full) if self.rule in _ISOMETRIC else Linear(matrix * factor)
@@ -207,6 +215,17 @@ class How:
 
 
 _ISOMETRIC = (procrustes, linear_orthogonal, pinv_orthogonal)
+
+
+def _without_unseen(factor: Tensor, cross: Tensor, rank: int) -> Tensor:
+    """The isometry on the ``rank`` strongest directions alone: `polar` with ``unobserved="drop"``, without its SVD.
+
+    The symmetric factor of the polar decomposition has the singular values for its eigenvalues.
+    """
+    tall = factor.shape[0] >= factor.shape[1]
+    product = factor.mT @ cross if tall else cross @ factor.mT
+    kept: Tensor = torch.linalg.eigh(product + product.mT).eigenvectors[:, product.shape[0] - rank :]
+    return (factor @ kept) @ kept.mT if tall else kept @ (kept.mT @ factor)
 
 
 def _as_map(matrix: Tensor, factor: float, rank: int) -> Map:

@@ -86,16 +86,28 @@ class Task:
         )
 
     def maps(self, rule: Rule = procrustes, *, scale: bool | None = None) -> dict[Pair, SpaceMap]:
-        """The map of every pair of spaces."""
+        """The map of every pair of spaces; isometries are fitted once."""
+        scaled = self.options.scale == "rms" if scale is None else scale
+        if rule is not procrustes:
+            return self._fit(rule, scaled, self.moments_with_grams)
+        if scaled not in self._isometries:
+            self._isometries[scaled] = self._fit(rule, scaled, self.moments)
+        return dict(self._isometries[scaled])
+
+    @cached_property
+    def _isometries(self) -> dict[bool, dict[Pair, SpaceMap]]:
+        return {}
+
+    def _fit(self, rule: Rule, scale: bool, moments: Mapping[Pair, PairedMoments]) -> dict[Pair, SpaceMap]:
         options = self.options
         return fit_maps(
             self.bases,
             self.sought,
-            self.moments if rule is procrustes else self.moments_with_grams,
+            moments,
             rule,
             centered=options.centered,
             unobserved=options.unobserved,
-            scale=options.scale == "rms" if scale is None else scale,
+            scale=scale,
         )
 
     def carrier(self, maps: Mapping[Pair, SpaceMap] | None = None) -> Carrier:

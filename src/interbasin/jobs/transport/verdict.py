@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -40,6 +41,8 @@ class Verdict:
 
 
 def _percent(interval: Interval) -> str:
+    if not math.isfinite(interval.value):
+        return "nothing that is finite"
     return f"{100 * interval.value:.0f} % [{100 * interval.low:.0f}, {100 * interval.high:.0f}]"
 
 
@@ -54,6 +57,7 @@ class Evidence:
         kinship: Where outputs are not shared, how much the base networks have in common beyond the inputs.
         worth: By labels, how much better tuned A is than its base (a share of the base's loss); None without labels.
         gain: By labels, how much of the target's loss is gone; None without labels.
+        unit: What the next two are measured in: nats, or squares of outputs.
         kept: Of the target's own answers on generic inputs, how far the new ones are from them (nats, or squares);
             None without generic inputs.
         source_apart: How far tuned A's answers are from the target's there.
@@ -67,6 +71,7 @@ class Evidence:
     kinship: Interval | None = None
     worth: Interval | None = None
     gain: Interval | None = None
+    unit: str = "nats"
     kept: Interval | None = None
     source_apart: Interval | None = None
     does_nothing: bool = False
@@ -110,12 +115,12 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(
             "stay",
             "on the generic inputs the target answers as the tuned source does "
-            f"({evidence.source_apart:.3f} nats apart), so it brings nothing new",
+            f"({evidence.source_apart:.3f} {evidence.unit} apart), so it brings nothing new",
             figures,
         )
     keeps = ""
     if evidence.kept is not None:
-        keeps = f", and its answers to the generic inputs are {evidence.kept:.3f} nats from what they were"
+        keeps = f", and its answers to the generic inputs are {evidence.kept:.3f} {evidence.unit} from what they were"
     how = f"{evidence.method}, alpha {evidence.alpha:g}" if evidence.method != "regression" else evidence.method
     reason = f"{how}, reproduces {_percent(effect)} of {what} on held-out inputs{keeps}"
     if evidence.gain is not None:
