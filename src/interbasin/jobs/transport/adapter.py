@@ -71,6 +71,16 @@ def _kind(module: nn.Module) -> Kind | None:
     return "conv1d" if type(module).__name__ == "Conv1D" and hasattr(module, "nf") else None
 
 
+def _task_type(model: nn.Module) -> str | None:
+    """PEFT's name of the task, from which it tells how to load the base; of classifiers it would want their heads."""
+    name = type(model).__name__
+    return (
+        "CAUSAL_LM"
+        if name.endswith("LMHeadModel") or "CausalLM" in name
+        else ("SEQ_2_SEQ_LM" if name.endswith("ForConditionalGeneration") else None)
+    )
+
+
 def write_as_adapter(
     update: Update,
     path: str | os.PathLike[str],
@@ -99,6 +109,7 @@ def write_as_adapter(
             "bias": plan.bias,
             "modules_to_save": list(plan.whole) or None,
             "fan_in_fan_out": "conv1d" in kinds.values(),
+            "task_type": _task_type(model),
         },
         force=force,
     )
