@@ -256,12 +256,12 @@ class Work:
         before = task.update.norm()
         norm_error = None if transported.model is not None else transported.update.norm() / before - 1
         measured: dict[float, dict[str, float]] = {}
+        validation = validation_of(self.pair, self.seed, self.task)
         for rule in self.rules:
             alpha, extra = 1.0, 0.0
             if rule == LABEL_FREE:
                 alpha, extra = clocked(lambda: _alpha_without_labels(task, self.row))
             elif rule == VALIDATED:
-                validation = validation_of(self.pair, self.seed, self.task)
                 alpha, extra = clocked(lambda: _alpha_by_labels(transported, case, validation))
             if alpha not in measured:
                 measured[alpha] = _measure(case, transported.applied_to(case.pair.target, alpha))

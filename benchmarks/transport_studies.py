@@ -30,9 +30,7 @@ from transport_cells import (
 )
 from transport_workload import BATCH, FULL, PRETRAIN_RATE, TURN, Residual, new_residual
 
-ROWS = {
-    row.name: row for row in (*METHOD_ROWS, *BASELINE_ROWS, *SAME_SHAPE_ROWS, *LABEL_ROWS, *ABLATION_ROWS)
-}
+ROWS = {row.name: row for row in (*METHOD_ROWS, *BASELINE_ROWS, *SAME_SHAPE_ROWS, *LABEL_ROWS, *ABLATION_ROWS)}
 CASES = 20  # of each kind where the verdict must be "do not"
 SHORT = 300  # steps of networks that are trained only to be unrelated
 SWEEP = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)

@@ -1,15 +1,15 @@
 """The workload of transport: residual networks on digits and clothes, independently trained, and A's fine-tunes.
 
 A (width 128) sees images 0 to 9,999 of MNIST's training part and of Fashion-MNIST, B (width 192) images 10,000 to
-19,999. Both learn all 20 classes, with random rotations up to 30 degrees. The output is compared with fixed random class
-embeddings (logits are 15 times the cosine), so outputs are shared, as in CLIP. The two tasks are digits, and clothes,
-turned by 60 degrees; A is fine-tuned on each, and so is B, with labels, for reference. Calibration images come, without
-labels, from B's half.
+19,999. Both learn all 20 classes, with random rotations up to 30 degrees. The output is compared with fixed random
+class embeddings (logits are 15 times the cosine), so outputs are shared, as in CLIP. The two tasks are digits, and
+clothes, turned by 60 degrees; A is fine-tuned on each, and so is B, with labels, for reference. Calibration images
+come, without labels, from B's half.
 
 The quick form is the same on the embedded digits, with one task, 10 classes and small networks.
 
-Images lie in the folder that INTERBASIN_DATA names. Trained networks are kept in ``benchmarks/.cache``, named by all that
-they depend on.
+Images lie in the folder that INTERBASIN_DATA names. Trained networks are kept in ``benchmarks/.cache``, named by all
+that they depend on.
 """
 
 from __future__ import annotations
@@ -110,9 +110,7 @@ class Workload:
     @cached_property
     def tests(self) -> dict[str, tuple[Tensor, Tensor]]:
         """The test images of each task, turned, with labels; and under ``""`` those of all classes, as they are."""
-        found = {
-            name: (turned(self.parts[name][1].images, TURN), self.parts[name][1].labels) for name in self.tasks
-        }
+        found = {name: (turned(self.parts[name][1].images, TURN), self.parts[name][1].labels) for name in self.tasks}
         pixels = torch.cat([self.parts[name][1].images.flatten(1) for name in self.tasks])
         return {**found, "": (pixels, torch.cat([self.parts[name][1].labels for name in self.tasks]))}
 
@@ -186,9 +184,7 @@ class Workload:
             os.replace(partial, path)
         return model.eval().requires_grad_(False)
 
-    def pair(
-        self, seed: int, widths: tuple[int, int] | None = None, depths: tuple[int, int] = (3, 3)
-    ) -> Pair:
+    def pair(self, seed: int, widths: tuple[int, int] | None = None, depths: tuple[int, int] = (3, 3)) -> Pair:
         """Networks A and B of a seed; trained if they are not in the cache."""
         widths = widths or self.widths
         networks = self.base("A", seed, widths[0], depths[0]), self.base("B", seed, widths[1], depths[1])
