@@ -179,6 +179,7 @@ class Figures:
         self.cells = {
             (cell["row"], cell["rule"], cell["task"], cell["batches"], cell["seed"]): cell
             for cell in store.of(pair=pair, shots=0)
+            if "accuracy" in cell
         }
 
     def by_seed(self, which: Which, task: str, batches: int, field: str = "accuracy") -> dict[int, float]:

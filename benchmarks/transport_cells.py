@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 
 import interbasin as ib
+from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, relate
 from interbasin.jobs.transport.choosing import ALPHAS, Referee, try_method
 from interbasin.jobs.transport.compared import COMPARED
@@ -98,6 +99,7 @@ REFERENCES = (
     Row("none", "none"),
     Row("tuned-source", "tuned-source"),
     Row("tuned-target", "tuned-target", labels=True),
+    *(Row(name, name) for name in ("written-in",) if name in COMPARED),
 )
 METHOD_ROWS = (
     Row("theseus-modules-inner", "theseus", "modules", inner=True, rules=ALL_RULES),
@@ -240,7 +242,13 @@ class Work:
         return [(self.pair, self.seed, self.task, self.row.name, self.batches, self.shots, rule) for rule in self.rules]
 
     def run(self) -> Iterator[dict[str, Any]]:
-        """The cells."""
+        """The cells. Where a method cannot be used on these networks, they say why."""
+        try:
+            yield from self._run()
+        except InterbasinError as error:
+            yield from (self._cell(rule, refused=str(error)) for rule in self.rules)
+
+    def _run(self) -> Iterator[dict[str, Any]]:
         case = case_of(self.pair, self.seed, self.task, self.batches, self.shots)
         if self.row.method == "auto":
             yield self._cell(ONE, **_run_auto(case, self.row))

@@ -14,6 +14,7 @@ NAMES = {
     "none": "B alone",
     "tuned-source": "tuned A itself",
     "tuned-target": "B fine-tuned",
+    "written-in": "tuned A written into B",
     "theseus-modules-inner": "Theseus by modules, inner layers (the paper's scope)",
     "theseus-modules": "Theseus by modules",
     "theseus-spaces": "Theseus by spaces",
