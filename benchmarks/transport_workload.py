@@ -93,8 +93,10 @@ class Workload:
     @cached_property
     def embeddings(self) -> Tensor:
         """The fixed output that stands for each class."""
-        drawn = torch.randn(20, OUTPUTS, generator=torch.Generator().manual_seed(777))
-        return normalize(drawn, dim=1)[: self.classes]
+        # Whoever asks first may be in inference mode, and whoever asks later may need gradients.
+        with torch.inference_mode(False):
+            drawn = torch.randn(20, OUTPUTS, generator=torch.Generator().manual_seed(777))
+            return normalize(drawn, dim=1)[: self.classes]
 
     def readout(self, outputs: Tensor) -> Tensor:
         """Outputs to logits."""
