@@ -75,7 +75,7 @@ def summarise(store: Store) -> dict[str, Any]:
 def _tables(store: Store) -> dict[str, list[dict[str, Any]]]:
     groups: dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]] = {}
     for cell in store.cells.values():
-        if "accuracy" not in cell or cell["row"].startswith(STUDIES):
+        if "original" not in cell or cell["row"].startswith(STUDIES):
             continue
         key = cell["pair"], _place(cell["row"]), cell["row"], cell["batches"], cell["shots"], cell["rule"]
         groups.setdefault(key, {}).setdefault(cell["task"], []).append(cell)

@@ -116,6 +116,22 @@ def _short_tuned(source: Residual, seed: int) -> Residual:
     return FULL.cached(model, f"short{SHORT}-tuned-A-digits-w{FULL.widths[0]}-s{seed}", make)
 
 
+class Related(Study):
+    """The pair of the tables with outputs of their own: "do not" would be wrong. Without a bar."""
+
+    def figures(self) -> dict[str, Any]:
+        both = pair_of("wider", self.seed)
+        inputs, _ = both.calibration(self.task, self.batches)
+        tuned = both.tuned_source(self.task)
+        result, seconds = clocked(
+            lambda: ib.transport(
+                both.source, tuned, both.target, list(inputs.split(BATCH)), outputs="own", seed=self.seed
+            )
+        )
+        measured = {"accuracy": FULL.accuracy(result.model, FULL.tests[self.task])}
+        return _verdict(result) | measured | {"seconds": seconds}
+
+
 class Worthless(Study):
     """A tuned model that is no better on labelled validation data than its base: "do not" is right.
 
@@ -231,7 +247,7 @@ class Sweep(Study):
 
 
 def verdicts() -> list[Study]:
-    """All cases where the verdict must be "do not"."""
+    """All cases where the verdict must be "do not", and as many where it must not although outputs are not shared."""
     unrelated: list[Study] = [
         Unrelated("unrelated", number, "digits", "clothes" if number < CASES // 2 else "shuffled", (5, 20)[number % 2])
         for number in range(CASES)
@@ -242,7 +258,13 @@ def verdicts() -> list[Study]:
         for place, task in enumerate(FULL.tasks)
         for kind in ("other-task", "noise")
     ]
-    return unrelated + worthless
+    related: list[Study] = [
+        Related("related", seed, task, "own", batches)
+        for seed in range(CASES // 4)
+        for task in FULL.tasks
+        for batches in (5, 20)
+    ]
+    return unrelated + worthless + related
 
 
 def warm_starts(seeds: int) -> list[Study]:

@@ -134,7 +134,11 @@ def shots(results: dict[str, Any]) -> str:
 
 def verdicts(results: dict[str, Any]) -> str:
     kinds = ("copy", "transport", "train", "stay", "do-not")
-    titles = {"unrelated": "unrelated networks", "worthless": "a tuned model that is worth nothing"}
+    titles = {
+        "unrelated": "unrelated networks",
+        "related": "the networks of the tables, outputs of their own",
+        "worthless": "a tuned model that is worth nothing",
+    }
     rows = [
         (titles.get(name, name), *(str(counts.get(kind, 0) or "") for kind in kinds))
         for name, counts in results["verdicts"].items()
