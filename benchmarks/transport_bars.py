@@ -117,7 +117,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _verdicts(store: Store) -> dict[str, dict[str, int]]:
-    found = {pair: dict(Counter(cell["choice"] for cell in store.of(pair=pair))) for pair in ("unrelated", "worthless")}
+    kinds = ("unrelated", "related", "worthless")
+    found = {pair: dict(Counter(cell["choice"] for cell in store.of(pair=pair))) for pair in kinds}
     for row in ("auto", "auto-keep"):
         for batches in BATCHES:
             cells = store.of(pair="wider", row=row, batches=batches)
