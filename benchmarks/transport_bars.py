@@ -117,8 +117,10 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _verdicts(store: Store) -> dict[str, dict[str, int]]:
-    kinds = ("unrelated", "related", "worthless")
-    found = {pair: dict(Counter(cell["choice"] for cell in store.of(pair=pair))) for pair in kinds}
+    kinds = {pair: store.of(pair=pair) for pair in ("unrelated", "related")}
+    for name, is_better in (("worthless", False), ("better after all", True)):
+        kinds[name] = [cell for cell in store.of(pair="worthless") if cell["better"] == is_better]
+    found = {name: dict(Counter(cell["choice"] for cell in cells)) for name, cells in kinds.items()}
     for row in ("auto", "auto-keep"):
         for batches in BATCHES:
             cells = store.of(pair="wider", row=row, batches=batches)
@@ -327,16 +329,17 @@ def _bars_of_auto(bars: Bars, figures: Figures, task: str) -> None:
 
 def _bars_of_verdicts(bars: Bars, store: Store) -> None:
     workload = [cell for cell in store.of(pair="wider", row="auto") if cell["batches"] in (5, 20)]
+    worthless = [cell for cell in store.of(pair="worthless") if not cell["better"]]
     kinds = {
         '"do not" for networks trained on unrelated data': (store.of(pair="unrelated"), ("do-not",)),
-        '"do not" for a tuned model no better than its base': (store.of(pair="worthless"), ("do-not",)),
+        '"do not" for a tuned model no better than its base': (worthless, ("do-not",)),
         '"copy" or "transport" on the workload, 5 and 20 batches': (workload, ("copy", "transport")),
     }
     for name, (cells, wanted) in kinds.items():
         right = sum(cell["choice"] in wanted for cell in cells)
-        # As long as none is wrong, cases that were not run decide nothing.
-        is_known = len(cells) >= CASES or right < len(cells)
-        bars.add(f"{name}, of {CASES}", (right, len(cells)) if is_known else None, CASES, most=False, of=CASES)
+        share = (right / len(cells), len(cells)) if cells else None
+        where = f"{right} of {len(cells)}"
+        bars.add(f"{name}, share of cases", share, 1, most=False, where=where, of=CASES)
 
 
 def _bars_of_warm_start(bars: Bars, store: Store) -> None:

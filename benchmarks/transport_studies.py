@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import interbasin as ib
@@ -135,7 +135,10 @@ class Related(Study):
 class Worthless(Study):
     """A tuned model that is no better on labelled validation data than its base: "do not" is right.
 
-    It was fine-tuned on the other task, or its update is noise of the same size in every tensor.
+    It was fine-tuned on the other task (``other-task``), or its update is noise of the same size in every tensor
+    (``noise``), or data are images as they are, which it has partly forgotten (``original``). Whether it is no better
+    is not taken for granted: ``better`` tells by its loss on the test images, which the verdict does not see. A base
+    that is confidently wrong can be bettered by almost anything.
     """
 
     def figures(self) -> dict[str, Any]:
@@ -144,8 +147,12 @@ class Worthless(Study):
         tuned: nn.Module = both.tuned_source(other if self.name == "other-task" else self.task)
         if self.name == "noise":
             tuned = _noisy(both.source, Update.of(tuned, both.source), 80_000 + self.seed)
-        inputs, _ = both.calibration(self.task, self.batches)
-        pixels, labels = both.validation(self.task, 500)
+        if self.name == "original":
+            inputs, labelled = both.generic(self.batches), both.original_validation(250)
+            test = FULL.tests[""]
+        else:
+            inputs, labelled = both.calibration(self.task, self.batches)[0], both.validation(self.task, 500)
+            test = FULL.tests[self.task]
         result, seconds = clocked(
             lambda: ib.transport(
                 both.source,
@@ -153,15 +160,22 @@ class Worthless(Study):
                 both.target,
                 list(inputs.split(BATCH)),
                 readout=FULL.readout,
-                validate=[(pixels, labels)],
+                validate=[labelled],
                 seed=self.seed,
             )
         )
+        losses = [_loss(network, test) for network in (both.source, tuned)]
         figures = {
-            "base_accuracy": FULL.accuracy(both.source, (pixels, labels)),
-            "tuned_accuracy": FULL.accuracy(tuned, (pixels, labels)),
+            "test_losses": [float(f"{loss:.5g}") for loss in losses],
+            "test_accuracies": [FULL.accuracy(network, test) for network in (both.source, tuned)],
+            "better": losses[1] < losses[0],
         }
         return _verdict(result) | figures | {"seconds": seconds}
+
+
+@torch.no_grad()
+def _loss(network: nn.Module, data: tuple[Tensor, Tensor]) -> float:
+    return float(cross_entropy(FULL.readout(network(data[0])), data[1]))
 
 
 def _noisy(source: nn.Module, update: Update, seed: int) -> nn.Module:
@@ -256,7 +270,7 @@ def verdicts() -> list[Study]:
         Worthless("worthless", seed, task, kind, (5, 20)[(seed + place) % 2])
         for seed in range(CASES // 4)
         for place, task in enumerate(FULL.tasks)
-        for kind in ("other-task", "noise")
+        for kind in ("other-task", "noise", "original")
     ]
     related: list[Study] = [
         Related("related", seed, task, "own", batches)

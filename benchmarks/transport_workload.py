@@ -234,6 +234,13 @@ class Pair:
         rows = self._shuffled(task)[self.workload.reserved :]
         return self._taken(task, rows[:most])
 
+    def original_validation(self, most: int) -> tuple[Tensor, Tensor]:
+        """Images of all parts as they are that no calibration batch holds, with labels."""
+        rows = {task: self._shuffled(task)[self.workload.reserved :][:most] for task in self.workload.tasks}
+        data = [self.workload.seen_by("B", task).take(taken) for task, taken in rows.items()]
+        pixels = torch.cat([each.images.flatten(1) for each in data])
+        return pixels, torch.cat([each.labels for each in data])
+
     def training(self, task: str) -> tuple[Tensor, Tensor]:
         """Task images with labels, for fine-tuning: those of the pool that validation does not hold."""
         return self._taken(task, self._shuffled(task)[: self.workload.reserved])

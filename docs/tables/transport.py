@@ -138,6 +138,7 @@ def verdicts(results: dict[str, Any]) -> str:
         "unrelated": "unrelated networks",
         "related": "the networks of the tables, outputs of their own",
         "worthless": "a tuned model that is worth nothing",
+        "better after all": "meant to be worth nothing, but better than its base on test images",
     }
     rows = [
         (titles.get(name, name), *(str(counts.get(kind, 0) or "") for kind in kinds))
