@@ -32,6 +32,7 @@ from transport_workload import BATCH, FULL, PRETRAIN_RATE, TURN, Residual, new_r
 
 ROWS = {row.name: row for row in (*METHOD_ROWS, *BASELINE_ROWS, *SAME_SHAPE_ROWS, *LABEL_ROWS, *ABLATION_ROWS)}
 CASES = 20  # of each kind where the verdict must be "do not"
+WORTHLESS_SEEDS = 6  # six models each; not all of them turn out to be worth nothing
 SHORT = 300  # steps of networks that are trained only to be unrelated
 SWEEP = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
 WARM_STEPS, WARM_EVERY, WARM_RATE, WARM_BATCH, WARM_ROWS = 150, 10, 5e-4, 256, 1_000
@@ -268,7 +269,7 @@ def verdicts() -> list[Study]:
     ]
     worthless: list[Study] = [
         Worthless("worthless", seed, task, kind, (5, 20)[(seed + place) % 2])
-        for seed in range(CASES // 4)
+        for seed in range(WORTHLESS_SEEDS)
         for place, task in enumerate(FULL.tasks)
         for kind in ("other-task", "noise", "original")
     ]
