@@ -73,6 +73,11 @@ QUESTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], Bars]]] = {
         "docs/benchmarks-translate.md#how-fast-is-a-store-translated",
         named_bars,
     ),
+    "transport_quality": (
+        "What is a fine-tune worth that was moved to another network?",
+        "docs/benchmarks-transport.md#what-is-a-fine-tune-worth-that-was-moved-to-another-network",
+        named_bars,
+    ),
 }
 MOST_NAMED = 4
 
