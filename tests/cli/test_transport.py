@@ -85,6 +85,7 @@ def here(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what is left in the folder is looked at
     sys.modules.pop("transport_nets", None)
     yield tmp_path
     sys.modules.pop("transport_nets", None)

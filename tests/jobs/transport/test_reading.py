@@ -186,8 +186,10 @@ def test_a_folder_of_transformers_is_read_with_its_ties(family, tmp_path):
     torch.testing.assert_close(update.added_to(base)(tokens()).logits, tuned(tokens()).logits, rtol=1e-5, atol=1e-5)
 
 
-def test_a_lora_that_transformers_put_on_is_read():
+def test_a_lora_that_transformers_put_on_is_read(monkeypatch):
     peft = import_extra("peft", "This test", "hf")
+    # transformers remembers that PEFT was missing, if that was so when it first looked: tests hide extras.
+    monkeypatch.setattr("transformers.utils.peft_utils.is_peft_available", lambda: True)
     base, _ = transformers_base("llama")
     network = copy.deepcopy(base)
     network.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"]))
