@@ -312,6 +312,29 @@ def test_a_rank_is_kept_to_by_convolutions():
     assert result.metrics["effect_explained_full_rank"] > result.metrics["effect_explained"]
 
 
+class Patches(nn.Module):
+    """Cuts rows into tokens, mixes their channels, and answers by their mean."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.into, self.hidden, self.out = nn.Linear(16 // tokens, width), nn.Linear(width, width), nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.relu(self.into(x.reshape(len(x), self.tokens, -1)))
+        return self.out(torch.relu(self.hidden(rows)).mean(1))
+
+
+@pytest.mark.parametrize("tokens", ["mean", "interpolate"])
+def test_networks_with_outputs_of_their_own_may_cut_inputs_into_other_tokens(tokens):
+    source, target = (Patches(*sizes).double().eval().requires_grad_(False) for sizes in ((4, 8), (8, 12)))
+    inputs = torch.randn(64, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    result = ib.transport(source, tuned_of(source), target, inputs, outputs="own", tokens=tokens, method="theseus")
+    assert "kinship" in result.verdict.figures
+    with pytest.raises(ShapeError, match="tokens="):
+        ib.transport(source, tuned_of(source), target, inputs, outputs="own", tokens=None, method="theseus")
+
+
 def test_parts_of_batches_are_disjoint_and_whole():
     batches = [(torch.arange(8), torch.arange(8)), (torch.arange(8, 11), torch.arange(8, 11))]
     kept, held = (list(Part(batches, held=side)) for side in (False, True))

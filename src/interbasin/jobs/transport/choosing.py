@@ -21,7 +21,7 @@ from interbasin.methods import Method
 # What an update is multiplied with, where that is to be found out. 0 is an answer.
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
 AS_GOOD = 0.02  # of tuned A's effect
-FEW_HELD_OUT = 30  # inputs
+FEW_HELD_OUT = 30  # inputs, below which intervals are too narrow to be trusted
 # Methods whose update is a direction; the others aim at tuned A itself, and 1 is what they mean.
 SCALED = ("theseus", "direct")
 
@@ -38,10 +38,6 @@ class Candidate:
     losses: np.ndarray[Any, Any]
     score: float  # lower is better: the mean measure, or the loss on labelled data
     sweep: tuple[tuple[float, float], ...] = ()  # alpha and score
-
-    @property
-    def name(self) -> str:
-        return self.method
 
 
 class ReadOut(nn.Module):
@@ -101,14 +97,11 @@ def try_method(
     return Candidate(name, variant, alpha, transported, effect, losses, score, curve)
 
 
-def choose(
-    task: Task, referee: Referee, alpha: float | str | None, names: Sequence[str] | None = None
-) -> tuple[Candidate, list[Candidate], list[str]]:
+def choose(task: Task, referee: Referee, alpha: float | str | None) -> tuple[Candidate, list[Candidate], list[str]]:
     """The best of several methods, all of them, and notes on those that could not be tried."""
     candidates, notes = [], []
     failure: InterbasinError | None = None
-    for name in names or METHODS.names:
-        method = METHODS[name]
+    for name, method in METHODS.items():
         if name == "direct" and not _same_shapes(task):
             continue
         try:

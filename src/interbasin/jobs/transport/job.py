@@ -22,7 +22,15 @@ from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.evaluate.performance import Loss, losses_of_inputs, performance
 from interbasin.jobs.transport.bases import Depth, Heads, Outputs, relate
-from interbasin.jobs.transport.choosing import Candidate, ReadOut, Referee, alphas_for, choose, try_method
+from interbasin.jobs.transport.choosing import (
+    FEW_HELD_OUT,
+    Candidate,
+    ReadOut,
+    Referee,
+    alphas_for,
+    choose,
+    try_method,
+)
 from interbasin.jobs.transport.comparing import compare_methods, rows_to_compare
 from interbasin.jobs.transport.judging import Judge, Part, Steady, kinship, relative_gain
 from interbasin.jobs.transport.maps import observe
@@ -42,7 +50,6 @@ AUTO = "auto"
 SCALES = ("none", "rms")
 GENERIC_TARGETS = ("keep", "tuned")
 LARGE = 100.0  # times the norm of the source's update, above which a note says so
-FEW = 30  # held-out inputs, below which a bootstrap's interval is too narrow to be trusted
 
 
 def transport(
@@ -216,7 +223,7 @@ def transport(
             notes.append(f"Rank {as_lora} explains {effect.value:.0%} of the effect, the whole update {full:.0%}.")
         evidence = _gather(trial, held, generic, trial_model, best, effect, validate, loss, update)
         metrics |= _labelled(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
-        notes += _note_large(metrics["norm_ratio"], target)
+        notes += _note_large(metrics["norm_ratio"])
         for name in ("kept", "source_apart"):
             interval = getattr(evidence, name)
             if interval is not None:
@@ -304,6 +311,16 @@ def _trial_model(best: Candidate, trial: Task, rank: int | None) -> nn.Module:
     if rank is not None:
         update = update.truncated(rank, trial.bases.target)[0]
     return update.added_to(trial.bases.target, best.alpha)
+
+
+def _whole_effect(best: Candidate, trial: Task, referee: Referee) -> Interval:
+    """What the update would explain if its rank were not limited."""
+    update = best.transported.update
+    if trial.options.rank is not None and best.method == "regression":
+        free = replace(trial, options=replace(trial.options, rank=None))
+        update = METHODS[best.method].function(free, best.variant).update
+    model = update.added_to(trial.bases.target, best.alpha)
+    return relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
 
 
 def _measure_spaces(trial: Task, held: Any, method: str) -> tuple[SpaceRow, ...]:
@@ -425,10 +442,13 @@ def _labelled(
         return {}
     metrics = {}
     for suffix, network in networks.items():
-        found = performance(network, validate, loss) if loss is not None or readout is None else None
-        answers = found if readout is None else performance(ReadOut(network, readout), validate)
-        metrics[f"loss{suffix}"] = (found or answers).loss if answers is not None else math.nan
-        if answers is not None and answers.accuracy is not None:
+        answers = performance(
+            network if readout is None else ReadOut(network, readout), validate, None if readout else loss
+        )
+        # A loss of the caller's own is one of outputs as they are; accuracy is one of logits.
+        measured = answers if loss is None or readout is None else performance(network, validate, loss)
+        metrics[f"loss{suffix}"] = measured.loss
+        if answers.accuracy is not None:
             metrics[f"accuracy{suffix}"] = answers.accuracy
     return metrics
 
@@ -436,17 +456,7 @@ def _labelled(
 # ---------------------------------------------------------------------- notes
 
 
-def _whole_effect(best: Candidate, trial: Task, referee: Referee) -> Interval:
-    """What the update would explain if its rank were not limited."""
-    update = best.transported.update
-    if trial.options.rank is not None and best.method == "regression":
-        free = replace(trial, options=replace(trial.options, rank=None))
-        update = METHODS[best.method].function(free, best.variant).update
-    model = update.added_to(trial.bases.target, best.alpha)
-    return relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
-
-
-def _note_large(ratio: float, target: nn.Module) -> list[str]:
+def _note_large(ratio: float) -> list[str]:
     if ratio < LARGE:
         return []
     return [
@@ -457,7 +467,7 @@ def _note_large(ratio: float, target: nn.Module) -> list[str]:
 
 
 def _note_few(held: int) -> list[str]:
-    if held >= FEW:
+    if held >= FEW_HELD_OUT:
         return []
     return [f"Only {plural(held, 'input')} could be held out to judge by: intervals from so few say little; give more."]
 

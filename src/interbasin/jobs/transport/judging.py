@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from interbasin.activations import Tokens
 from interbasin.activations.pairing import Masks, masks_of
 from interbasin.activations.places import Reading, choose_reading
 from interbasin.activations.recording import digest_of
@@ -36,7 +37,7 @@ from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Pair
-from interbasin.jobs.transport.layers import Watcher, reading_at
+from interbasin.jobs.transport.layers import Watcher, pair_rows, reading_at
 from interbasin.jobs.transport.rules import Seen
 from interbasin.jobs.transport.task import Task
 from interbasin.text import one_line
@@ -103,14 +104,6 @@ class Part:
             yield cut if labels is None else (cut, cut_inputs(labels, chosen, count))
 
 
-@dataclass(frozen=True)
-class Effect:
-    """How much of tuned A's effect a candidate reproduces on held-out inputs."""
-
-    explained: Interval
-    losses: np.ndarray[Any, Any]  # one per input
-
-
 class Judge:
     """Compares networks with tuned A on held-out inputs.
 
@@ -154,11 +147,6 @@ class Judge:
         # A network whose answers are no numbers is as far away as can be.
         return np.where(np.isnan(losses), np.inf, losses)
 
-    def effect(self, model: nn.Module) -> Effect:
-        """What a network explains of tuned A's effect."""
-        losses = self.losses(model)
-        return Effect(relative_gain(self.before, losses, self.task.options.seed), losses)
-
     # ------------------------------------------------------------------ two measures
 
     def _by_outputs(self, model: nn.Module, inputs: Any, number: int) -> Tensor:
@@ -170,8 +158,8 @@ class Judge:
 
     def _by_last_space(self, model: nn.Module, inputs: Any, number: int) -> Tensor:
         place, goal = self.last
-        aimed = goal(place.rows(0, self.task.tuned, inputs))
-        return (place.rows(1, model, inputs) - aimed).square().flatten(1).mean(1)
+        theirs, ours = place.rows((self.task.tuned, model), inputs, self.task.options.tokens)
+        return (ours - goal(theirs)).square().flatten(1).mean(1)
 
     @cached_property
     def last(self) -> tuple[Place, Callable[[Tensor], Tensor]]:
@@ -266,10 +254,13 @@ class Place:
     pair: Pair
     readings: tuple[Reading, Reading]
 
-    def rows(self, side: int, network: nn.Module, inputs: Any) -> Tensor:
-        """``(inputs, positions..., width)`` of the source (side 0) or the target (1), in float64."""
-        seen = Watcher(network, [self.readings[side]]).run(inputs)
-        return seen[self.readings[side]].double()
+    def rows(self, networks: tuple[nn.Module, nn.Module], inputs: Any, tokens: str | Tokens | None) -> list[Tensor]:
+        """``(inputs, positions..., width)`` of a source and of a target, paired, in float64."""
+        shown = [
+            Watcher(network, [reading]).run(inputs)[reading].double()
+            for network, reading in zip(networks, self.readings, strict=True)
+        ]
+        return pair_rows(shown, (0, 1), Tokens(tokens) if isinstance(tokens, str) else tokens)  # type: ignore[arg-type]
 
 
 def last_place(task: Task) -> Place:
@@ -321,8 +312,8 @@ def _correlations(task: Task, place: Place, held: Any) -> np.ndarray[Any, Any]:
     turn = polar(moments.cross()).factor.double()
     rows: list[Tensor] = []
     for inputs in WithoutLabels(held):
-        source = (place.rows(0, task.bases.source, inputs) - moments.mean_source) @ turn.mT
-        target = place.rows(1, task.bases.target, inputs) - moments.mean_target
+        source, target = place.rows((task.bases.source, task.bases.target), inputs, task.options.tokens)
+        source, target = (source - moments.mean_source) @ turn.mT, target - moments.mean_target
         products = [(source * target), source.square(), target.square()]
         rows.append(torch.stack([each.flatten(1).sum(1) for each in products], 1))
     if not rows:

@@ -16,12 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 
+from interbasin.activations import Tokens
 from interbasin.activations.forward import Call, listen
 from interbasin.activations.places import ModuleReading, Place, Reading
+from interbasin.activations.tokens import match_tokens
 from interbasin.batches import call_arguments, cut_inputs, device_of, inputs_in
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import Segment, TensorPair, expand, split, tensor_of
-from interbasin.errors import InterbasinError
+from interbasin.errors import InterbasinError, ShapeError
 from interbasin.jobs.transport.bases import Bases, Pair, writers_of
 from interbasin.maps.base import Group
 from interbasin.text import list_names
@@ -325,6 +327,25 @@ def input_rows(module: nn.Module, rows: Tensor) -> Tensor:
         rows.movedim(-1, 1), module.kernel_size, dilation=module.dilation, padding=module.padding, stride=module.stride
     )
     return patches.mT
+
+
+def pair_rows(rows: Sequence[Tensor], sides: Sequence[int], tokens: Tokens | None) -> list[Tensor]:
+    """Rows of both networks, ``(inputs, positions..., width)``, in equal numbers; side 0 is the source, 1 the target.
+
+    Raises:
+        ShapeError: if they do not pair, and nothing says how tokens are to be matched.
+    """
+    shapes = {tuple(each.shape[:-1]) for each in rows}
+    if len(shapes) == 1:
+        return list(rows)
+    if tokens is None or any(each.ndim != 3 for each in rows):
+        raise ShapeError(
+            f"What the two networks show does not pair: rows of shapes {' and '.join(map(str, shapes))}; if they cut "
+            "inputs into different numbers of tokens, pass tokens='interpolate2d', 'interpolate' or 'mean'."
+        )
+    if tokens.mode == "mean":
+        return [each.mean(1, keepdim=True) for each in rows]
+    return match_tokens(rows, sides, tokens)
 
 
 def weight_of(module: Any) -> tuple[Tensor, Tensor | None]:

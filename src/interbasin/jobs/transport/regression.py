@@ -22,14 +22,22 @@ from torch import Tensor, nn
 
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf, masks_of
-from interbasin.activations.tokens import match_tokens
 from interbasin.batches import WithoutLabels, device_of, require_reiterable
 from interbasin.checkpoints.lora import Factors
 from interbasin.checks import require_choice, require_finite
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.jobs.transport.bases import Bases
 from interbasin.jobs.transport.goals import Goal, find_goals
-from interbasin.jobs.transport.layers import Layer, Watcher, find_layers, input_rows, reading_at, set_weight, weight_of
+from interbasin.jobs.transport.layers import (
+    Layer,
+    Watcher,
+    find_layers,
+    input_rows,
+    pair_rows,
+    reading_at,
+    set_weight,
+    weight_of,
+)
 from interbasin.jobs.transport.ridge import Sums, reduced
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 
@@ -229,7 +237,6 @@ class _Feed:
     tokens: Tokens | None
     mask: MaskOf
     is_task: bool
-    count: int = 0
 
 
 def _fit_stage(
@@ -257,7 +264,7 @@ def _fit_stage(
         task = totals[0][layer]
         joined = task
         for other in (sums[layer] for sums in totals[1:]):
-            joined = _joined(joined, other, recipe.generic_weight * task.count / max(other.count, 1e-12))
+            joined = joined.plus(other, recipe.generic_weight * task.count / max(other.count, 1e-12))
         module = current.get_submodule(layer.target)
         weight, bias = weight_of(module)
         prior, prior_bias = weight_of(start.get_submodule(layer.target))
@@ -293,19 +300,6 @@ def _fit_stage(
         set_weight(module, whole, offset)
         fitted.append(Fitted(layer, solution.ridge, solution.explained, None if columns is None else len(columns)))
     return fitted
-
-
-def _joined(first: Sums, second: Sums, weight: float) -> Sums:
-    """The sums of both, the second with a weight."""
-    return Sums(
-        first.count + weight * second.count,
-        first.rows + second.rows,
-        first.x + weight * second.x,
-        first.y + weight * second.y,
-        first.xx + weight * second.xx,
-        first.xy + weight * second.xy,
-        first.yy + weight * second.yy,
-    )
 
 
 def _add_batch(
@@ -345,18 +339,19 @@ def _add_batch(
             output = output.flatten(1, -2) if output.ndim > stream.ndim else output
             rest = stream.double() - output.reshape(stream.shape).double()
             rows = rows.reshape(*stream.shape[:-1], -1)
-            rows, aim, rest = _paired([rows, aim.double(), rest], feed)
+            rows, aim, rest = pair_rows([rows, aim.double(), rest], (1, 0, 1), feed.tokens)
             target = goals[layer](aim, feed.is_task) - rest
         else:
             rows = rows.flatten(1, -2) if rows.ndim > 3 else rows
             aim = aim.flatten(1, -2) if aim.ndim > 3 else aim
-            rows, aim = _paired([rows, aim.double()], feed)
+            rows, aim = pair_rows([rows, aim.double()], (1, 0), feed.tokens)
             target = goals[layer](aim, feed.is_task)
             target = target if goals[layer].columns is None else _spread(target, goals[layer])
             kept = goals[layer].kept
             if kept is not None and feed.is_task:
                 mine = base[shown[layer]].double()
-                mine = _paired([rows, mine.flatten(1, -2) if mine.ndim > 3 else mine], feed)[1]
+                mine = mine.flatten(1, -2) if mine.ndim > 3 else mine
+                mine = pair_rows([rows, mine], (1, 1), feed.tokens)[1]
                 target = target.clone()
                 target[..., kept] = mine[..., kept]
         flat = [each.flatten(0, -2) for each in (rows, target)]
@@ -381,21 +376,6 @@ def _at_positions(rows: Tensor, layer: Layer) -> Tensor:
     if layer.positions is None:
         return rows
     return rows.flatten(1, -2)[:, list(layer.positions)]
-
-
-def _paired(layers: list[Tensor], feed: _Feed) -> list[Tensor]:
-    """Rows of the target, of what it aims at, and again of the target, in equal numbers."""
-    shapes = {tuple(each.shape[:-1]) for each in layers}
-    if len(shapes) == 1:
-        return layers
-    if feed.tokens is None or any(each.ndim != 3 for each in layers):
-        raise ShapeError(
-            f"What the two networks show does not pair: rows of shapes {' and '.join(map(str, shapes))}; if they cut "
-            "inputs into different numbers of tokens, pass tokens='interpolate2d', 'interpolate' or 'mean'."
-        )
-    if feed.tokens.mode == "mean":
-        return [each.mean(1, keepdim=True) for each in layers]
-    return match_tokens(layers, [1, 0, 1][: len(layers)], feed.tokens)
 
 
 def _spread(target: Tensor, goal: Goal) -> Tensor:

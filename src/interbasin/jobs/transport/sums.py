@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from interbasin.jobs.transport.update import Update
 
 
-class Sums(LazyTensors):
+class SummedUpdates(LazyTensors):
     """What several updates of one network come to: task arithmetic, or TIES with a density.
 
     Args:

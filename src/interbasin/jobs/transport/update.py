@@ -28,7 +28,7 @@ from interbasin.checks import require_finite, require_fraction, require_whole
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.jobs.transport.adapter import Kind, kinds_of, write_as_adapter
 from interbasin.jobs.transport.reading import FILE, MARK, Picked, read_update, require_fitting
-from interbasin.jobs.transport.sums import Sums
+from interbasin.jobs.transport.sums import SummedUpdates
 from interbasin.storage import as_path
 from interbasin.text import list_names
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
@@ -272,7 +272,7 @@ class Update:
                 b = torch.cat([scale * update.factors[name].b.to(dtype) for update, scale in pairs], dim=1)
                 factors[name] = Factors(a, b)
         return Update(
-            Sums({name: pairs for name, pairs in having.items() if name not in factors}, density),
+            SummedUpdates({name: pairs for name, pairs in having.items() if name not in factors}, density),
             factors,
             frozenset[str]().union(*(update.transposed for update in updates)),
             frozenset[str]().union(*(update.tables for update in updates)),

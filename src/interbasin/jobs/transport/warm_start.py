@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -164,10 +164,3 @@ class _Rounds:
             batches: Iterable[Any] = as_batches(self._data, self._batch_size)
             self._stream = iter(batches)
         raise DataError("The data of fine-tuning hold no batch at all; give some.")
-
-
-def curves(results: Mapping[str, Finetuned]) -> dict[str, tuple[list[float], list[float]]]:
-    """The loss curves of several runs, by name, as `line_chart` takes them."""
-    return {
-        name: ([float(step) for step in result.steps], list(result.losses_valid)) for name, result in results.items()
-    }
