@@ -49,18 +49,21 @@ def one_fit(monkeypatch, short):
     monkeypatch.setattr(fit, "names", lambda: ("procrustes",))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(one_fit):
     first = run_demo(seed=3)
     assert run_demo(seed=3) == first
     assert run_demo(seed=4).similarities != first.similarities
 
 
+@pytest.mark.slow
 def test_the_global_generator_is_left_alone(one_fit):
     before = torch.get_rng_state()
     run_demo()
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_progress_counts_the_epochs_of_both_networks(one_fit):
     done: list[int] = []
     run_demo(progress=done.append)
@@ -78,6 +81,7 @@ def test_every_method_of_rebasin_has_a_row_below_none(whole):
         assert not row.exact or row.accuracy == rows[0].accuracy
 
 
+@pytest.mark.slow
 def test_a_missing_extra_is_a_note_and_not_the_end(short, monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
     rows = {row.method: row for row in run_demo().rows}

@@ -39,8 +39,22 @@ def test_encoders_and_decoders_have_their_own():
     inputs = {"attention_mask": MASK, "decoder_attention_mask": 1 - MASK}
     assert torch.equal(fitted(None, 2, 3, inputs=inputs, module="decoder.block"), (1 - MASK).bool())
     assert torch.equal(fitted(None, 2, 3, inputs=inputs, module="encoder.block"), MASK.bool())
+    # What comes out of an encoder-decoder has the tokens of its decoder, and so has what its head reads.
+    assert all(torch.equal(fitted(None, 2, 3, inputs=inputs, module=name), (1 - MASK).bool()) for name in ("", "head"))
+    assert torch.equal(fitted(None, 2, 3, inputs=inputs, module="shared"), MASK.bool())
+    # Cross-attention asks with the decoder's tokens, and is answered from the encoder's.
+    for name in ("decoder.block.0.EncDecAttention.k", "model.decoder.layers.0.encoder_attn.v_proj"):
+        assert torch.equal(fitted(None, 2, 3, inputs=inputs, module=name), MASK.bool())
+    for name in ("decoder.block.0.EncDecAttention.q", "model.decoder.layers.0.self_attn.v_proj"):
+        assert torch.equal(fitted(None, 2, 3, inputs=inputs, module=name), (1 - MASK).bool())
     # A mask of who sees whom is not one of padding.
     assert fitted(None, 2, 3, inputs={"attention_mask": torch.ones(2, 1, 3, 3)}) is None
+
+
+def test_biases_of_relative_positions_belong_to_no_input_and_all_of_their_rows_count():
+    assert fitted(None, 3, 3, module="encoder.relative_attention_bias") is None
+    with pytest.raises(ShapeError, match=r"rows of shape \(8, 3\)"):  # heads folded into the batch are not such
+        fitted(None, 8, 3)
 
 
 def test_what_is_no_mask_or_does_not_fit_is_refused():

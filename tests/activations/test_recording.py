@@ -21,7 +21,7 @@ from tests.test_storage import retensored
 from torch import nn
 
 from interbasin.activations import Recording, record
-from interbasin.activations.recording import digest_of
+from interbasin.activations.recording import digest_of, fingerprint
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
 
 
@@ -201,6 +201,7 @@ record(models, data, ["blocks.0.mlp.fc2:input", "norm:input"], state=sys.argv[1]
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path):
     folder = tmp_path / "s"
     command = [sys.executable, "-c", KILLED, str(folder)]
@@ -315,6 +316,62 @@ def test_other_modules_with_the_same_weights_are_noticed(tmp_path):
         record(net, data, ["2:output"], state=tmp_path / "s")
 
 
+class Config:
+    """A configuration as transformers has them."""
+
+    def __init__(self, **values):
+        self.values = values
+
+    def to_dict(self):
+        return self.values
+
+
+class Configured(nn.Module):
+    def __init__(self, heads=2, calls=None, **values):
+        super().__init__()
+        self.heads, self.config, self.counted = heads, Config(**values), calls
+
+
+class Shown(nn.Module):
+    def extra_repr(self):
+        return f"through {object()!r}"
+
+
+class Shy(nn.Module):
+    def extra_repr(self):
+        raise AttributeError("nothing to show")
+
+
+@pytest.mark.parametrize(
+    ("make", "other"),
+    [
+        (lambda: nn.LeakyReLU(0.1), lambda: nn.LeakyReLU(0.2)),
+        (lambda: nn.LayerNorm(4), lambda: nn.LayerNorm(4, eps=0.5)),
+        (lambda: nn.MultiheadAttention(4, 2), lambda: nn.MultiheadAttention(4, 1)),
+        (lambda: Configured(2), lambda: Configured(4)),
+        (lambda: Configured(text={"act": "relu"}), lambda: Configured(text={"act": "gelu"})),
+    ],
+    ids=["slope", "eps", "heads", "argument", "configuration"],
+)
+def test_settings_tell_a_network_from_another(make, other):
+    def printed(new):
+        torch.manual_seed(0)
+        return fingerprint(nn.Sequential(new()))
+
+    assert printed(make) == printed(make) != printed(other)
+
+
+def test_where_a_network_comes_from_and_what_it_counts_do_not_tell_it_from_another():
+    prints = [
+        fingerprint(Configured(calls=None, _name_or_path=place, transformers_version=place, kinds={"b", "a"}))
+        for place in ("here", "there")
+    ]
+    counted = Configured(_name_or_path="", kinds={"a", "b"})
+    counted.counted = 7
+    assert prints[0] == prints[1] == fingerprint(counted)
+    assert fingerprint(Shown()) == fingerprint(Shown()) and fingerprint(Shy()) == fingerprint(Shy())
+
+
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
@@ -338,6 +395,39 @@ def test_batches_of_every_kind_have_a_digest(dtype):
     values = numbers.to(dtype)
     assert digest_of([values]) == digest_of([values.clone()]) != digest_of([numbers.flip(0).to(dtype)])
     assert digest_of(values[:0]) != digest_of(values[:0].to(torch.float64))
+
+
+def test_entries_that_change_places_change_the_digest():
+    rows = torch.randn(40, 100, generator=torch.Generator().manual_seed(0))
+    swapped = rows.clone()
+    swapped[:, [3, 7]] = rows[:, [7, 3]]  # the sum of all entries is the same, and so are most of them
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        assert digest_of(rows.to(dtype)) != digest_of(swapped.to(dtype))
+    late = rows.clone()
+    late[20, 50], late[20, 51] = rows[20, 51], rows[20, 50]
+    assert digest_of(rows) != digest_of(late)
+
+
+def test_the_digest_is_of_entries_and_not_of_how_they_lie_in_memory(monkeypatch):
+    values = torch.randn(6, 5, 4, generator=torch.Generator().manual_seed(0))
+    layouts = [values, values.permute(2, 0, 1).contiguous().permute(1, 2, 0), torch.stack([values, values], -1)[..., 0]]
+    whole = digest_of(values)
+    for piece in (3, 4, 7, 20, 1000):
+        monkeypatch.setattr("interbasin.activations.recording.PIECE", piece)
+        assert {digest_of(layout) for layout in layouts} == {whole}
+    assert digest_of(values.mT) != whole
+
+
+def test_a_state_with_hashes_of_an_older_version_is_recorded_again(tmp_path):
+    net, data = mlp(), list(numbers(3, 4, 5))
+    record(net, data, ["0:output"], state=tmp_path / "s")
+    path = tmp_path / "s" / "recording.json"
+    document = json.loads(path.read_text("utf-8"))
+    del document["notes"]["request"]["hashes"]
+    document["notes"]["digest"] = "0" * 64
+    path.write_text(json.dumps(document), "utf-8")
+    same(record(net, data, ["0:output"]), record(net, data, ["0:output"], state=tmp_path / "s"))
+    assert json.loads(path.read_text("utf-8"))["notes"]["digest"] != "0" * 64
 
 
 @pytest.mark.parametrize("every", [None, 1.5, "2", True])

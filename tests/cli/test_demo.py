@@ -20,6 +20,7 @@ def short(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_json_has_a_row_for_every_fit_and_writes_no_file(tmp_path):
     done = run("demo", "--json")
     found = json.loads(done.stdout, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
@@ -29,6 +30,7 @@ def test_json_has_a_row_for_every_fit_and_writes_no_file(tmp_path):
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_without_an_extra_there_is_a_note_that_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
     found = json.loads(run("demo", "--json", "--quiet").stdout)

@@ -17,6 +17,8 @@ from tests.test_storage import left_in
 from torch import nn
 
 import interbasin as ib
+from interbasin.errors import DataError
+from interbasin.evaluate.performance import performance
 from interbasin.extras import import_extra
 from interbasin.jobs.transport import METHODS, Update
 from interbasin.outcome import Outcome
@@ -47,6 +49,17 @@ class Gain(nn.Module):
 def other():
     return Gain(), torch.rand(2, 8)
 
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.gate, self.down = nn.Linear(8, 16), nn.Linear(8, 16), nn.Linear(16, 5)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)) * torch.sigmoid(self.gate(x)))
+
+def gated():
+    return Gated(), torch.rand(2, 8)
+
 def twice(outputs):
     return 2 * outputs
 """
@@ -76,6 +89,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels = base(torch.from_numpy(inputs)).argmax(1).numpy()
     np.savez(folder / "task.npz", x=inputs, y=labels)
     np.savez(folder / "generic.npz", x=3 * inputs[::-1].copy())
+    np.savez(folder / "train.npz", x=inputs[:100], y=labels[:100])
+    np.savez(folder / "valid.npz", x=inputs[100:], y=labels[100:])
+    other = {
+        name: tensor + 0.1 * torch.randn_like(tensor) for name, tensor in load_file(folder / "a.safetensors").items()
+    }
+    save_file(other, folder / "other.safetensors")
     (folder / "transport_nets.py").write_text(FACTORY)
     return folder
 
@@ -128,7 +147,7 @@ def test_people_see_what_was_tried_and_the_verdict_last(here):
     assert lines[-1].startswith("Transport it: ")
     shown = " ".join(done.stdout.split())
     assert "theseus" in shown and "regression" in shown and "written to out: update.safetensors" in shown
-    assert "forgotten" in shown and "nats from what they were" in lines[-1]
+    assert "forgotten" in shown and "of its answers to the generic inputs" in lines[-1]
     assert not any(line.endswith(" ") for line in done.stdout.split("\n"))
 
 
@@ -174,6 +193,216 @@ def test_options_reach_the_job(here):
     own = ("--readout", "transport_nets:twice", "--generic", "generic.npz", "--generic-target", "tuned")
     found = summary_of(A, TUNED, B, *TASK, "-o", "generic", *own, "--generic-weight", "0.5")
     assert found["request"]["generic_target"] == "tuned" and "forgotten" in found["metrics"]
+
+
+def test_several_fine_tunes_are_merged(here):
+    asked = (A, TUNED, B, *TASK, "--method", "theseus", "--also", "other.safetensors")
+    found = summary_of(*asked, "-o", "sum", "--merge-weights", "1,0.5")
+    assert found["request"]["merge_weights"] == [1, 0.5] and found["request"]["also"] == ["other.safetensors"]
+    assert {"tuned", "also-1"} <= set(found["inputs"])
+    parts = [load_file(name) for name in ("a.safetensors", TUNED, "other.safetensors")]
+    both = {name: (parts[1][name] - base) + 0.5 * (parts[2][name] - base) for name, base in parts[0].items()}
+    source, target = (ib.models.load_model(name).model for name in (A, B))
+    inputs = torch.from_numpy(np.load("task.npz")["x"])
+    merged = Update.of(both, source).added_to(source)
+    new = Update.of("sum", target).added_to(target)
+    torch.testing.assert_close(new(inputs), merged(inputs), rtol=1e-4, atol=1e-4)
+    ties = summary_of(*asked, "-o", "ties", "--merge", "ties", "--density", "0.3")
+    assert (ties["request"]["merge"], ties["request"]["density"]) == ("ties", 0.3)
+    assert not torch.equal(
+        load_file("ties/update.safetensors")["0.bias"], load_file("sum/update.safetensors")["0.bias"]
+    )
+    plan = summary_of(*asked, "--dry-run")
+    assert plan["share_moved"] + plan["share_kept"] == pytest.approx(1)
+
+
+def test_the_front_is_a_table_a_plot_and_json(here):
+    asked = (A, TUNED, B, *TASK, "--generic", "generic.npz", "--readout", "logits", "--front-weights", "0.1,3")
+    found = summary_of(*asked, "-o", "out")
+    weights = [row["generic_weight"] for row in found["front"]]
+    assert weights == [None, None, 0.1, 3.0, None] and found["front"][1]["point"] == "tuned source"
+    assert {"front.csv", "front.svg"} <= set(Outcome.load("out").written())
+    shown = " ".join(transport(*asked, "-o", "again").stdout.split())
+    assert "front generic weight explains interval forgotten" in shown and "tuned source -" in shown
+
+
+def test_training_goes_on_from_the_transport_beside_a_cold_start(here):
+    asked = (A, TUNED, B, *TASK, "--method", "theseus", "--validate", "valid.npz")
+    train = ("--then-train", "20", "--train-data", "train.npz", "--rate", "0.001")
+    found = summary_of(*asked, *train, "-o", "out")
+    start = found["warm_start"]
+    assert start["steps"][0] == 0 and start["steps"][-1] == 20 and len(start["warm"]["loss"]) == len(start["steps"])
+    assert start["reached"] == 0 and start["warm"]["loss"][0] < start["cold"]["loss"][-1]
+    assert found["metrics"]["loss_warm"] == start["warm"]["loss"][-1]
+    outcome = Outcome.load("out")
+    outcome.verify()
+    assert {"warm-start.csv", "warm-start.svg"} <= set(outcome.written())
+    assert outcome.table("warm-start")["loss_cold"] == start["cold"]["loss"]
+    trained = ib.models.load_model(found["use"]["trained"]).model
+    pairs = [(torch.from_numpy(np.load("valid.npz")["x"]), torch.from_numpy(np.load("valid.npz")["y"]))]
+    loss = performance(trained, pairs).loss
+    assert loss == pytest.approx(found["metrics"]["loss_warm"], rel=1e-5)
+    done = transport(*asked, *train, "-o", "again")
+    shown = " ".join(done.stdout.split())
+    assert "the warm start has reached it at step 0." in shown and "use the trained network as the MODEL" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--then-train", "5"), "--train-data"),
+        (("--then-train", "5", "--train-data", "train.npz"), "--validate"),
+        (("--then-train", "5", "--train-data", "valid.npz", "--validate", "valid.npz"), "those of --validate"),
+        (("--train-data", "train.npz"), "--then-train"),
+        (("--then-train", "0"), "--then-train"),
+        (("--merge-weights", "one"), "1,0.5"),
+        (("--front-weights", "low"), "0.1,1,10"),
+    ],
+)
+def test_options_that_do_not_go_together_are_usage_errors(here, options, words):
+    done = transport(A, TUNED, B, *TASK, "-o", "out", *options)
+    assert done.exit_code == 2 and words in " ".join(done.stderr.split()) and not Path("out").exists()
+
+
+def files_in(folder: str) -> dict[str, bytes]:
+    """What an outcome holds, but for the document with the times."""
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    return {name: content for name, content in found.items() if name != "outcome.json"}
+
+
+def test_an_interrupted_command_goes_on_to_the_same_bytes(here, monkeypatch):
+    asked = (A, TUNED, B, *TASK, "--method", "regression", "--generic", "generic.npz", "--model")
+    assert transport(*asked, "-o", "whole").exit_code == 0
+    before = left_in(here)
+    from interbasin.jobs.transport.journal import StageJournal
+
+    keep, count = StageJournal.keep, 0
+
+    def interrupted(self, *arguments):
+        nonlocal count
+        keep(self, *arguments)
+        count += 1
+        if count == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageJournal, "keep", interrupted)
+        done = transport(*asked, "-o", "below/out")
+    assert done.exit_code == 130 and "is kept beside OUTPUT: run the same command to go on" in done.stderr
+    assert not Path("below/out").exists()
+    # What stands beside it is taken up: the two stages are not fitted again.
+    kept = []
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            StageJournal, "keep", lambda self, number, *rest: (kept.append(number), keep(self, number, *rest))
+        )
+        assert transport(*asked, "-o", "below/out").exit_code == 0
+    assert count == 2 and len(kept) < 4
+    assert files_in("below/out") == files_in("whole")
+    shutil.rmtree("below")
+    assert left_in(here) == before
+
+
+def interrupted_after_a_stage(asked, monkeypatch) -> None:
+    """Interrupt a command when it has kept the first stage of a regression."""
+    from interbasin.jobs.transport.journal import StageJournal
+
+    keep = StageJournal.keep
+
+    def interrupted(self, *arguments):
+        keep(self, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageJournal, "keep", interrupted)
+        assert transport(*asked).exit_code == 130
+
+
+def kept_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.glob(".interbasin-*/*/*/**/*"))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [(("--alpha", "1000"), "alpha must be"), (("--generic-target", "kept"), "kept"), (("--as-lora", "900"), None)],
+)
+def test_a_mistyped_option_leaves_what_an_earlier_run_kept(here, monkeypatch, mistake, words):
+    before = left_in(here)
+    asked = (A, TUNED, B, *TASK, "--method", "regression", "-o", "below/out")
+    interrupted_after_a_stage(asked, monkeypatch)
+    kept = kept_in(here / "below")
+    assert [name for name in kept if "stage-" in name]
+    with monkeypatch.context() as patch:
+        if words is None:  # one that is noticed late, when the run has kept something itself
+            words = "too late"
+            patch.setattr("interbasin.jobs.transport.job.measure_spaces", refuse)
+        done = transport(*asked, *mistake)
+    assert done.exit_code == 1 and words in done.stderr
+    assert kept_in(here / "below") == kept
+    assert transport(*asked).exit_code == 0
+    assert [path.name for path in (here / "below").iterdir()] == ["out"]
+    shutil.rmtree("below")
+    assert left_in(here) == before
+
+
+def refuse(*arguments, **keywords):
+    raise DataError("That comes too late.")
+
+
+def test_a_second_run_of_the_same_command_says_that_another_is_writing(here, monkeypatch):
+    from interbasin.jobs.transport.result import Transport
+
+    asked = (A, TUNED, B, *TASK, "--method", "theseus", "-o", "out")
+    save, others = Transport.save, []
+
+    def save_beside_another(self, *arguments, **keywords):
+        if not others:
+            others.append(None)
+            others[0] = transport(*asked)
+        return save(self, *arguments, **keywords)
+
+    before = left_in(here)
+    monkeypatch.setattr(Transport, "save", save_beside_another)
+    assert transport(*asked).exit_code == 0
+    assert others[0].exit_code == 1 and "Another process is writing out at this moment; wait for it" in others[0].stderr
+    shutil.rmtree("out")
+    assert left_in(here) == before
+
+
+def test_an_interrupt_before_anything_was_done_leaves_nothing(here, monkeypatch):
+    before = left_in(here)
+
+    def interrupt(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("interbasin.jobs.transport.job.relate", interrupt)
+        done = transport(A, TUNED, B, *TASK, "-o", "below/out")
+    assert done.exit_code == 130 and "nothing half-written" in done.stderr
+    with monkeypatch.context() as patch:
+        patch.setattr("interbasin.jobs.transport.warm_start.train", interrupt)
+        train = ("--then-train", "5", "--train-data", "train.npz", "--validate", "valid.npz")
+        done = transport(A, TUNED, B, *TASK, *train, "-o", "out")
+    assert done.exit_code == 130 and not Path("out").exists()
+    # The transport itself is kept, so that training can be tried again at once.
+    assert [path for path in here.iterdir() if path.name.startswith(".interbasin-")]
+    assert transport(A, TUNED, B, *TASK, *train, "-o", "out").exit_code == 0
+    shutil.rmtree("out")
+    assert left_in(here) == before
+
+
+def test_a_full_disk_leaves_no_output_and_keeps_what_was_done(here, monkeypatch):
+    import errno
+
+    def full(*arguments, **keywords):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("interbasin.jobs.transport.result.bar_chart", full)
+        done = transport(A, TUNED, B, *TASK, "-o", "out")
+    assert done.exit_code == 1 and "No space left on device" in done.stderr and "run the same command" in done.stderr
+    assert done.stderr.count("\n") == 1 and not Path("out").exists()
+    assert transport(A, TUNED, B, *TASK, "-o", "out").exit_code == 0
 
 
 def test_an_earlier_outcome_is_replaced_only_by_force(here):
@@ -224,6 +453,25 @@ def test_errors_are_one_sentence_and_leave_nothing(here, arguments, words):
     assert left_in(here) == before
 
 
+def test_too_few_samples_say_how_many_directions_were_never_observed(here):
+    broken()
+    np.savez("some.npz", x=np.load("task.npz")["x"][:8])
+    done = transport(A, TUNED, B, "--data", "some.npz", "--method", "theseus", "-o", "out")
+    assert done.exit_code == 0, done.output
+    shown = " ".join(done.stdout.split())
+    # Six of the inputs are not held out, and show five directions about their mean; all eight show seven.
+    assert "some directions were never observed (in '0' 7 of 12)" in shown and "--unobserved drop" in shown
+    assert "Only 2 inputs could be held out" in shown
+    assert "7 of 12" in " ".join(transport(A, TUNED, B, "--data", "some.npz", "--dry-run").stdout.split())
+
+
+def test_a_layer_of_the_target_without_counterpart_is_named(here):
+    for words in (("-o", "out"), ("--dry-run",)):
+        done = transport(A, TUNED, "transport_nets:gated", *TASK, "--method", "theseus", *words)
+        assert done.exit_code == 0, done.output
+        assert "There is no counterpart in the source for gate.weight, gate.bias of the target" in done.stdout
+
+
 def test_what_is_no_number_and_what_is_missing_is_a_usage_error(here):
     assert transport(A, TUNED, B, *TASK, "-o", "out", "--alpha", "much").exit_code == 2
     done = transport(A, TUNED, B, *TASK)
@@ -239,16 +487,16 @@ def test_the_help_lists_every_method():
 def test_the_comparison_is_a_table_and_what_could_not_be_tried_is_told_below(capsys):
     from rich.console import Console
 
-    from interbasin.cli.transport import _show_compared, _without_nan
+    from interbasin.cli.transported import show_compared, without_nan
     from interbasin.jobs.transport.result import ComparedRow
 
     tried = ComparedRow("head-ridge", ("data", "tuned"), 0.5, 0.4, 0.6, None, 1.0, forgotten=0.25)
     failed = ComparedRow("direct", (), float("nan"), float("nan"), float("nan"), None, 0.0, note="shapes differ.")
-    _show_compared(Console(width=200), (tried, failed))
+    show_compared(Console(width=200), (tried, failed))
     shown = " ".join(capsys.readouterr().out.split())
     assert "head-ridge data tuned 0.5 [0.400, 0.600] 0.25" in shown and "nan" not in shown
     assert "direct could not be tried: shapes differ." in shown
-    assert _without_nan({"effect": float("nan"), "low": 0.5, "method": "x"}) == {
+    assert without_nan({"effect": float("nan"), "low": 0.5, "method": "x"}) == {
         "effect": None,
         "low": 0.5,
         "method": "x",
@@ -341,3 +589,18 @@ def test_an_adapter_of_another_base_and_another_tokenizer_are_refused(texts):
     save_tokenizer(texts / "new", "abcdeg")
     done = transport("old", "lora", "new", "--data", "task.txt", "-o", "out")
     assert done.exit_code == 1 and "another vocabulary" in done.stderr and not Path("out").exists()
+
+
+def test_an_adapter_that_does_nothing_is_said_to_do_nothing(texts):
+    tensors = load_file("lora/adapter_model.safetensors")
+    zero = {name: tensor * (0 if "lora_B" in name else 1) for name, tensor in tensors.items()}
+    save_file(zero, "lora/adapter_model.safetensors")
+    found = summary_of("old", "lora", "new", "--data", "task.txt", "-o", "out")
+    assert found["verdict"]["choice"] == "do-not" and "does nothing" in found["verdict"]["text"]
+    moved = {"self_attn.v_proj": "mixer.x", "mlp.down_proj": "y"}
+    elsewhere = {name.replace(old, moved[old]): zero[name] for name in zero for old in moved if old in name}
+    save_file(elsewhere, "lora/adapter_model.safetensors")
+    before = left_in(texts)
+    done = transport("old", "lora", "new", "--data", "task.txt", "-o", "other")
+    assert done.exit_code == 1 and "it would do nothing" in done.stderr and done.stderr.count("\n") == 1
+    assert left_in(texts) == before

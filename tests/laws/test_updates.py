@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from tests.laws.strategies import SEEDS, gaussian
 from torch import nn
 
+from interbasin import carry, wire
 from interbasin.checkpoints.lora import Factors
-from interbasin.jobs.transport.update import Update
+from interbasin.jobs.transport import prepare_transport
+from interbasin.jobs.transport.updates.fine_tunes import MERGES, read_fine_tune
+from interbasin.jobs.transport.updates.update import Update
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 SIZES = st.integers(1, 5)
@@ -97,3 +100,52 @@ def test_a_sum_of_updates_is_the_update_of_the_sum(seed, ranks):
     for name in ("bias", "w"):
         expected = sum(weight * one.tensor(name) for weight, one in zip(weights, updates, strict=True))
         torch.testing.assert_close(total.tensor(name), expected, **CLOSE)
+
+
+SEVERAL = st.lists(st.floats(-2, 2).map(lambda weight: round(weight, 3)), min_size=1, max_size=4)
+
+
+def several_of(count: int, seed: int) -> tuple[nn.Module, list[dict[str, torch.Tensor]], nn.Module]:
+    """A network, updates of it by name, and the network in other coordinates."""
+    sizes = (4, 6, 3)
+    net = nn.Sequential(nn.Linear(*sizes[:2]), nn.ReLU(), nn.Linear(*sizes[1:])).double().eval()
+    with torch.no_grad():
+        for number, tensor in enumerate(net.parameters()):
+            tensor.copy_(gaussian(seed + number, *tensor.shape))
+    updates = [
+        {name: gaussian(seed + 31 * place + len(name), *tensor.shape) for name, tensor in net.state_dict().items()}
+        for place in range(1, count + 1)
+    ]
+    return net, updates, carry(net, wire(net, gaussian(seed, 4, 4)).sample(seed=seed % 1000))
+
+
+@given(weights=SEVERAL, seed=SEEDS)
+def test_a_sum_of_fine_tunes_does_not_depend_on_their_order(weights, seed):
+    net, updates, _ = several_of(len(weights), seed)
+    forth = read_fine_tune(updates, net, weights=weights)
+    back = read_fine_tune(updates[::-1], net, weights=weights[::-1])
+    for name in forth:
+        torch.testing.assert_close(forth.tensor(name), back.tensor(name), **CLOSE)
+
+
+@given(seed=SEEDS, weight=st.floats(-2, 2))
+def test_one_fine_tune_alone_is_itself_by_every_merge(seed, weight):
+    net, (update,), _ = several_of(1, seed)
+    for merge in MERGES:
+        density = 1.0 if merge == "ties" else None
+        alone = read_fine_tune([update], net, merge=merge, weights=[1.0], density=density)
+        scaled = read_fine_tune(update, net, weights=[weight])
+        for name, tensor in update.items():
+            torch.testing.assert_close(alone.tensor(name), tensor, **CLOSE)
+            torch.testing.assert_close(scaled.tensor(name), weight * tensor, **CLOSE)
+
+
+@given(weights=SEVERAL, seed=SEEDS)
+def test_what_is_merged_and_carried_is_what_is_carried_and_merged(weights, seed):
+    """Theseus is linear in the update."""
+    net, updates, other = several_of(len(weights), seed)
+    prepared = prepare_transport(net, other, gaussian(seed + 1, 32, 4))
+    together = prepared.apply(updates, merge_weights=weights).update
+    apart = Update.combined([prepared.apply(update).update for update in updates], weights)
+    for name in together:
+        torch.testing.assert_close(together.tensor(name), apart.tensor(name), **CLOSE)

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 import interbasin as ib
 from interbasin.checkpoints.in_memory import HeldTensors
 from interbasin.checkpoints.lora import Factors
-from interbasin.jobs.transport.adapter import kinds_of
 from interbasin.jobs.transport.bases import Bases, relate
 from interbasin.jobs.transport.task import Task
-from interbasin.jobs.transport.update import Update
+from interbasin.jobs.transport.updates.adapter import kinds_of
+from interbasin.jobs.transport.updates.update import Update
 
 WIDTH, HIDDEN, HEADS, LABELS = 16, 24, 2, 5
 ENCODER = {
@@ -61,6 +61,27 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+class PlainEncoder(nn.Module):
+    """A class token, learned positions and torch's own encoder layers, with their attention."""
+
+    def __init__(
+        self, width: int = WIDTH, hidden: int = HIDDEN, *, norm_first: bool = True, last: bool = False
+    ) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(10, width), nn.Linear(width, LABELS)
+        self.first, self.positions = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(7, width))
+        layer = nn.TransformerEncoderLayer(
+            width, HEADS, hidden, 0.0, "gelu", batch_first=not last, norm_first=norm_first
+        )
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm, self.last = nn.LayerNorm(width), last
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.first.expand(len(x), 1, -1), self.stem(x)], 1) + self.positions
+        x = self.blocks(x.transpose(0, 1)).transpose(0, 1) if self.last else self.blocks(x)
+        return self.head(self.norm(x)[:, 0])
 
 
 def rows(seed: int) -> Inputs:
@@ -114,6 +135,9 @@ CASES: dict[str, Case] = {
     "gelu mlp": Case(lambda: mlp(10, 16, 16, LABELS, activation=nn.GELU), rows),
     "residual mlp": Case(ResidualMLP, rows, folds=True),
     "resnet": Case(Residual, images),
+    "encoder": Case(PlainEncoder, series, folds=True),
+    "post-norm encoder": Case(lambda: PlainEncoder(norm_first=False), series),
+    "encoder, batch second": Case(lambda: PlainEncoder(last=True), series),
     "bert": Case(made("BertForSequenceClassification", **ENCODER, num_labels=LABELS), tokens),
     "gpt2": Case(
         made("GPT2LMHeadModel", vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=12),

@@ -85,3 +85,10 @@ def exiting() -> tuple[nn.Module, torch.Tensor]:
 class AlwaysDropout(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(x, 0.5)
+
+
+def coded() -> tuple[nn.Module, torch.Tensor]:
+    """A network whose first weight is codes, as after quantisation."""
+    network = make_mlp()
+    network[0].weight = nn.Parameter(torch.zeros(8, 4, dtype=torch.int8), requires_grad=False)
+    return network, torch.randn(6, 4)

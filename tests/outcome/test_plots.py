@@ -155,6 +155,23 @@ def test_long_names_of_bars_take_two_lines_where_they_have_blanks():
     assert in_two("a" * 200, 100) == ["a" * 200] and in_two("short one", 340) == ["short one"]
 
 
+def test_labels_stand_beside_points_and_never_on_one_another():
+    series = {"a": ([1, 2, 3], [1, 2, 3]), "b": ([0, 4], [0, 0])}
+    root = parsed(line_chart(series, labels={"a": ["first", "second", "third"]}))
+    shown = [element.text for element in root.iter() if element.tag.endswith("text")]
+    assert {"first", "second", "third"} <= set(shown)
+    # Of points that lie on one another as many have a label as there is room for.
+    crowd = {"a": ([1.0] * 40, [1.0] * 40)}
+    root = parsed(line_chart(crowd, labels={"a": [f"label{number}" for number in range(40)]}))
+    words = [element for element in root.iter() if (element.text or "").startswith("label")]
+    places = [(float(word.get("x")), float(word.get("y"))) for word in words]
+    assert 1 < len(words) < 10 and len(set(places)) == len(places)
+    with pytest.raises(DataError, match="2 labels for the curve 'a', which has 3 points"):
+        line_chart(series, labels={"a": ["first", "second"]})
+    with pytest.raises(DataError, match="1 labels for the curve 'c'"):
+        line_chart(series, labels={"c": ["first"]})
+
+
 def test_a_band_lies_around_its_curve():
     ends = ([0.0, math.nan, 2.0, 3.0], [2.0, 3.0, 4.0, 5.0])
     root = parsed(line_chart({"a": ([0, 1, 2, 3], [1, 2, 3, 4]), "b": ([0, 3], [1, 1])}, bands={"a": ends}))

@@ -25,12 +25,16 @@ from interbasin.activations.tokens import (
 from interbasin.batches import OFFSETS, count_inputs
 from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError
 from interbasin.statistics import LayerwiseMoments, PairedMoments
+from interbasin.text import one_line
 
 # None: the automatic ones; False: none; a name in mapping batches; or a function of the network's inputs, which answers
 # with a mask, or with a mapping from the path of a module to the mask of all that lies below it.
 MaskOf: TypeAlias = "bool | str | Callable[[Any], Tensor | Mapping[str, Tensor]] | None"
 
 AUTOMATIC = ("attention_mask", "decoder_attention_mask")
+# As transformers names what attends to an encoder, and the layers in there that read the encoder's states.
+CROSS_ATTENTION = frozenset({"EncDecAttention", "encoder_attn", "crossattention", "cross_attn"})
+KEYS_AND_VALUES = ("k", "v", "k_proj", "v_proj", "key", "value", "kv_proj", "c_attn")
 
 
 # ---------------------------------------------------------------------- which rows count
@@ -49,7 +53,7 @@ class Masks:
         if self.scopes:
             masks = {name: mask for name, mask in self.scopes.items() if f"{module}.".startswith(f"{name}.")}
         # An encoder-decoder has two, and they may happen to have the same shape.
-        own = "decoder" in module.split(".")
+        own = _has_decoder_tokens(module.split("."))
         ranked = sorted(masks.items(), key=lambda item: item[0].startswith("decoder") != own)
         for _, mask in ranked:
             if len(rows) == 1 and rows[0] == len(mask):
@@ -58,6 +62,9 @@ class Masks:
                 return mask.reshape(*mask.shape, *(1,) * (len(rows) - 2)).expand(rows)
             if len(rows) == 1 and rows[0] == mask.numel():
                 return mask.flatten()
+        # Biases of relative positions are looked up once for all inputs: no axis is that of inputs, nothing is padding.
+        if len(rows) > 1 and all(any(size == mask.shape[1] for _, mask in ranked) for size in rows):
+            return None
         if ranked:
             shapes = ", ".join(f"{name} {tuple(mask.shape)}" for name, mask in ranked)
             raise ShapeError(
@@ -66,6 +73,17 @@ class Masks:
                 "mask=False."
             )
         return None
+
+
+def _has_decoder_tokens(path: list[str]) -> bool:
+    """Whether a module of an encoder-decoder sees the decoder's tokens, by its path.
+
+    So does what the network puts out, and what reads the decoder outside it. A table that both share is asked for by
+    the encoder first, and keys and values of cross-attention are made of the encoder's states.
+    """
+    if "encoder" in path or path[-1] == "shared":
+        return False
+    return not (CROSS_ATTENTION.intersection(path) and path[-1] in KEYS_AND_VALUES)
 
 
 def masks_of(inputs: Any, mask: MaskOf, device: torch.device | None) -> Masks | None:
@@ -86,7 +104,17 @@ def masks_of(inputs: Any, mask: MaskOf, device: torch.device | None) -> Masks | 
         raise DataError(
             f"mask must be a name or a function, found a {type(mask).__name__}; masks differ from batch to batch."
         )
-    answer = mask(inputs)
+    try:
+        answer = mask(inputs)
+    except InterbasinError:
+        raise
+    # Whatever a function of the user's does, it is not our error to explain.
+    except Exception as error:
+        raise DataError(
+            f"The mask function was called with the network's inputs ({type(inputs).__name__}) and failed "
+            f"({type(error).__name__}: {one_line(error)}); give a function from inputs to a mask of shape "
+            "(batch, tokens)."
+        ) from error
     if isinstance(answer, Mapping):
         return Masks(scopes={name: _true_or_false(part, f"of {name!r}", device) for name, part in answer.items()})
     return Masks({"mask": _true_or_false(answer, "mask", device)})
@@ -225,7 +253,7 @@ class Pairing:
                     "give mappings with 'offset_mapping' (tokenizers make it with return_offsets_mapping=True)."
                 )
             masks = [
-                None if masks is None else masks.fitting("", offsets.shape[:2])
+                None if masks is None else masks.fitting("encoder", offsets.shape[:2])
                 for masks, offsets in ((self._masks[0], source), (self._masks[-1], target))
             ]
             self._pieces = match_texts(source, target, masks)

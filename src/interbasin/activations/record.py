@@ -238,9 +238,12 @@ def _run(listeners: Sequence[Listener], calls: Sequence[Call], pairing: Pairing,
     """Lead one batch through the networks, ``in_step`` or one after the other."""
     pairing.start(calls)
     if in_step:
-        with SteppedForward(lambda: listeners[0].forward(calls[0])) as pairing.source:
-            listeners[1].forward(calls[1])
-            pairing.source.until(lambda: False)
+        try:
+            with SteppedForward(lambda: listeners[0].forward(calls[0])) as pairing.source:
+                listeners[1].forward(calls[1])
+                pairing.source.until(lambda: False)
+        finally:
+            pairing.source = None  # it leads back here, and sums must not wait for a collector to be let go of
     else:
         for listener, call in zip(listeners, calls, strict=True):
             listener.forward(call)

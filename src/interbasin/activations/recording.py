@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import inspect
+import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +35,10 @@ FORMAT, VERSION, NAME = "recording", 1, "recording"
 HOLDS = (NAME,)
 SHOWN = 6  # pairs that are named where another was asked for
 ATTEMPTS = 5
-SAMPLES = 256  # entries of a tensor that its hash holds as they are
+PIECE = 2**22  # entries of a tensor that are hashed at a time
+HASHES = 2  # how batches and networks are hashed; of a state with other hashes nothing can be compared
+PASSING = ("transformers_version", "dtype", "torch_dtype")  # in a configuration
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 Pair = tuple[str, str]
 Moments = PairedMoments | LayerwiseMoments
@@ -206,6 +212,7 @@ class State:
             "spaces": plan.describe(),
             "networks": [fingerprint(model) for model in networks],
             "processes": world_size(),
+            "hashes": HASHES,
             **options,
         }
         self.layerwise = plan.layers is not None
@@ -238,6 +245,8 @@ class State:
             return None
         states, notes = load_sums(self.folder)
         request = notes.get("request")
+        if isinstance(request, dict) and request.get("hashes") != HASHES:  # of an older version: recorded again
+            return None
         if request != self.request:
             parts = request if isinstance(request, dict) else {}
             differing = [name for name, value in self.request.items() if parts.get(name) != value]
@@ -287,21 +296,58 @@ def _try_again(act: Callable[[], Value]) -> Value:
 
 
 def fingerprint(model: nn.Module) -> dict[str, str]:
-    """What tells a network from another: the classes of its modules, and a cheap hash of its tensors."""
-    modules = "; ".join(f"{name} {type(module).__qualname__}" for name, module in model.named_modules())
+    """What tells a network from another: the classes and settings of its modules, and a hash of its tensors."""
+    modules = [f"{name} {type(module).__qualname__} {_settings(module)}" for name, module in model.named_modules()]
+    configs = {id(config): config for config in (getattr(module, "config", None) for module in model.modules())}
+    modules += [json.dumps(_lasting(_values(config)), sort_keys=True, default=str) for config in configs.values()]
+    text = ADDRESS.sub("", "; ".join(modules))
     return {
         "class": type(model).__name__,
-        "modules": hashlib.sha256(modules.encode()).hexdigest(),
+        "modules": hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest(),
         "tensors": digest_of(named_tensors(model)),
     }
 
 
-def digest_of(value: Any, before: str = "") -> str:
-    """A hash of a batch, or of weights: of each tensor the shape, a sample, and the sum of all its bits.
+def _settings(module: nn.Module) -> str:
+    """What a module shows of itself, and what it keeps of the arguments that it was made with: a slope, heads."""
+    try:
+        shown = module.extra_repr()
+    except Exception:  # it is only to be looked at, and may be someone else's
+        shown = ""
+    try:
+        names = inspect.signature(type(module)).parameters
+    except (TypeError, ValueError):
+        return shown
+    own = vars(module)
+    kept = {name: own[name] for name in names if isinstance(own.get(name), str | bool | int | float)}
+    return f"{shown} {kept}"
 
-    Hashing every byte would take longer than many a forward pass. The sum notices any one entry that has changed, the
-    sample that entries have changed places.
-    """
+
+def _values(config: Any) -> Any:
+    """The values of a configuration, as it tells them itself."""
+    try:
+        if callable(getattr(config, "to_dict", None)):
+            return config.to_dict()
+        return json.loads(config.to_json_string()) if callable(getattr(config, "to_json_string", None)) else None
+    except Exception:  # as above
+        return None
+
+
+def _lasting(value: Any) -> Any:
+    """A configuration without what tells where it came from, or what the tensors tell."""
+    if isinstance(value, Mapping):
+        return {
+            str(name): _lasting(part)
+            for name, part in value.items()
+            if name not in PASSING and not str(name).startswith("_")
+        }
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    return [_lasting(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def digest_of(value: Any, before: str = "") -> str:
+    """A hash of a batch, or of weights: of each tensor the kind, the shape and all its bytes, in their order."""
     digest = hashlib.sha256(before.encode())
     for name, part in _plain_parts(value, ""):
         if not isinstance(part, Tensor):
@@ -309,18 +355,18 @@ def digest_of(value: Any, before: str = "") -> str:
             continue
         digest.update(f"{name} {part.dtype} {tuple(part.shape)};".encode())
         if part.layout == torch.strided and not part.is_quantized and part.device.type != "meta":
-            flat = part.detach().resolve_conj().resolve_neg().flatten()
-            sample = flat[:: max(1, flat.numel() // SAMPLES)].cpu()
-            digest.update(sample.contiguous().view(torch.uint8).numpy().tobytes())
-            digest.update(f"{_sum_of_bits(flat)};".encode())
+            for piece in _pieces(part.detach().resolve_conj().resolve_neg()):
+                digest.update(piece.cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _sum_of_bits(flat: Tensor) -> int:
-    """The sum of all entries, read as whole numbers of the same size."""
-    whole = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return int(whole.contiguous().view(kinds[whole.element_size()]).sum())
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """The entries of a tensor in their order, in vectors that are not long: no copy of it all is made."""
+    if tensor.is_contiguous() or tensor.numel() <= PIECE:
+        yield from torch.split(tensor.reshape(-1), PIECE) if tensor.numel() else ()
+        return
+    for part in torch.split(tensor, max(1, PIECE // tensor[0].numel())):
+        yield from _pieces(part[0] if len(part) == 1 else part.contiguous())
 
 
 def _plain_parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -169,6 +169,7 @@ class LoraUpdate(LazyTensors):
             updated = plain_name(name)
             if factor is not None:
                 refuse_another_rank(factor, self._tensors.shape(name), ranks)
+                adapter.require_rank(factor, self._tensors.shape(name))
                 layer, part = plain_name(f"{factor.layer}."), "bias" if factor.is_bias else factor.letter
                 updated = layer + ("bias" if factor.is_bias else "weight")
             if self._parts.setdefault(updated, {}).setdefault(part, name) != name:

@@ -192,6 +192,17 @@ class Adapter:
         rank, alpha = self.rank_of(layer), self._setting(layer, "alpha_pattern", self.alpha or 0)
         return alpha / (math.sqrt(rank) if self.settings.get("use_rslora") else rank)
 
+    def require_rank(self, factor: Factor, shape: tuple[int, ...]) -> None:
+        """Refuse a factor of another rank than the configuration says: its scale would be that of another adapter."""
+        layer = plain_name(f"{factor.layer}.").removesuffix(".")
+        if factor.is_bias or len(shape) < 2 or factor.rank(shape) == self.rank_of(layer):
+            return
+        raise CheckpointError(
+            f"{factor.name} has rank {factor.rank(shape)} where the configuration of the adapter says "
+            f"{self.rank_of(layer)} (r, or rank_pattern), so that its scale is not known; give the "
+            f"{CONFIGURATION} that belongs to it."
+        )
+
     def require_plain_lora(self, where: object) -> None:
         """Refuse another method of PEFT, or a variant, whose updates are not products of two factors."""
         variant = next((what for key, what in _OTHER_ARITHMETIC.items() if self.settings.get(key)), None)
@@ -235,6 +246,7 @@ def parse_adapter(settings: Mapping[str, Any], where: object) -> Adapter:
     for key in ("rank_pattern", "alpha_pattern"):
         pattern = settings.get(key) or {}
         fits[key] = isinstance(pattern, dict) and {*map(type, pattern.values())} <= {int, float}
+        fits[key] = fits[key] and all(map(_is_expression, pattern))
     for key, is_right in fits.items():
         if not is_right:
             raise CheckpointError(
@@ -243,6 +255,14 @@ def parse_adapter(settings: Mapping[str, Any], where: object) -> Adapter:
             )
     # In memory PEFT has an enumeration of text for it.
     return Adapter(str.__str__(method), base or None, rank, alpha, targets, settings)
+
+
+def _is_expression(pattern: object) -> bool:
+    """Whether it is a regular expression, as the names of layers in PEFT's patterns are."""
+    try:
+        return isinstance(pattern, str) and bool(re.compile(pattern))
+    except re.error:
+        return False
 
 
 def read_adapter(folder: Path) -> Adapter:

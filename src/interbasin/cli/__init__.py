@@ -1,4 +1,7 @@
-"""The command line: one file per command, three for translate. Nothing here imports torch before a command runs."""
+"""The command line: a file for each command, several for translate and transport.
+
+Nothing here imports torch before a command runs.
+"""
 
 from __future__ import annotations
 

@@ -190,10 +190,10 @@ class Terminal:
             console.print(in_options(text, self.options), style="dim", soft_wrap=not console.is_terminal)
 
     @contextlib.contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """A progress bar on stderr; yields a function that takes how much is done."""
+    def progress(self, what: str, total: int) -> Iterator[Callable[..., None]]:
+        """A progress bar on stderr; yields a function that takes how much is done, and what stands beside it."""
         if self.quiet:
-            yield lambda done: None
+            yield lambda done, words=what: None
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -202,7 +202,7 @@ class Terminal:
         # In a file or a pipe a bar is noise.
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task(what, total=total)
-            yield lambda done: bar.update(task, completed=done)
+            yield lambda done, words=what: bar.update(task, completed=done, description=words)
 
     @contextlib.contextmanager
     def progress_of_rows(self, what: str, kept: str | None) -> Iterator[Callable[[int, int], None]]:

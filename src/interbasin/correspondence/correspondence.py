@@ -153,7 +153,7 @@ class Correspondence:
             WiringError: if names given by hand contradict each other, or the two networks have nothing in common.
         """
         _require_wirings("by_name", source, target)
-        return cls._of_match(NameMatch(Outline(source), Outline(target), names or {}))
+        return cls._of_match(NameMatch(Outline(source), Outline(target), {} if names is None else names))
 
     @classmethod
     def identity(cls, wiring: Wiring) -> Correspondence:

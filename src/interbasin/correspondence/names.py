@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from interbasin.correspondence.outline import Outline
@@ -25,6 +25,18 @@ class _Rule:
 
     key: str
     targets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, key: str, value: str | Iterable[str] | None) -> _Rule:
+        """The rule that sends a name to another, to several, or to none."""
+        listed = [] if value is None else value if isinstance(value, Iterable) else [value]
+        targets = (listed,) if isinstance(listed, str) else tuple(listed)
+        if not isinstance(key, str) or not all(isinstance(target, str) for target in targets):
+            raise WiringError(
+                f"names sends {key!r} to {value!r}; give a name of the source, and for it a name of the target, a list "
+                "of such, or None."
+            )
+        return cls(key, targets)
 
     def __post_init__(self) -> None:
         for target in self.targets:
@@ -66,10 +78,11 @@ class NameMatch(Match):
 
     def __init__(self, source: Outline, target: Outline, names: Names) -> None:
         super().__init__(source, target)
-        self._rules = [
-            _Rule(key, () if value is None else (value,) if isinstance(value, str) else tuple(value))
-            for key, value in names.items()
-        ]
+        if not isinstance(names, Mapping):
+            raise WiringError(
+                f"names is a mapping from names of the source to those of the target, found a {type(names).__name__}."
+            )
+        self._rules = [_Rule.of(key, value) for key, value in names.items()]
         self._check_rules()
         for outline, unmatched in zip(self.outlines, self.unmatched, strict=True):
             for name in outline.wiring.tensors:

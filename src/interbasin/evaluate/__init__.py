@@ -10,6 +10,7 @@ from interbasin.evaluate.measured import Measured
 from interbasin.evaluate.performance import Performance, accuracy, loss, performance, self_change
 from interbasin.evaluate.rescaling import Norms, Rescaling, norms, rescaled
 from interbasin.evaluate.retrieval import Labels, Nearest, Ranking, nearest
+from interbasin.evaluate.rouge import rouge_l
 
 __all__ = [
     "AlignmentError",
@@ -40,5 +41,6 @@ __all__ = [
     "pca",
     "performance",
     "rescaled",
+    "rouge_l",
     "self_change",
 ]

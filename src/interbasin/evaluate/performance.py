@@ -270,7 +270,9 @@ def _call_loss(loss: Loss, outputs: Any, labels: Any, index: int) -> Tensor:
 def _cross_entropies(outputs: Any, labels: Any, inputs: Any, index: int) -> tuple[Tensor, Tensor, Tensor]:
     """The cross-entropy of every label, 0 for those that do not count; logits and labels, row by row."""
     if labels is None:
-        raise DataError(f"Batch {index} has no labels; give pairs (inputs, labels), or a loss= of the outputs alone.")
+        raise DataError(
+            f"Batch {index} has no labels; give a list of pairs, [(inputs, labels), ...], or a loss= without labels."
+        )
     aligned = _align_classes(outputs, labels, inputs)
     if aligned is None:
         raise _explain_no_classes(outputs, labels, index)

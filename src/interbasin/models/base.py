@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from interbasin.checkpoints import Checkpoint
+from interbasin.checkpoints import Checkpoint, open_checkpoint
 from interbasin.errors import CheckpointError, DataError
 from interbasin.models.folding import rebuild_as_folded
 from interbasin.text import list_names, one_line, plural
@@ -96,6 +98,52 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict:
     ]
     refuse_mismatch(checkpoint, what, missing, result.unexpected_keys if strict else [])
     return tuple(result.unexpected_keys)
+
+
+def map_weights(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
+    """``model`` with the weights of safetensors files as they lie there: the system reads a page when it is used.
+
+    They take no memory of the process's own, and the system drops pages that it needs for others, so that a network may
+    be larger than memory. Make the network on the meta device (``with torch.device("meta"):``) or under
+    ``accelerate.init_empty_weights()``. The files must stay what they are while the network is used; writing into the
+    weights makes copies of the pages, and leaves the files alone.
+
+    Args:
+        model: The network; it is changed, and put in evaluation mode.
+        path: A file, or a folder of transformers.
+
+    Raises:
+        CheckpointError: If there is no such checkpoint, it is not in safetensors files, or not of this network; or if
+            a buffer that no checkpoint holds is on the meta device.
+    """
+    checkpoint = open_checkpoint(path)
+    what = f"the {type(model).__name__}"
+    odd = next((file for file in checkpoint.files if file.suffix != ".safetensors"), None)
+    if odd is not None:
+        raise CheckpointError(f"{odd} cannot be mapped into memory; store the weights as safetensors first.")
+    own = model.state_dict()
+    for name in (name for name in own if name in checkpoint and tuple(own[name].shape) != checkpoint.shape(name)):
+        raise CheckpointError(
+            f"{name} has shape {checkpoint.shape(name)} in {checkpoint.path} and {tuple(own[name].shape)} in {what}; "
+            "these are the weights of another network, or of another size of it."
+        )
+    tensors: dict[str, Tensor] = {}
+    for file in checkpoint.files:
+        with safe_open(file, framework="pt") as opened:
+            tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    for name, stored in checkpoint.ties.items():
+        tensors[name] = tensors[stored]
+    result = model.load_state_dict(tensors, strict=False, assign=True)
+    tied = {id(tensor) for tensor in model.state_dict(keep_vars=True).values() if tensor.device.type != "meta"}
+    missing = [name for name in result.missing_keys if id(model.state_dict(keep_vars=True)[name]) not in tied]
+    refuse_mismatch(checkpoint, what, missing, result.unexpected_keys)
+    empty = [name for name, buffer in model.named_buffers() if buffer.device.type == "meta"]
+    if empty:
+        raise CheckpointError(
+            f"{list_names(empty)} of {what} is on the meta device and in no checkpoint; make the network's buffers on "
+            "the CPU, as accelerate.init_empty_weights() does."
+        )
+    return model.eval().requires_grad_(False)
 
 
 def _refuse_empty(name: str, tensor: Tensor, what: str) -> None:

@@ -92,15 +92,7 @@ class Unfinished:
                 folder.rmdir()
 
     def _claim(self) -> None:
-        if sys.platform == "win32":
-            return
-        self._lock = (self.folder / "lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FileError(
-                f"Another process is writing {self.name} at this moment; wait for it, or choose another name."
-            ) from error
+        self._lock = claim_growing_folder(self.folder, self.name)
 
     def _take_up(self) -> dict[str, Any]:
         """What an earlier run of the same work did, as far as it can be relied on."""
@@ -225,6 +217,40 @@ class Unfinished:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def claim_growing_folder(folder: Path, name: str) -> IO[str] | None:
+    """Make a folder beside an output ours, until the file that is returned is closed or this process ends.
+
+    Args:
+        folder: Where the output grows; it is made if it is not there.
+        name: The output, in messages.
+
+    Raises:
+        FileError: if another process has it.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        if sys.platform == "win32":  # which has no such locks
+            return None
+        try:
+            file = (folder / "lock").open("w")
+        except FileNotFoundError:  # another run has just ended and removed the folder
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
+                return file
+        except BlockingIOError as error:
+            file.close()
+            raise FileError(
+                f"Another process is writing {name} at this moment; wait for it, or choose another name."
+            ) from error
+        except FileNotFoundError:
+            pass
+        except OSError:  # a file system without locks
+            return file
+        file.close()
 
 
 def check_same_work(begun: Mapping[str, Any], work: Mapping[str, Any], what: str, remedy: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from interbasin.jobs.transport.bases import relate
 from interbasin.jobs.transport.task import Options, Task
-from interbasin.jobs.transport.update import Update
+from interbasin.jobs.transport.updates.update import Update
 
 
 class Plain(nn.Module):

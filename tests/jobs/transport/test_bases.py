@@ -116,3 +116,29 @@ def test_spaces_are_seen_and_written() -> None:
     stream = next(name for name in wiring.spaces if len(writers_of(wiring, name)) > 1)
     assert writers_of(wiring, stream) == {"stem", "blocks.0.down", "blocks.1.down"}
     assert is_observable(wiring, stream)
+
+
+class FirstAxisIsTime(nn.Module):
+    """Adds a number to each of 24 steps, which come on the first axis: two steps are no input."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.steps = nn.Parameter(torch.zeros(24, 1))
+        self.up, self.head = nn.Linear(10, hidden), nn.Linear(hidden, 5)
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(len(x))
+        return self.head(torch.relu(self.up(x + self.steps)))  # type: ignore[no-any-return]
+
+
+def test_two_inputs_show_the_shape_of_outputs_and_all_where_two_cannot() -> None:
+    networks = [FirstAxisIsTime(hidden).double().eval() for hidden in (8, 12)]
+    assert relate(networks[0], networks[1], [X]).shares_outputs
+    assert networks[0].seen == [2, 24]
+    with torch.no_grad():
+        for network in networks:
+            network.steps = nn.Parameter(torch.zeros(1, 1, dtype=torch.float64))
+            network.seen.clear()
+    assert relate(networks[0], networks[1], [X]).shares_outputs
+    assert networks[0].seen == [2]

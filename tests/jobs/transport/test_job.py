@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +13,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import interbasin as ib
-from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError
-from interbasin.jobs.transport.judging import Part, relative_gain
+from interbasin.errors import DataError, FileError, InterbasinError, ShapeError, UnknownNameError
+from interbasin.jobs.transport.judge import Part, relative_gain
 
 KEYS = (
     "share_moved",
@@ -98,11 +100,83 @@ def test_one_lineage_is_copied():
     assert result.method == "direct"
 
 
-def test_an_update_of_zeros_does_nothing(image):
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"method": "regression", "as_lora": 2},
+        {"method": "theseus", "alpha": 1.0},
+        {"generic": rows(), "front": True},
+    ],
+)
+def test_an_update_of_zeros_does_nothing(image, asked, tmp_path):
     source, _, target = image
-    result = ib.transport(source, copy.deepcopy(source), target, rows())
+    result = ib.transport(source, copy.deepcopy(source), target, rows(), **asked)
     assert result.verdict.choice == "do-not"
     assert "does nothing" in str(result.verdict)
+    assert not [*result.delta] and not result.candidates and not result.front and not result.spaces
+    assert all(torch.equal(result.model.state_dict()[name], tensor) for name, tensor in target.state_dict().items())
+    assert result.metrics["effect_explained"] == result.metrics["norm_ratio"] == result.metrics["alpha"] == 0
+    assert {(row.status, row.reason) for row in result.moved} == {("skipped", "its update is zero")}
+    result.save(tmp_path / "out", model=True)
+    assert (tmp_path / "out" / "verdict.txt").read_text().startswith("do-not")
+
+
+def test_a_fine_tune_that_changes_hardly_anything_is_not_what_comes_across():
+    source, target = mlp(32, 1), mlp(12, 2)  # too narrow to hold all of the source
+    result = ib.transport(source, tuned_of(source, 1e-4), target, rows(), method="regression", readout=lambda out: out)
+    assert result.metrics["effect_explained"] > 0.5  # the source itself was learnt
+    assert result.verdict.choice == "do-not"
+    assert "fine-tune is not shown" in str(result.verdict)
+    large = ib.transport(source, tuned_of(source, 0.5), target, rows(), method="regression", readout=lambda out: out)
+    assert large.verdict.choice == "transport"
+    assert large.verdict.figures["beyond_base"].low > 0
+
+
+def test_answers_that_change_are_counted():
+    source, target, generic = mlp(16, 1), mlp(24, 2), rows(seed=3) - 3
+    given = {"generic": generic, "readout": lambda out: out, "method": "theseus", "alpha": 0.0}
+    same = ib.transport(source, tuned_of(source, 0.5), target, rows(), **given)
+    assert same.metrics["answers_changed"] == 0
+    held = torch.cat(list(Part([generic[i : i + 32] for i in range(0, 256, 32)], held=True)))
+    differ = tuned_of(source, 0.5)(held).argmax(1) != target(held).argmax(1)
+    assert same.metrics["answers_changed_source"] == pytest.approx(float(differ.double().mean()))
+    assert "answers_changed" not in ib.transport(source, tuned_of(source), target, rows(), generic=generic).metrics
+
+
+class Counting(nn.Module):
+    """A network that counts its calls: in a buffer, in one that it replaces, and in one that it leaves alone."""
+
+    def __init__(self, width: int, seed: int) -> None:
+        super().__init__()
+        self.net = mlp(width, seed)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("rounds", torch.full((), 7))
+        self.register_buffer("nothing", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.rounds = self.rounds + 1
+        return self.net(x)
+
+
+@pytest.mark.parametrize("asked", [{"method": "direct"}, {"method": "regression"}, {"mask": lambda batch: 1 / 0}])
+def test_buffers_that_networks_write_when_they_run_come_back(asked):
+    source, target = Counting(8, 1), Counting(8, 2)
+    networks = [source, tuned_of(source), target]
+    with torch.no_grad():
+        networks[1].calls.zero_()
+    kept = [dict(network.named_buffers()) for network in networks]
+    labelled = [(rows(64), torch.zeros(64, dtype=torch.int64))]
+    if "mask" in asked:
+        with pytest.raises(DataError, match="mask function"):
+            ib.transport(*networks, rows(64), **asked)
+    else:
+        networks.append(ib.transport(*networks, rows(64), validate=labelled, **asked).model)
+    ib.jobs.transport.plan_transport(*networks[:3], rows(64))
+    assert [(float(network.calls), int(network.rounds)) for network in networks] == [(0.0, 7)] * len(networks)
+    for network, buffers in zip(networks, kept, strict=False):
+        assert all(network.get_buffer(name) is buffer for name, buffer in buffers.items())
 
 
 def test_unrelated_networks_with_outputs_of_their_own_say_no():
@@ -159,6 +233,25 @@ def test_several_updates_are_summed(image):
     assert torch.allclose(both.delta.tensor("2.weight"), total)
 
 
+def test_several_updates_are_weighted_and_merged_by_ties(image):
+    source, tuned, target = image
+    other = tuned_of(source, seed=10)
+    updates = [ib.jobs.transport.Update.of(one, source) for one in (tuned, other)]
+    for asked, wanted in (
+        ({"merge_weights": [1, 0.5]}, ib.jobs.transport.Update.combined(updates, [1, 0.5])),
+        ({"merge": "ties"}, ib.jobs.transport.Update.combined(updates, density=0.5)),
+        (
+            {"merge": "ties", "density": 0.2, "merge_weights": [2, 1]},
+            ib.jobs.transport.Update.combined(updates, [2, 1], density=0.2),
+        ),
+    ):
+        merged = ib.transport(source, [tuned, other], target, rows(), method="theseus", **asked)
+        whole = {name: wanted.tensor(name) for name in wanted}
+        first = ib.transport(source, whole, target, rows(), method="theseus")
+        assert torch.allclose(merged.delta.tensor("2.weight"), first.delta.tensor("2.weight"))
+        assert asked.items() <= merged.request.items()
+
+
 def test_the_folder_holds_the_update_and_the_verdict(image, tmp_path):
     source, tuned, target = image
     result = ib.transport(source, tuned, target, rows(), method="theseus", alpha="auto")
@@ -190,6 +283,39 @@ def test_prepared_statistics_carry_any_update(image, tmp_path):
     assert torch.equal(loaded.apply(tuned).update.tensor("2.weight"), prepared.apply(tuned).update.tensor("2.weight"))
     with pytest.raises(DataError, match="another source"):
         type(prepared).load(tmp_path / "p", tuned, target)
+
+
+def test_what_was_prepared_is_for_networks_of_the_same_settings(image, tmp_path):
+    source, _, target = image
+    sloped = [nn.Sequential(target[0], nn.LeakyReLU(slope), *target[2:]) for slope in (0.1, 0.2)]
+    prepared = ib.prepare_transport(source, sloped[0], rows())
+    prepared.save(tmp_path / "p")
+    type(prepared).load(tmp_path / "p", source, sloped[0])
+    with pytest.raises(DataError, match="another target"):
+        type(prepared).load(tmp_path / "p", source, sloped[1])
+    path = tmp_path / "p" / "prepared.json"
+    document = json.loads(path.read_text("utf-8"))
+    del document["hashes"]
+    path.write_text(json.dumps(document), "utf-8")
+    with pytest.raises(FileError, match=r"older version.*prepare it anew"):
+        type(prepared).load(tmp_path / "p", source, sloped[0])
+
+
+def test_a_mask_that_is_a_function_cannot_be_stored(image, tmp_path):
+    source, _, target = image
+    prepared = ib.prepare_transport(source, target, rows())
+    prepared = replace(prepared, options=replace(prepared.options, mask=lambda batch: batch["attention_mask"]))
+    with pytest.raises(DataError, match="is a function, and functions cannot be stored"):
+        prepared.save(tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_bases_that_hold_no_numbers_are_not_prepared(image, side):
+    bases = dict(zip(("source", "target"), (copy.deepcopy(image[0]), copy.deepcopy(image[2])), strict=True))
+    bases[side][0].weight.data[0, 0] = torch.nan
+    with pytest.raises(DataError, match=rf"0.weight of the {side} .* holds NaN"):
+        ib.prepare_transport(**bases, variant="weights", inputs=rows(2))
 
 
 def test_vectors_and_probes_go_through_the_same_maps(image):
@@ -238,6 +364,12 @@ def test_training_goes_on_from_a_transport(image):
         ({"generic_target": "both"}, UnknownNameError, "tuned"),
         ({"generic_weight": 0}, DataError, "generic_weight"),
         ({"as_lora": 0}, DataError, "as_lora"),
+        ({"merge": "slerp"}, UnknownNameError, "task-arithmetic"),
+        ({"density": 0.5}, DataError, "merge='ties'"),
+        ({"merge": "ties", "density": 0}, DataError, "density"),
+        ({"merge_weights": [1, 2]}, DataError, "1 and 2"),
+        ({"merge_weights": [float("nan")]}, DataError, "weight"),
+        ({"tuned": []}, DataError, "empty"),
         ({"data": []}, DataError, "no batch"),
         ({"data": iter([rows()])}, DataError, "more than once"),
         ({"data": [rows() * float("nan")]}, DataError, "NaN|finite"),
@@ -261,6 +393,54 @@ def test_data_that_change_from_pass_to_pass_are_refused(image):
     loader = torch.utils.data.DataLoader(rows(64), batch_size=16, shuffle=True)
     with pytest.raises(DataError, match="does not shuffle"):
         ib.transport(source, tuned, target, loader)
+
+
+def test_labelled_data_that_change_from_pass_to_pass_are_refused(image):
+    source, tuned, target = image
+    pairs = torch.utils.data.TensorDataset(rows(64, seed=5), tuned(rows(64, seed=5)).argmax(-1))
+    shuffled = torch.utils.data.DataLoader(pairs, batch_size=16, shuffle=True)
+    steady = torch.utils.data.DataLoader(pairs, batch_size=16)
+    words = r"validate on was another one .* not be compared on the same inputs.* does not shuffle"
+    with pytest.raises(DataError, match=words):
+        ib.transport(source, tuned, target, rows(), method="theseus", validate=shuffled)
+    result = ib.transport(source, tuned, target, rows(), method="theseus", validate=steady)
+    assert "loss_source" in result.metrics
+    with pytest.raises(DataError, match=r"validation data was another one .* does not shuffle"):
+        result.with_training(steady, shuffled, steps=2)
+    assert result.with_training(shuffled, steady, steps=2).trained is not None
+
+
+@pytest.mark.parametrize("method", ["auto", "theseus"])
+@pytest.mark.parametrize(
+    ("name", "words"), [("data", "data"), ("generic", "generic inputs"), ("validate", "labelled data to validate on")]
+)
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_inputs_that_are_no_numbers_are_named_at_the_start(image, method, name, words, value, monkeypatch):
+    source, tuned, target = image
+    bad = rows(64)
+    bad[35, 0] = value
+    given = {"data": rows(), name: [(bad, tuned(rows(64)).argmax(-1))] if name == "validate" else bad}
+    monkeypatch.setattr("interbasin.jobs.transport.job.relate", lambda *args, **options: pytest.fail("it went on"))
+    with pytest.raises(
+        DataError, match=rf"^The {words} hold NaN or infinity \(batch \d, 1 of .* leave these inputs out"
+    ):
+        ib.transport(source, tuned, target, method=method, **given)
+
+
+def test_inputs_that_are_all_the_same_are_no_evidence(image):
+    source, tuned, target = image
+    for method in ("auto", "theseus"):
+        with pytest.raises(DataError, match="the 64 inputs of the data are all the same one; give different inputs"):
+            ib.transport(source, tuned, target, torch.ones(64, 6, dtype=torch.float64), method=method)
+
+
+def test_held_out_inputs_that_were_fitted_on_are_noted(image):
+    source, tuned, target = image
+    repeated = rows(32).repeat_interleave(4, 0)[torch.randperm(128, generator=torch.Generator().manual_seed(0))]
+    result = ib.transport(source, tuned, target, repeated, method="theseus")
+    assert [note for note in result.notes if "of 32 held-out inputs also stand among those that were fitted on" in note]
+    result = ib.transport(source, tuned, target, rows(128), method="theseus")
+    assert not [note for note in result.notes if "stand among" in note]
 
 
 @pytest.mark.parametrize("alpha", [np.float32(0.5), np.int64(2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -11,18 +12,21 @@ from torch import nn
 
 from interbasin.activations import record
 from interbasin.activations.places import choose_reading
-from interbasin.batches import Progress, WithoutLabels, outputs_of, require_reiterable
+from interbasin.batches import Progress, WithoutLabels, cut_inputs, inputs_in, outputs_of, require_reiterable
 from interbasin.checks import require_choice
 from interbasin.correspondence import Correspondence
 from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import SpacePair
 from interbasin.errors import DataError, WiringError
 from interbasin.evaluate.performance import find_logits
+from interbasin.jobs.transport.blocks import Filling, Lengthening
+from interbasin.jobs.transport.updates.update import Update
+from interbasin.text import list_names
 from interbasin.wiring import Group, Wiring, wire
 from interbasin.wiring.axes.spaces import BOUNDARY, Space
 
 Heads = Literal["auto", "matched", "free"]
-Depth = Literal["auto", "cka", "even"]
+Depth = Literal["auto", "cka", "even", "interpolate"]
 Outputs = Literal["auto", "shared", "own"]
 
 # A pair of spaces, by their names in the source and in the target.
@@ -39,6 +43,8 @@ class Bases:
         heads: ``"matched"``: each head has a map of its own; ``"free"``: maps mix all heads of a layer.
         shares_outputs: Whether an output means the same in both.
         headed: The correspondence with heads, where the other is flattened.
+        lengthening: How the source was made as deep as the target; None if it is the one that was given.
+        given: The bases with the source as it was given, where that is another: what comes out is judged by these.
     """
 
     source: nn.Module
@@ -47,6 +53,21 @@ class Bases:
     heads: Literal["matched", "free"]
     shares_outputs: bool
     headed: Correspondence | None = None
+    lengthening: Lengthening | None = None
+    given: Bases | None = None
+
+    def lengthen(self, update: Update) -> Update:
+        """An update of the source that was given, as one of `source`."""
+        return update if self.lengthening is None else self.lengthening.update(update)
+
+    @property
+    def given_source(self) -> nn.Module:
+        return self.source if self.lengthening is None else self.lengthening.source
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know."""
+        return () if self.lengthening is None else (self.lengthening.note,)
 
     @property
     def with_heads(self) -> Bases:
@@ -90,7 +111,8 @@ def relate(
         data: Batches without or with labels, for the trace and, with ``depth="cka"``, for the path.
         heads: ``"auto"`` matches heads where every layer has as many in both networks.
         depth: How blocks are paired where the networks are not equally deep: along the monotone path of largest CKA,
-            or spread evenly. ``"auto"`` takes the path where depths differ.
+            or spread evenly. ``"interpolate"`` puts new blocks into the source until it is as deep. ``"auto"`` takes
+            the path where depths differ.
         outputs: ``"auto"`` takes outputs of equal shape as shared.
         correspondence: Your own, or names for `Correspondence.by_name`.
         progress: True for a bar while the path is sought.
@@ -99,6 +121,8 @@ def relate(
     require_choice("depth", depth, get_args(Depth))
     require_choice("outputs", outputs, get_args(Outputs))
     require_reiterable(data, "Transport")
+    if depth == "interpolate":
+        return _relate_lengthened(source, target, data, heads, outputs, correspondence)
     inputs = WithoutLabels(data).first()
     wirings = [wire(network, inputs) for network in (source, target)]
     shared = _shares_outputs((source, target), inputs, outputs)
@@ -120,6 +144,66 @@ def relate(
         )
     other = None if found is headed else headed
     return Bases(source, target, found, kind, shared, other)
+
+
+def _relate_lengthened(
+    source: nn.Module, target: nn.Module, data: Any, heads: Heads, outputs: Outputs, correspondence: Any
+) -> Bases:
+    """The bases with new blocks in the source, so that blocks pair one to one."""
+    if correspondence is not None:
+        raise WiringError(
+            "A correspondence says which blocks belong together, and so does depth='interpolate'; give one of the two."
+        )
+    given = relate(source, target, data, heads=heads, depth="even", outputs=outputs)
+    fillings = _fillings(given)
+    if not fillings:
+        return given
+    lengthening = Lengthening(source, fillings)
+    longer = lengthening.model(source)
+    bases = relate(longer, target, data, heads=heads, depth="even", outputs=outputs)
+    depths = [len(Outline(wiring).layers) for wiring in bases.wirings]
+    expected = len(Outline(given.wirings[0]).layers) + sum(each.depth - len(each.blocks) for each in fillings)
+    idle = set(bases.wirings[0].unused) - set(given.wirings[0].unused)
+    if depths[0] != expected or idle:
+        raise WiringError(
+            f"The source does not run the blocks that were put into it ({depths[0]} of {expected} are in use"
+            f"{f', not {list_names(idle)}' if idle else ''}): its forward has to go through all blocks of its list; "
+            "take depth='cka' or 'even'."
+        )
+    return replace(bases, lengthening=lengthening, given=given)
+
+
+def _fillings(given: Bases) -> tuple[Filling, ...]:
+    """The source's stacks of blocks that are shallower than their partners in the target."""
+    outlines = [Outline(wiring) for wiring in given.with_heads.wirings]
+    stacks = [outline.root.stacks for outline in outlines]
+    if not all(stacks):
+        side = "target" if stacks[0] else "source"
+        raise WiringError(
+            f"New blocks can only be put between blocks, and the {side} has none that are numbered and built alike; "
+            "take depth='cka' or 'even'."
+        )
+    fillings = []
+    for ours in stacks[0]:
+        counts = Counter(
+            place
+            for pair in given.correspondence.tensors
+            for place, theirs in enumerate(stacks[1])
+            if any(block.holds(pair.source) for block in ours.blocks)
+            and any(block.holds(pair.target) for block in theirs.blocks)
+        )
+        if not counts:
+            continue
+        partner = stacks[1][counts.most_common(1)[0][0]]
+        if len(partner.blocks) < len(ours.blocks):
+            raise WiringError(
+                f"Blocks can be put into a source, not taken out, and {ours.name or 'the source'!r} has "
+                f"{len(ours.blocks)} where the target has {len(partner.blocks)}; take depth='cka' or 'even', which "
+                "pair blocks of a shallower target too."
+            )
+        if len(partner.blocks) > len(ours.blocks):
+            fillings.append(Filling(tuple(block.name for block in ours.blocks), len(partner.blocks)))
+    return tuple(fillings)
 
 
 def _correspond(
@@ -182,7 +266,7 @@ def _shares_outputs(networks: Sequence[nn.Module], inputs: Any, outputs: str) ->
     if outputs == "own":
         return False
     with torch.no_grad():
-        answers = [find_logits(outputs_of(network, inputs, 0)) for network in networks]
+        answers = [find_logits(_outputs_of_few(network, inputs)) for network in networks]
     shapes = [None if answer is None else tuple(answer.shape) for answer in answers]
     if outputs == "shared" and shapes[0] != shapes[1]:
         raise DataError(
@@ -190,6 +274,17 @@ def _shares_outputs(networks: Sequence[nn.Module], inputs: Any, outputs: str) ->
             f"{shapes[1]}; take outputs='own'."
         )
     return shapes[0] is not None and shapes[0] == shapes[1]
+
+
+def _outputs_of_few(network: nn.Module, inputs: Any) -> Any:
+    """What a network answers to two inputs of a batch, which have the shapes that all have; to all where it must."""
+    count = inputs_in(inputs)
+    if count > 2:
+        try:
+            return outputs_of(network, cut_inputs(inputs, slice(2), count), 0)
+        except DataError:  # what looked like inputs was something else: tokens, where these come first
+            pass
+    return outputs_of(network, inputs, 0)
 
 
 def _is_end(space: Space) -> bool:

@@ -2,56 +2,68 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from interbasin.activations import Tokens
+from interbasin.activations.distributed import world_size
 from interbasin.activations.pairing import MaskOf
-from interbasin.batches import require_reiterable
+from interbasin.batches import BATCH_SIZE, WithoutLabels, require_reiterable
 from interbasin.checks import require_choice, require_finite, require_flag, require_whole
 from interbasin.correspondence import Correspondence
 from interbasin.errors import DataError
-from interbasin.evaluate.bootstrap import Interval
-from interbasin.evaluate.performance import Loss, losses_of_inputs, performance
+from interbasin.evaluate.performance import Loss
 from interbasin.jobs.transport.bases import Depth, Heads, Outputs, relate
-from interbasin.jobs.transport.choosing import (
-    FEW_HELD_OUT,
+from interbasin.jobs.transport.choice import (
     Candidate,
-    ReadOut,
     Referee,
     alphas_for,
     choose,
+    leave_as_it_is,
     try_method,
 )
-from interbasin.jobs.transport.comparing import compare_methods, rows_to_compare
-from interbasin.jobs.transport.judging import Judge, Part, Steady, kinship, relative_gain
-from interbasin.jobs.transport.maps import observe
+from interbasin.jobs.transport.comparison.measure import compare_methods, rows_to_compare
+from interbasin.jobs.transport.figures import (
+    collect_metrics,
+    effect_at_full_rank,
+    gather_evidence,
+    labelled_metrics,
+    measure_spaces,
+    note_few,
+    note_large,
+    note_repeats,
+    note_unmatched,
+    note_unobserved,
+    own_answers,
+    trial_model_of,
+)
+from interbasin.jobs.transport.front import measure_front, require_answers, weights_of_front
+from interbasin.jobs.transport.journal import Journal
+from interbasin.jobs.transport.judge import COMPARED_ON, Judge, Part, Steady, count_repeats, relative_gain
 from interbasin.jobs.transport.methods import METHODS
-from interbasin.jobs.transport.result import ComparedRow, SpaceRow, Transport
-from interbasin.jobs.transport.rules import Unobserved
-from interbasin.jobs.transport.task import Options, Task, Transported
-from interbasin.jobs.transport.update import Update
-from interbasin.jobs.transport.verdict import Evidence, judge
-from interbasin.maps import Orthogonal
+from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
+from interbasin.jobs.transport.task import Options, Task, reporter_of
+from interbasin.jobs.transport.theseus.rules import Unobserved
+from interbasin.jobs.transport.updates.adapter import kinds_of
+from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
+from interbasin.jobs.transport.updates.reading import require_numbers
+from interbasin.jobs.transport.updates.ties import can_be_stored, names_apart, untied, with_zeros
+from interbasin.jobs.transport.verdict import judge
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
-from interbasin.statistics.similarity import explained_variance, mean_cosine
-from interbasin.text import plural
+from interbasin.text import list_names
+from interbasin.wiring.trace.copying import leaving_buffers, remember_buffers
 
 AUTO = "auto"
 SCALES = ("none", "rms")
 GENERIC_TARGETS = ("keep", "tuned")
-LARGE = 100.0  # times the norm of the source's update, above which a note says so
 
 
+@leaving_buffers
 def transport(
     source: nn.Module,
     tuned: Any,
@@ -69,6 +81,7 @@ def transport(
     generic: Any = None,
     generic_target: str = "keep",
     generic_weight: float = 0.5,
+    front: bool | Sequence[float] | None = None,
     centered: bool = True,
     tokens: str | Tokens | None = "interpolate2d",
     mask: MaskOf = None,
@@ -76,9 +89,13 @@ def transport(
     heads: Heads = "auto",
     depth: Depth = "auto",
     correspondence: Correspondence | Mapping[str, Any] | None = None,
+    merge: str = "task-arithmetic",
+    merge_weights: Sequence[float] | None = None,
+    density: float | None = None,
     as_lora: int | None = None,
     compare: bool | Sequence[str] = False,
     seed: int = 0,
+    state: str | os.PathLike[str] | None = None,
     progress: Callable[[str], object] | bool | None = None,
 ) -> Transport:
     """Give ``target`` the fine-tune of ``source``, without training.
@@ -89,7 +106,7 @@ def transport(
     Args:
         source: The base model A that was fine-tuned.
         tuned: Its fine-tune: a network of the same tensors, a ``peft.PeftModel``, an adapter's folder, or a mapping of
-            names to updates. A list of several is summed (task arithmetic) and transported as one.
+            names to updates. Several fine-tunes of the base, in a list, are merged and transported as one.
         target: The base model B.
         data: Inputs of the task, without labels or with (labels are not looked at): batches, or a tensor.
         alpha: How much of the update: a number; ``"auto"``, by held-out inputs; None is ``"auto"`` for
@@ -97,7 +114,8 @@ def transport(
         method: ``"theseus"`` carries the update through isometries [rinaldi:26] and keeps the rank of a LoRA;
             ``"regression"`` fits the target's layers to what the tuned source does; ``"direct"`` copies it;
             ``"auto"`` takes the one that explains most of the tuned source's effect on held-out inputs.
-        variant: Of the method: for theseus ``"spaces"`` or ``"modules"`` (the paper's own).
+        variant: Of the method: for theseus ``"spaces"``, ``"modules"`` (the paper's own), or ``"weights"``: maps from
+            the weights of the two bases alone, so that data only judge.
         scale: For theseus: ``"none"``, or ``"rms"``, each map times the ratio of the activations' sizes. None:
             ``"rms"`` for ``method="auto"``, which judges by the effect, else ``"none"``.
         outputs: Whether an output means the same in both networks: ``"shared"``, ``"own"``, or ``"auto"``, which takes
@@ -110,17 +128,26 @@ def transport(
             and how far they move counts where methods and alpha are chosen.
         generic_target: ``"keep"``, or ``"tuned"``: generic inputs aim at the tuned source too.
         generic_weight: Their weight, all together, relative to the task's inputs.
+        front: Also measure what is learned and what is forgotten over several weights of ``generic``: a regression
+            for each, and beside them the tuned source, the target and what was chosen. True, or the weights.
         centered: Look at activations about their means.
         tokens: Where the networks cut inputs into different numbers of tokens; see `record`.
         mask: Which tokens count; see `record`.
         unobserved: Directions that the data do not show: ``"complete"`` (norms are kept) or ``"drop"``.
         heads: ``"matched"``: a map for each head; ``"free"``: maps mix the heads of a layer; ``"auto"``: matched where
             every layer has as many heads in both networks.
-        depth: How blocks are paired where the networks are not equally deep: ``"cka"``, ``"even"`` or ``"auto"``.
+        depth: How blocks are paired where the networks are not equally deep: ``"cka"``, along the monotone path of
+            largest CKA; ``"even"``; ``"interpolate"``, the paper's way to a deeper target: new blocks between the
+            source's own, in base and tuned network alike (not for the regression); ``"auto"``: ``"cka"``.
         correspondence: Your own, or names of the source's tensors -> those of the target.
+        merge: How several fine-tunes are merged: ``"task-arithmetic"``, the weighted sum, or ``"ties"`` [yadav:23].
+        merge_weights: One for each of them; 1 by default.
+        density: For ``"ties"``: the share of every update that is kept, in each tensor by itself; 0.5 by default.
         as_lora: Give the update as factors of this rank, which PEFT loads.
         compare: Also try the baselines and controls; True for all that these data allow, or a list of names.
         seed: Of all that is drawn at random.
+        state: A folder to keep what was recorded and which layers were fitted in: a run that was killed goes on from
+            there, to the same result. It is yours to remove.
         progress: Called with a line of text as the work goes on; True for lines on stderr.
 
     Raises:
@@ -151,24 +178,55 @@ def transport(
         unobserved=unobserved,
         heads=heads,
         depth=depth,
+        front=list(front) if isinstance(front, list | tuple) else front,
+        merge=merge,
+        merge_weights=list(merge_weights) if isinstance(merge_weights, Iterable) else merge_weights,
+        density=density,
         as_lora=as_lora,
         seed=seed,
     )
     alpha = request["alpha"]
+    if world_size() > 1:
+        raise DataError(
+            f"{world_size()} processes would each judge by inputs of their own, and could choose differently; record "
+            "with prepare_transport, which sums what all of them see, and apply what it gives."
+        )
+    front_weights = weights_of_front(front, generic, generic_target)
+    journal = None if state is None else Journal.at(state)
     for name, value in (("data", data), ("generic", generic), ("validate", validate)):
         require_reiterable(value, f"Transport with {name}=")
     data, generic = Steady(data, "data"), None if generic is None else Steady(generic, "generic inputs")
+    if validate is not None:
+        validate = Steady(validate, "labelled data to validate on", COMPARED_ON, labelled=True, batch_size=BATCH_SIZE)
     compare = [compare] if isinstance(compare, str) else compare
-    if compare:
-        rows_to_compare(compare)
-    report = _reporter(progress)
+    rows_to_compare(compare or [])
+    report = reporter_of(progress)
     watch = Stopwatch()
     with watch("read"):
-        update = _read(tuned, source)
+        require_numbers(source, "source")
+        require_numbers(target, "target")
+        if as_lora is not None and not kinds_of(target):
+            raise DataError(
+                f"as_lora={as_lora} asks for the factors of a LoRA, and the target ({type(target).__name__}) has no "
+                "layer inside it that can hold one: PEFT puts them beside linear layers, embeddings and convolutions; "
+                "leave out as_lora=."
+            )
+        update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
+        given, apart = target, names_apart(update, source)
+        if apart:  # names of one tensor were trained apart: in the target, too, they are tensors of their own then
+            source, target = untied(source, apart), untied(target)
         tuned_model = update.added_to(source).eval()
+        for batches in (data, generic, validate):
+            for _ in () if batches is None else batches:  # looked at before anything is made of them
+                pass
+        restore = remember_buffers(target)
     with watch("wire"):
         report("tracing both networks")
         bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
+        update = bases.lengthen(update)
+        repeats = note_repeats(*count_repeats(data))
+        if front_weights:
+            require_answers(bases)
     rms = scale == "rms" or (scale is None and method == AUTO)
     options = Options(
         centered,
@@ -181,19 +239,22 @@ def transport(
         as_lora,
         seed,
     )
-    whole = Task(bases, update, tuned_model, data, generic, readout, options, report)
+    whole = Task(bases, update, tuned_model, data, generic, readout, options, report, journal=journal)
     fitted_on, held = Part(data, held=False), Part(data, held=True)
     generic_part = None if generic is None else Part(generic, held=False)
     trial = replace(whole, data=fitted_on, generic=generic_part)
-    notes = list(update.notes)
+    notes = [*update.notes, *bases.notes, *note_unmatched(bases)]
 
     # Which method and how much of it, by inputs that nothing is fitted on.
     with watch("choose"):
         keeping = None
         if generic is not None and generic_target == "keep" and bases.shares_outputs:
-            keeping = _own_answers(trial, generic)
+            keeping = own_answers(trial, generic)
         referee = Referee(Judge(trial, held), validate, loss, keeping)
-        if method == AUTO:
+        candidates: list[Candidate] = []  # none where there is nothing to transport
+        if update.does_nothing:
+            best = leave_as_it_is(trial, referee, "direct" if method == AUTO else method)
+        elif method == AUTO:
             best, candidates, left_out = choose(trial, referee, alpha)
             notes += left_out
         else:
@@ -204,40 +265,54 @@ def transport(
 
     # The same on all inputs.
     with watch("fit"):
-        final = METHODS[best.method].function(whole, best.variant)
+        final = METHODS[best.method].function(whole, best.variant) if candidates else best.transported
         notes += final.notes
         delta = final.update if best.alpha == 1 else final.update.scaled(best.alpha)
     if as_lora is not None:
         delta = delta.truncated(as_lora, target)[0]
     with watch("add"):
+        restore()
         model = delta.added_to(target)
+        restore = remember_buffers(model)
+        if apart:
+            delta = with_zeros(delta, given)
+            notes += _note_untied(model, names_apart(delta, given), WithoutLabels(data).first())
 
     with watch("measure"):
-        trial_model = _trial_model(best, trial, as_lora)
+        trial_model = trial_model_of(best, trial, as_lora)
         effect = relative_gain(referee.judge.before, referee.judge.losses(trial_model), seed)
-        spaces = _measure_spaces(trial, held, best.method)
-        metrics = _metrics(whole, final, delta, best, effect, spaces)
-        if as_lora is not None:
-            full = _whole_effect(best, trial, referee).value
+        spaces = measure_spaces(trial, held, best) if candidates else ()
+        metrics = collect_metrics(whole, final, delta, best, effect, spaces)
+        if as_lora is not None and candidates:
+            full = effect_at_full_rank(best, trial, referee).value
             metrics["effect_explained_full_rank"] = full
             notes.append(f"Rank {as_lora} explains {effect.value:.0%} of the effect, the whole update {full:.0%}.")
-        evidence = _gather(trial, held, generic, trial_model, best, effect, validate, loss, update)
-        metrics |= _labelled(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
-        notes += _note_large(metrics["norm_ratio"])
+        evidence = gather_evidence(trial.as_given, held, generic, trial_model, best, effect, validate, loss, update)
+        metrics |= labelled_metrics(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
+        notes += note_large(metrics["norm_ratio"])
         for name in ("kept", "source_apart"):
             interval = getattr(evidence, name)
             if interval is not None:
                 metrics["forgotten" if name == "kept" else "forgotten_source"] = interval.value
-    notes += _note_unobserved(metrics, spaces) + _note_few(len(referee.judge.before))
+        changed = {"answers_changed": evidence.changed, "answers_changed_source": evidence.changed_by_source}
+        metrics |= {name: share for name, share in changed.items() if share is not None}
+    notes += note_unobserved(metrics, spaces) + note_few(len(referee.judge.before)) + repeats
+    points: tuple[FrontRow, ...] = ()
+    if front_weights and candidates:
+        with watch("front"):
+            how = f"generic weight {generic_weight:g}" if best.method == "regression" else f"alpha {best.alpha:g}"
+            chosen_point = f"chosen: {best.method}, {how}", trial_model
+            points = measure_front(trial, referee, front_weights, candidates, chosen_point, generic, validate, loss)
     compared: tuple[ComparedRow, ...] = ()
     if compare:
         with watch("compare"):
             others = None if generic is None else Part(generic, held=True)
             compared = compare_methods(trial, referee, compare, validate, loss, others)
+    restore()
     return Transport(
         delta=delta,
         model=model,
-        target=target,
+        target=given,
         moved=final.moved,
         verdict=judge(evidence),
         method=best.method,
@@ -255,6 +330,8 @@ def transport(
         },
         sweep=best.sweep,
         compared=compared,
+        front=points,
+        unit=evidence.unit,
         metrics=metrics,
         notes=tuple(dict.fromkeys(notes)),
         timings=watch.timings,
@@ -263,14 +340,6 @@ def transport(
 
 
 # ---------------------------------------------------------------------- what was asked
-
-
-def _reporter(progress: Any) -> Callable[[str], object]:
-    if progress is True:
-        return lambda text: print(text, file=sys.stderr)
-    if progress is not None and progress is not False and not callable(progress):
-        raise DataError(f"progress is a function of a line of text, or True, found {type(progress).__name__}.")
-    return progress or (lambda text: None)
 
 
 def _check_request(**request: Any) -> dict[str, Any]:
@@ -296,190 +365,11 @@ def _check_request(**request: Any) -> dict[str, Any]:
     return request
 
 
-def _read(tuned: Any, source: nn.Module) -> Update:
-    if isinstance(tuned, list | tuple):
-        return Update.combined([Update.of(each, source) for each in tuned])
-    return Update.of(tuned, source)
-
-
-# ---------------------------------------------------------------------- figures
-
-
-def _trial_model(best: Candidate, trial: Task, rank: int | None) -> nn.Module:
-    """The target with what was fitted without the held-out inputs."""
-    update = best.transported.update
-    if rank is not None:
-        update = update.truncated(rank, trial.bases.target)[0]
-    return update.added_to(trial.bases.target, best.alpha)
-
-
-def _whole_effect(best: Candidate, trial: Task, referee: Referee) -> Interval:
-    """What the update would explain if its rank were not limited."""
-    update = best.transported.update
-    if trial.options.rank is not None and best.method == "regression":
-        free = replace(trial, options=replace(trial.options, rank=None))
-        update = METHODS[best.method].function(free, best.variant).update
-    model = update.added_to(trial.bases.target, best.alpha)
-    return relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
-
-
-def _measure_spaces(trial: Task, held: Any, method: str) -> tuple[SpaceRow, ...]:
-    """What was seen in each pair of spaces, and how near the isometries bring activations on held-out inputs."""
-    maps = trial.maps(scale=True if method == "regression" else None)  # those that the method has fitted already
-    # What an isometry makes of a space has the space's own energy; of a narrower map only Gram matrices tell.
-    narrows = any(b.width < a.width for a, b in map(trial.bases.spaces, trial.sought.plain))
-    last = list(dict.fromkeys(places[-1] for places in trial.sought.plain.values()))
-    options = trial.options
-    seen = observe(
-        trial.bases,
-        held,
-        last,
-        tokens=options.tokens,
-        mask=options.mask,
-        grams=narrows or options.unobserved == "drop",
-    )
-    rows = []
-    for pair, places in trial.sought.plain.items():
-        moments, found = seen[places[-1]], maps[pair]
-        source, target = trial.bases.spaces(pair)
-        padding = Orthogonal(torch.eye(target.width, source.width, dtype=torch.float64))
-        with contextlib.suppress(DataError):  # of one held-out input, or of a space that never varies, nothing is said
-            cosines = mean_cosine(moments, padding), mean_cosine(moments, found.unscaled)
-            explained = explained_variance(moments, found.unscaled)
-            rows.append(SpaceRow(*pair, (source.width, target.width), found.rank, found.full, *cosines, explained))
-    return tuple(rows)
-
-
-def _metrics(
-    task: Task,
-    final: Transported,
-    delta: Update,
-    best: Candidate,
-    effect: Interval,
-    spaces: Sequence[SpaceRow],
-) -> dict[str, float]:
-    shares = {status: math.fsum(row.share for row in final.moved if row.status == status) for status in _STATUSES}
-    before = task.update.norm()
-    metrics = {
-        "share_moved": shares["moved"] + shares["kept"],
-        "share_skipped": shares["skipped"],
-        "share_unobserved": math.fsum(row.share * row.unobserved for row in final.moved),
-        "norm_ratio": delta.norm() / before if before else 0.0,
-        "alpha": best.alpha,
-        "effect_explained": effect.value,
-        "effect_explained_low": effect.low,
-        "effect_explained_high": effect.high,
-    }
-    if spaces:
-        metrics["cosine_before"] = float(np.mean([row.cosine_before for row in spaces]))
-        metrics["cosine_after"] = float(np.mean([row.cosine_after for row in spaces]))
-    return metrics
-
-
-_STATUSES = ("moved", "kept", "skipped")
-
-
-def _gather(
-    trial: Task,
-    held: Any,
-    generic: Any,
-    model: nn.Module,
-    best: Candidate,
-    effect: Interval,
-    validate: Any,
-    loss: Loss | None,
-    update: Update,
-) -> Evidence:
-    akin = None if trial.bases.shares_outputs else kinship(trial, held)
-    kept = apart = None
-    if generic is not None and trial.bases.shares_outputs:
-        kept, apart = _apart(trial, generic, model), _apart(trial, generic, trial.tuned)
-    worth = gain = None
-    if validate is not None:
-        networks = [trial.bases.source, trial.tuned, trial.bases.target, model]
-        if loss is None and trial.readout is not None:
-            networks = [ReadOut(network, trial.readout) for network in networks]
-        losses = [losses_of_inputs(network, validate, loss).cpu().numpy() for network in networks]
-        seed = trial.options.seed
-        worth, gain = relative_gain(losses[0], losses[1], seed), relative_gain(losses[2], losses[3], seed)
-    return Evidence(
-        method=best.method,
-        alpha=best.alpha,
-        unit=Judge(trial, held).unit,
-        effect=effect,
-        shares_outputs=trial.bases.shares_outputs,
-        kinship=akin,
-        worth=worth,
-        gain=gain,
-        kept=kept,
-        source_apart=apart,
-        does_nothing=update.does_nothing,
-    )
-
-
-def _apart(trial: Task, generic: Any, model: nn.Module) -> Interval:
-    """How far a network's answers to held-out generic inputs are from those of the target as it was."""
-    judge = _own_answers(trial, generic)
-    _ = judge.before  # says so if the target's own answers are no numbers
-    losses = judge.losses(model)
-    if not np.isfinite(losses).all():
-        return Interval(math.inf, math.inf, math.inf)
-    draws = np.random.default_rng(trial.options.seed).integers(len(losses), size=(1000, len(losses)))
-    low, high = np.percentile(losses[draws].mean(1), (2.5, 97.5))
-    return Interval(float(losses.mean()), float(low), float(high))
-
-
-def _own_answers(trial: Task, generic: Any) -> Judge:
-    """Compares networks with the target as it was, on held-out generic inputs."""
-    return Judge(trial.against_target(), Part(generic, held=True))
-
-
-def _labelled(
-    validate: Any, loss: Loss | None, readout: Callable[[Any], Tensor] | None, networks: Mapping[str, nn.Module]
-) -> dict[str, float]:
-    """Loss and accuracy of networks on labelled data."""
-    if validate is None:
-        return {}
-    metrics = {}
-    for suffix, network in networks.items():
-        answers = performance(
-            network if readout is None else ReadOut(network, readout), validate, None if readout else loss
-        )
-        # A loss of the caller's own is one of outputs as they are; accuracy is one of logits.
-        measured = answers if loss is None or readout is None else performance(network, validate, loss)
-        metrics[f"loss{suffix}"] = measured.loss
-        if answers.accuracy is not None:
-            metrics[f"accuracy{suffix}"] = answers.accuracy
-    return metrics
-
-
-# ---------------------------------------------------------------------- notes
-
-
-def _note_large(ratio: float) -> list[str]:
-    if ratio < LARGE:
+def _note_untied(model: nn.Module, names: Sequence[str], inputs: Any) -> list[str]:
+    """What becomes of names of one tensor that have updates of their own, in the target as well."""
+    if not names:
         return []
-    return [
-        f"The update is {ratio:.3g} times as large as the source's: layers that inputs hardly vary in were fitted "
-        "closely. Low precision may not hold it, and other inputs may be answered badly; give more inputs, or generic "
-        "ones."
-    ]
-
-
-def _note_few(held: int) -> list[str]:
-    if held >= FEW_HELD_OUT:
-        return []
-    return [f"Only {plural(held, 'input')} could be held out to judge by: intervals from so few say little; give more."]
-
-
-def _note_unobserved(metrics: Mapping[str, float], spaces: Sequence[SpaceRow]) -> list[str]:
-    # Behind a norm one direction, the mean, is never seen: that is no alarm.
-    few = [row for row in spaces if row.full - row.seen > 1]
-    if not few or metrics["share_unobserved"] < 1e-3:
-        return []
-    worst = min(few, key=lambda row: row.seen / row.full)
-    return [
-        f"In {plural(len(few), 'space')} some directions were never observed (in {worst.source!r} "
-        f"{worst.full - worst.seen} of {worst.full}): {metrics['share_unobserved']:.0%} of the update's squared norm "
-        "lies there, and goes to arbitrary directions; give more inputs, or unobserved='drop'."
-    ]
+    note = f"{list_names(names)} of the target was tied to another tensor, and is one of its own in the new network."
+    if can_be_stored(model, inputs):
+        return [note]
+    return [f"{note} The configuration cannot say so: load the update with PEFT instead of storing the network."]

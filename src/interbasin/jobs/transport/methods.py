@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import nn
 
 from interbasin.checkpoints.delta import difference
-from interbasin.errors import ShapeError
-from interbasin.jobs.transport.by_module import theseus_by_module
-from interbasin.jobs.transport.carrying import Moved
-from interbasin.jobs.transport.regression import Recipe, Regressed, regress
+from interbasin.errors import ShapeError, WiringError
+from interbasin.jobs.transport.bases import Bases
+from interbasin.jobs.transport.regression.sequence import Recipe, Regressed, regress
 from interbasin.jobs.transport.task import Task, Transported
-from interbasin.jobs.transport.update import Update
+from interbasin.jobs.transport.theseus.by_module import theseus_by_module
+from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
+from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
+from interbasin.jobs.transport.updates.update import Update
 from interbasin.methods import Method, MethodTable
 from interbasin.text import list_names
+from interbasin.wiring.trace.copying import remember_buffers
 
 
 def theseus(task: Task, variant: str) -> Transported:
-    """The update through an isometry of each space, or of each module's two sides as the paper has it [rinaldi:26]."""
+    """The update through an isometry of each space, or of each module's two sides as the paper has it [rinaldi:26].
+
+    Isometries come from activations, or from the weights of the base networks alone.
+    """
     if variant == "modules":
         return theseus_by_module(task)
+    if variant == "weights":
+        by_weights = maps_by_weights(task.bases)
+        moved = Carrier(task.bases, by_weights).carry(task.update)
+        notes = ("Weights do not show how large activations are: scale='rms' has no part in maps from them.",)
+        return Transported(moved.update, moved.moved, by_weights, notes=notes if task.options.scale == "rms" else ())
     maps = task.maps()
     carried = task.carrier(maps).carry(task.update)
     return Transported(carried.update, carried.moved, maps)
@@ -29,8 +41,11 @@ def theseus(task: Task, variant: str) -> Transported:
 
 def regression(task: Task, variant: str) -> Transported:
     """The target's layers, one after the other, fitted to what tuned A does; see `regression`."""
+    refuse_new_blocks(task.bases)
     carried = task.carrier(task.maps(scale=True)).carry(task.update)
     start = carried.update.added_to(task.bases.target)
+    # Fitting runs the networks, which may write their buffers then: that is no part of the update.
+    restore = remember_buffers(task.bases.target, start)
     options = task.options
     found = regress(
         task.bases.with_heads,
@@ -38,12 +53,24 @@ def regression(task: Task, variant: str) -> Transported:
         task.data,
         generic=task.generic,
         start=start,
-        recipe=Recipe(generic_target=options.generic_target, generic_weight=options.generic_weight, rank=options.rank),
+        recipe=Recipe(
+            generic_target=options.generic_target,
+            generic_weight=options.generic_weight,
+            attention=options.attention,
+            rank=options.rank,
+        ),
         centered=options.centered,
         tokens=options.tokens,
         mask=options.mask,
         report=task.report,
+        journal=task.journal,
     )
+    restore()
+    fitted = {name for fit in found.layers for name in fit.layer.stored}
+    for name, buffer in copy.deepcopy(dict(start.named_buffers(remove_duplicate=False))).items():
+        if name not in fitted:
+            place, _, own = name.rpartition(".")
+            found.model.get_submodule(place)._buffers[own] = buffer
     notes: tuple[str, ...] = ()
     if found.left_out:
         notes = (f"Not fitted: {list_names(f'{name} ({why})' for name, why in found.left_out.items())}.",)
@@ -59,15 +86,24 @@ def regression(task: Task, variant: str) -> Transported:
     return Transported(update, _account(found, carried.moved), layers=found.layers, notes=notes)
 
 
+def refuse_new_blocks(bases: Bases) -> None:
+    """A regression runs tuned A."""
+    if bases.lengthening is not None:
+        raise WiringError(
+            "A regression aims at what the tuned source does, and with new blocks between its own it does so no longer "
+            "(depth='interpolate'); take depth='cka', or method='theseus'."
+        )
+
+
 def _account(found: Regressed, carried: Sequence[Moved]) -> tuple[Moved, ...]:
     """What became of each tensor of the source's update: fitted with its layer, or carried, where no layer holds it."""
-    fitted = {fit.layer.target: fit.explained for fit in found.layers}
+    fitted = {name: fit.explained for fit in found.layers for name in fit.layer.stored}
     rows = []
     for row in carried:
         tensor = (row.target or "").partition("[")[0]
-        module, why = tensor.rpartition(".")[0], found.left_out.get(tensor)
-        if module in fitted:
-            row = replace(row, status="moved", reason=f"fitted; explains {fitted[module]:.0%}", unobserved=0.0)
+        why = found.left_out.get(tensor)
+        if tensor in fitted:
+            row = replace(row, status="moved", reason=f"fitted; explains {fitted[tensor]:.0%}", unobserved=0.0)
         elif why is not None:
             row = replace(row, reason=f"{row.reason}; not fitted: {why}")
         rows.append(row)
@@ -100,11 +136,11 @@ METHODS: MethodTable[Callable[[Task, str], Transported]] = MethodTable(
         Method(
             "theseus",
             "rinaldi:26",
-            "the update through an isometry of each space, from what the base models show on the same inputs; keeps "
-            "norms and the rank of a LoRA",
+            "the update through an isometry of each space, from what the base models show on the same inputs (weights: "
+            "from their weights alone); keeps norms and the rank of a LoRA",
             theseus,
             needs=frozenset({"data"}),
-            variants=("spaces", "modules"),
+            variants=("spaces", "modules", "weights"),
         ),
         Method(
             "regression",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,17 +12,24 @@ from torch import nn
 
 from interbasin.activations import Recording, Tokens, record
 from interbasin.activations.pairing import MaskOf
-from interbasin.activations.recording import fingerprint
+from interbasin.activations.recording import HASHES, fingerprint
 from interbasin.batches import Progress, WithoutLabels, require_reiterable
 from interbasin.checks import require_choice, require_finite
 from interbasin.correspondence import Correspondence
-from interbasin.errors import DataError, FileError
-from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, relate
+from interbasin.errors import DataError, FileError, WiringError
+from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
+from interbasin.jobs.transport.blocks import Filling, Lengthening
 from interbasin.jobs.transport.methods import METHODS
-from interbasin.jobs.transport.rules import Unobserved
 from interbasin.jobs.transport.task import Options, Task, Transported
-from interbasin.jobs.transport.update import Update
+from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
+from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved
+from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
+from interbasin.jobs.transport.updates.reading import require_numbers
+from interbasin.jobs.transport.updates.ties import names_apart
+from interbasin.jobs.transport.updates.update import Update
 from interbasin.storage import new_folder, read_record, write_record
+from interbasin.text import list_names
+from interbasin.wiring.trace.copying import leaving_buffers
 
 VERSION = 1
 NAME = "prepared"
@@ -34,15 +41,38 @@ class PreparedTransport:
 
     Attributes:
         bases: The networks and their correspondence.
-        recording: What was recorded.
+        recording: What was recorded; None where maps come from the weights.
         options: How maps are made of it.
     """
 
     bases: Bases
-    recording: Recording
+    recording: Recording | None
     options: Options
 
-    def apply(self, tuned: Any, alpha: float = 1.0) -> Transported:
+    @property
+    def variant(self) -> str:
+        """Of theseus: what maps are made of."""
+        return "weights" if self.recording is None else "spaces"
+
+    def task(self, update: Update) -> Task:
+        """The task of carrying an update of `bases.source`."""
+        recorded = None if self.recording is None else self.recording.moments
+        return Task(self.bases, update, self.bases.source, None, options=self.options, recorded=recorded)
+
+    @property
+    def maps(self) -> Mapping[Pair, SpaceMap]:
+        """The map of every pair of spaces."""
+        return maps_by_weights(self.bases) if self.recording is None else self.task(Update()).maps()
+
+    def apply(
+        self,
+        tuned: Any,
+        alpha: float = 1.0,
+        *,
+        merge: str = "task-arithmetic",
+        merge_weights: Sequence[float] | None = None,
+        density: float | None = None,
+    ) -> Transported:
         """The update of a fine-tune of the source, for the target, times ``alpha``, by the isometries of all spaces.
 
         Only products are computed. Nothing is measured: `interbasin.transport` judges, on data.
@@ -50,24 +80,46 @@ class PreparedTransport:
         Args:
             tuned: As for `interbasin.transport`.
             alpha: What the update is multiplied with.
+            merge, merge_weights, density: Of several fine-tunes, as for `interbasin.transport`.
+
+        Raises:
+            WiringError: if a tensor that is tied in the source has different updates under its names.
         """
         alpha = require_finite("alpha", alpha, least=-100, most=100)
-        update = Update.of(tuned, self.bases.source)
-        task = Task(self.bases, update, self.bases.source, None, options=self.options, recorded=self.recording.moments)
-        found = METHODS["theseus"].function(task, "spaces")
-        return Transported(found.update.scaled(alpha), found.moved, found.maps, notes=found.notes)
+        update = read_fine_tune(tuned, self.bases.given_source, merge=merge, weights=merge_weights, density=density)
+        apart = names_apart(update, self.bases.given_source)
+        if apart:
+            raise WiringError(
+                f"{list_names(apart)} is tied to another tensor of the source, and {update.label} changes the two in "
+                "different ways, while the bases were prepared as they are; call interbasin.transport, which takes "
+                "such tensors apart."
+            )
+        update = self.bases.lengthen(update)
+        found = METHODS["theseus"].function(self.task(update), self.variant)
+        notes = (*update.notes, *self.bases.notes, *found.notes)
+        return Transported(found.update.scaled(alpha), found.moved, found.maps, notes=notes)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the statistics and the correspondence to a new folder, whole or not at all; the networks stay out."""
+        if callable(self.options.mask):
+            raise DataError(
+                "The mask that these networks were recorded with is a function, and functions cannot be stored; "
+                "prepare them with a mask in the batches (as attention_mask), or keep what was prepared in memory."
+            )
+        lengthening = self.bases.lengthening
         with new_folder(folder, (NAME, "recording", "correspondence"), force=force, ours=_is_ours) as temporary:
             document = {
                 "options": asdict(self.options),
                 "heads": self.bases.heads,
                 "shares_outputs": self.bases.shares_outputs,
-                "networks": [fingerprint(network) for network in (self.bases.source, self.bases.target)],
+                "networks": [fingerprint(network) for network in (self.bases.given_source, self.bases.target)],
+                "hashes": HASHES,
+                "variant": self.variant,
+                "fillings": [] if lengthening is None else [asdict(filling) for filling in lengthening.fillings],
             }
             write_record(Path(temporary), NAME, NAME, VERSION, document, {})
-            self.recording.save(Path(temporary) / "recording")
+            if self.recording is not None:
+                self.recording.save(Path(temporary) / "recording")
             self.bases.correspondence.save(Path(temporary) / "correspondence")
 
     @classmethod
@@ -83,28 +135,42 @@ class PreparedTransport:
             options = Options(**document["options"])
             heads: Literal["matched", "free"] = document["heads"]
             shared, known = bool(document["shares_outputs"]), list(document["networks"])
+            variant = document.get("variant", "spaces")
+            fillings = tuple(
+                Filling(tuple(filling["blocks"]), int(filling["depth"])) for filling in document.get("fillings", ())
+            )
         except (KeyError, TypeError) as error:
             raise FileError(f"What was prepared in {folder} is damaged ({error}); prepare it anew.") from error
+        if document.get("hashes") != HASHES:
+            raise FileError(
+                f"What was prepared in {folder} is of an older version, and cannot tell whether it is for these "
+                "networks; prepare it anew."
+            )
         for side, network, saved in zip(("source", "target"), (source, target), known, strict=True):
             if fingerprint(network) != saved:
                 raise DataError(
-                    f"What was prepared in {folder} is for another {side} ({saved.get('class')} with other tensors); "
-                    "give the network that it was prepared with, or prepare it anew."
+                    f"What was prepared in {folder} is for another {side} ({saved.get('class')} with other tensors or "
+                    "settings); give the network that it was prepared with, or prepare it anew."
                 )
         correspondence = Correspondence.load(Path(folder) / "correspondence")
-        recording = Recording.load(Path(folder) / "recording")
-        return cls(Bases(source, target, correspondence, heads, shared), recording, options)
+        recording = Recording.load(Path(folder) / "recording") if variant == "spaces" else None
+        lengthening = Lengthening(source, fillings) if fillings else None
+        longer = source if lengthening is None else lengthening.model(source)
+        return cls(Bases(longer, target, correspondence, heads, shared, None, lengthening), recording, options)
 
 
 def _is_ours(folder: Path) -> bool:
     return (folder / f"{NAME}.json").is_file()
 
 
+@leaving_buffers
 def prepare_transport(
     source: nn.Module,
     target: nn.Module,
-    data: Any,
+    data: Any = None,
     *,
+    variant: Literal["spaces", "weights"] = "spaces",
+    inputs: Any = None,
     scale: str = "none",
     outputs: Outputs = "auto",
     centered: bool = True,
@@ -121,7 +187,10 @@ def prepare_transport(
 
     Args:
         source, target: The base models.
-        data: Inputs, without labels or with.
+        data: Inputs, without labels or with; none are needed for ``variant="weights"``.
+        variant: ``"spaces"``: maps from what both networks show on the data; ``"weights"``: from their weights alone.
+        inputs: An example of what the networks are called with, one batch of any numbers, where there are no data: the
+            networks are traced on it.
         state: A folder to keep the state of the recording in: a run that was killed goes on from there.
         progress: True for a bar on stderr, or a function of how many batches are done.
         scale, outputs, centered, tokens, mask, unobserved, heads, depth, correspondence: As for
@@ -135,14 +204,23 @@ def prepare_transport(
         tensor([1., 1.])
     """
     require_choice("scale", scale, ("none", "rms"))
+    require_choice("variant", variant, ("spaces", "weights"))
+    if data is None:
+        depth = _without_data(variant, inputs, depth)
+        data = [inputs]
     require_reiterable(data, "Transport")
+    require_numbers(source, "source")
+    require_numbers(target, "target")
     bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
     options = Options(centered, scale, unobserved, tokens, mask)
+    if variant == "weights":
+        maps_by_weights(bases)
+        return PreparedTransport(bases, None, options)
     recording = record(
-        (source, target),
+        (bases.source, target),
         WithoutLabels(data),
-        Task(bases, Update(), source, None).sought.recorded,
-        wirings=bases.wirings if source is not target else (bases.wirings[0],),
+        Task(bases, Update(), bases.source, None).sought.recorded,
+        wirings=bases.wirings if bases.source is not target else (bases.wirings[0],),
         grams=False,
         tokens=tokens,
         mask=mask,
@@ -150,3 +228,14 @@ def prepare_transport(
         state=state,
     )
     return PreparedTransport(bases, recording, options)
+
+
+def _without_data(variant: str, inputs: Any, depth: Depth) -> Depth:
+    """How blocks are paired where there are no data; refuses what cannot be done without."""
+    if variant != "weights":
+        raise DataError("Maps from activations need data; give some, or variant='weights' and an example as inputs=.")
+    if inputs is None:
+        raise DataError("The networks are traced on an example of their inputs; give one batch as inputs=, or data.")
+    if depth == "cka":
+        raise DataError("depth='cka' compares activations on data, and there are none; give some, or depth='even'.")
+    return "even" if depth == "auto" else depth

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import nn
 
-from interbasin.jobs.transport.carrying import Moved
-from interbasin.jobs.transport.update import Update
+from interbasin.checkpoints.write import write_into
+from interbasin.errors import DataError
+from interbasin.jobs.transport.theseus.carrier import Moved
+from interbasin.jobs.transport.updates.ties import names_apart
+from interbasin.jobs.transport.updates.update import Update
 from interbasin.jobs.transport.verdict import Verdict
-from interbasin.outcome import Draft, Result
+from interbasin.jobs.transport.warm_start import WarmStart, train_on
+from interbasin.outcome import Draft, Result, Stopwatch
 from interbasin.outcome.plots import bar_chart, line_chart
 from interbasin.text import list_names, plural
 
@@ -56,6 +61,30 @@ class ComparedRow:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class FrontRow:
+    """One point of the front, on held-out inputs.
+
+    Attributes:
+        point: ``"regression"``, or what stands beside it: the target, the tuned source, what was chosen.
+        generic_weight: Of a regression.
+        effect, low, high: The share of the tuned source's effect that it explains, with its interval.
+        forgotten: How far its answers to generic inputs are from the target's own.
+        loss, accuracy: On labelled data, where there are some.
+        seconds: That a regression took; 0 where it was known already.
+    """
+
+    point: str
+    generic_weight: float | None
+    effect: float
+    low: float
+    high: float
+    forgotten: float
+    loss: float | None = None
+    accuracy: float | None = None
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Transport(Result):
     """The fine-tune of one network, for another.
@@ -75,6 +104,9 @@ class Transport(Result):
         candidates: Of ``method="auto"``, what each method explains.
         sweep: Alpha -> score on held-out inputs, where alpha was searched for.
         compared: The table of the comparison, where one was asked for.
+        front: What is learned and what is forgotten over several weights of generic inputs, where that was asked for.
+        unit: What distances of answers are measured in: nats, or squares of outputs.
+        trained: What became of training from there, beside a cold start, where that was done: see `with_training`.
     """
 
     job: ClassVar[str] = "transport"
@@ -91,6 +123,18 @@ class Transport(Result):
     candidates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     sweep: Sequence[tuple[float, float]] = ()
     compared: tuple[ComparedRow, ...] = ()
+    front: tuple[FrontRow, ...] = ()
+    unit: str = "nats"
+    trained: WarmStart | None = None
+
+    def with_training(self, data: Any, valid: Any, **options: Any) -> Transport:
+        """The same with what becomes of training on labelled data, from here and from the target as it was.
+
+        The arguments are those of `train_on`: pairs to train on, pairs to measure on, ``steps``, ``rate`` and so on.
+        """
+        with (watch := Stopwatch())("train"):
+            trained = train_on(self.model, self.target, data, valid, **options)
+        return replace(self, trained=trained, timings={**self.timings, **watch.timings})
 
     def write(self, draft: Draft, *, model: bool = False, like: Any = None, base: str | None = None) -> None:
         """Add ``adapter/`` (PEFT's layout) or ``update.safetensors``, the verdict, the tables and the plots.
@@ -105,9 +149,34 @@ class Transport(Result):
             with draft.filled("update", "file") as folder:
                 draft.notes.extend(self.delta.write(folder, base=base, model=self.target))
         if model:
-            draft.write_checkpoint(self.model, place="model", like=like)
+            self._write_network(draft, self.model, "model", like)
+        if self.trained is not None:
+            self._write_network(draft, self.trained.warm.model, "trained", like)
+            self.trained.write(draft)
+            draft.metrics.update(self.trained.metrics)
         draft.text("verdict.txt", f"{self.verdict.choice}\n\n{self.verdict}\n")
         self._write_tables(draft)
+
+    def _write_network(self, draft: Draft, network: nn.Module, place: str, like: Any) -> None:
+        apart = names_apart(self.delta, self.target)
+        config: Any = getattr(network, "config", None)
+        if apart and getattr(config, "tie_word_embeddings", False):
+            raise DataError(
+                f"The network cannot be written: {list_names(apart)} is a tensor of its own in it, and the "
+                "configuration of such a network ties it to another; leave out model=, and load the update with PEFT."
+            )
+        if not apart or config is None:
+            draft.write_checkpoint(network, name=place, place=place, like=like)
+            return
+        with draft.filled(place, "checkpoint", place=place) as folder:
+            folder.mkdir(exist_ok=True)
+            write_into(folder, network.state_dict(), like=like)
+            document = folder / "config.json"
+            if document.is_file():  # which is the target's, in which the two are one tensor
+                written = json.loads(document.read_text("utf-8")) | {"tie_word_embeddings": False}
+                if hasattr(config, "scale_decoder_outputs"):  # which T5 makes of the other, unless it is told
+                    written["scale_decoder_outputs"] = config.scale_decoder_outputs
+                document.write_text(json.dumps(written, indent=2) + "\n", "utf-8")
 
     def _write_tables(self, draft: Draft) -> None:
         draft.table(
@@ -164,6 +233,36 @@ class Transport(Result):
             )
             effects = {row.method: row.effect for row in rows}
             draft.plot("compared-plot", bar_chart(effects, title="Effect explained", x_label="share, held-out inputs"))
+
+        if self.front:
+            self._write_front(draft)
+
+    def _write_front(self, draft: Draft) -> None:
+        columns = {
+            name: [getattr(row, name) for row in self.front]
+            for name in ("point", "generic_weight", "effect", "low", "high", "forgotten", "loss", "accuracy", "seconds")
+        }
+        present = {
+            name: [math.nan if value is None else value for value in values]
+            for name, values in columns.items()
+            if any(value is not None for value in values)
+        }
+        draft.table("front", present)
+        curve = [row for row in self.front if row.generic_weight is not None]
+        series = {"regression, by generic weight": curve} | {
+            row.point: [row] for row in self.front if row.generic_weight is None and row.point != "target"
+        }
+        svg = line_chart(
+            {name: ([row.forgotten for row in rows], [row.effect for row in rows]) for name, rows in series.items()},
+            title="What the target learns and what it forgets",
+            note="held-out inputs; the target as it was learns nothing and forgets nothing",
+            x_label=f"forgotten: distance on generic inputs, {self.unit}",
+            y_label="learned: effect explained",
+            log_x=True,
+            labels={next(iter(series)): [f"{row.generic_weight:g}" for row in curve]},
+        )
+        (draft.folder / "front.svg").write_text(svg, encoding="utf-8")
+        draft.add("front-plot", "plot", "front.svg")
 
     def __str__(self) -> str:
         """The account as text: shares, what was left out and why, and the verdict."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,13 +12,16 @@ from torch import Tensor, nn
 
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
+from interbasin.errors import DataError, InterbasinError
 from interbasin.jobs.transport.bases import Bases, Pair
-from interbasin.jobs.transport.carrying import Carrier, Moved
-from interbasin.jobs.transport.maps import Sought, fit_maps, observe, seek
-from interbasin.jobs.transport.regression import Fitted
-from interbasin.jobs.transport.rules import Rule, SpaceMap, Unobserved, procrustes
-from interbasin.jobs.transport.update import Update
+from interbasin.jobs.transport.journal import Journal
+from interbasin.jobs.transport.regression.sequence import Fitted
+from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
+from interbasin.jobs.transport.theseus.maps import Sought, fit_maps, observe, seek
+from interbasin.jobs.transport.theseus.rules import Rule, SpaceMap, Unobserved, procrustes
+from interbasin.jobs.transport.updates.update import Update
 from interbasin.statistics import PairedMoments
+from interbasin.text import one_line
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Options:
     generic_weight: float = 0.5
     rank: int | None = None
     seed: int = 0
+    attention: str = "heads"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +54,7 @@ class Task:
         options: How.
         report: Called with a line of text on the way.
         recorded: What the bases show on the data, where that is known already.
+        journal: Where what takes long is kept, for a run that goes on from there.
     """
 
     bases: Bases
@@ -60,6 +66,7 @@ class Task:
     options: Options = field(default_factory=Options)
     report: Callable[[str], object] = field(default=lambda text: None)
     recorded: Mapping[Pair, PairedMoments] | None = None
+    journal: Journal | None = None
 
     @cached_property
     def sought(self) -> Sought:
@@ -81,8 +88,18 @@ class Task:
     def _observe(self, *, grams: bool) -> Mapping[Pair, PairedMoments]:
         self.report("recording activations")
         options = self.options
+        state = None
+        if self.journal is not None:
+            asked = {"spaces": self.sought.recorded, "tokens": options.tokens, "mask": options.mask, "grams": grams}
+            state = self.journal.recording((self.bases.source, self.bases.target), self.data, **asked)
         return observe(
-            self.bases, self.data, self.sought.recorded, tokens=options.tokens, mask=options.mask, grams=grams
+            self.bases,
+            self.data,
+            self.sought.recorded,
+            tokens=options.tokens,
+            mask=options.mask,
+            grams=grams,
+            state=state,
         )
 
     def maps(self, rule: Rule = procrustes, *, scale: bool | None = None) -> dict[Pair, SpaceMap]:
@@ -118,6 +135,18 @@ class Task:
         """The same task on other data; what was recorded is not taken along."""
         return replace(self, data=data, recorded=None)
 
+    @cached_property
+    def as_given(self) -> Task:
+        """The same with the source as it was given, where new blocks were put into it: to run tuned A and to judge."""
+        given = self.bases.given
+        return self if given is None else replace(self, bases=given, recorded=None)
+
+    def with_generic_weight(self, weight: float) -> Task:
+        """The same with another weight of the generic inputs; what was recorded and the isometries are taken along."""
+        other = replace(self, options=replace(self.options, generic_weight=weight), recorded=self.moments)
+        other._isometries.update(self._isometries)
+        return other
+
     def against_target(self) -> Task:
         """The same with the target as it was in the place of tuned A: to measure what is forgotten."""
         return replace(self, tuned=self.bases.target)
@@ -146,3 +175,31 @@ class Transported:
     def applied_to(self, target: nn.Module, alpha: float = 1.0) -> nn.Module:
         """The network that results: the target with ``alpha`` times the update, or `model`."""
         return self.update.added_to(target, alpha) if self.model is None else self.model
+
+
+def reporter_of(progress: Callable[[str], object] | bool | None) -> Callable[[str], object]:
+    """What lines of text on the way are given to: a function of the caller's, stderr for True, or nothing.
+
+    Raises:
+        DataError: if it is none of these; when it is called, if the function fails.
+    """
+    if progress is None or progress is False:
+        return lambda text: None
+    if progress is True:
+        return lambda text: print(text, file=sys.stderr)
+    if not callable(progress):
+        raise DataError(f"progress is a function of a line of text, or True, found {type(progress).__name__}.")
+
+    def report(text: str) -> None:
+        try:
+            progress(text)
+        except InterbasinError:
+            raise
+        # Whatever a function of the user's does, it is not our error to explain.
+        except Exception as error:
+            raise DataError(
+                f"progress was called with a line of text and failed ({type(error).__name__}: {one_line(error)}); give "
+                "a function of a line of text, or True."
+            ) from error
+
+    return report

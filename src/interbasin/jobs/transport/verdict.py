@@ -17,7 +17,7 @@ ADVICE: dict[Choice, str] = {
     "stay": "Stay with the tuned source",
     "do-not": "Do not transport it",
 }
-ENOUGH = 0.5  # of tuned A's effect; with less, the target is a start for training
+ENOUGH = 0.5  # of tuned A's effect, or of what it gains by labels; with less, the target is a start for training
 AKIN = 0.3  # of what two networks could have in common beyond their inputs; see `kinship`
 NOTHING_NEW = 0.02  # nats between the target and the tuned source on generic inputs
 
@@ -56,11 +56,15 @@ class Evidence:
         shares_outputs: Whether that is of answers, or of activations in the last space.
         kinship: Where outputs are not shared, how much the base networks have in common beyond the inputs.
         worth: By labels, how much better tuned A is than its base (a share of the base's loss); None without labels.
-        gain: By labels, how much of the target's loss is gone; None without labels.
+        gain: By labels, how much of the target's loss is gone; None without labels. Half of ``worth`` is enough.
         unit: What the next two are measured in: nats, or squares of outputs.
         kept: Of the target's own answers on generic inputs, how far the new ones are from them (nats, or squares);
             None without generic inputs.
         source_apart: How far tuned A's answers are from the target's there.
+        changed, changed_by_source: The share of the target's answers to generic inputs that are others in the new
+            network, and in tuned A; None without logits.
+        beyond_base: How much nearer to tuned A's answers the new network's are than those of A before tuning: the share
+            of that distance which is gone. Negative where the fine-tune is lost in what else sets the networks apart.
         does_nothing: Whether the update is zero.
     """
 
@@ -74,6 +78,9 @@ class Evidence:
     unit: str = "nats"
     kept: Interval | None = None
     source_apart: Interval | None = None
+    changed: float | None = None
+    changed_by_source: float | None = None
+    beyond_base: Interval | None = None
     does_nothing: bool = False
 
 
@@ -81,7 +88,7 @@ def judge(evidence: Evidence) -> Verdict:
     """The verdict."""
     effect = evidence.effect
     figures = {"effect_explained": effect}
-    for name in ("kinship", "worth", "gain", "kept", "source_apart"):
+    for name in ("kinship", "worth", "gain", "kept", "source_apart", "beyond_base"):
         if (interval := getattr(evidence, name)) is not None:
             figures[name] = interval
     what = "the tuned source's effect" if evidence.shares_outputs else "the tuned source's effect in the last space"
@@ -111,6 +118,15 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(
             "do-not", f"on held-out inputs it explains {_percent(effect)} of {what}, which may be nothing", figures
         )
+    # A regression takes over what the tuned source answers, its base included: the fine-tune may be none of it.
+    beyond = evidence.beyond_base
+    if evidence.method == "regression" and evidence.gain is None and beyond is not None and beyond.high <= 0:
+        return Verdict(
+            "do-not",
+            "the new network's answers are no nearer to the tuned source's than those of its base are, so what came "
+            "across is the source as it was before, and the fine-tune is not shown to be in it",
+            figures,
+        )
     if evidence.source_apart is not None and evidence.source_apart.high < NOTHING_NEW:
         return Verdict(
             "stay",
@@ -119,12 +135,27 @@ def judge(evidence: Evidence) -> Verdict:
             figures,
         )
     keeps = ""
-    if evidence.kept is not None:
+    if evidence.changed is not None:
+        keeps = f", and changes {evidence.changed:.0%} of its answers to the generic inputs"
+        if evidence.changed_by_source is not None:
+            keeps += f" ({evidence.changed_by_source:.0%} are others in the tuned source)"
+    elif evidence.kept is not None:
         keeps = f", and its answers to the generic inputs are {evidence.kept:.3f} {evidence.unit} from what they were"
     how = f"{evidence.method}, alpha {evidence.alpha:g}" if evidence.method != "regression" else evidence.method
     reason = f"{how}, reproduces {_percent(effect)} of {what} on held-out inputs{keeps}"
+    is_enough = effect.value >= ENOUGH
     if evidence.gain is not None:
-        reason = f"{how}, lowers the target's loss on the labels given by {_percent(evidence.gain)}{keeps}"
-    if (effect if evidence.gain is None else evidence.gain).value < ENOUGH:
+        reason = f"{how}, lowers the target's loss on the labels given by {_percent(evidence.gain)}"
+        if evidence.worth is not None:
+            reason += f", where fine-tuning lowered the source's by {_percent(evidence.worth)}"
+        if effect.value < 0:
+            whose = "answers" if evidence.shares_outputs else "activations in the last space"
+            reason += (
+                f", though on held-out inputs its {whose} move away from the tuned source's ({_percent(effect)} of "
+            )
+            reason += "its effect explained)"
+        reason += keeps
+        is_enough = evidence.gain.value >= ENOUGH * (1.0 if evidence.worth is None else evidence.worth.value)
+    if not is_enough:
         return Verdict("train", reason, figures)
     return Verdict("copy" if evidence.method == "direct" else "transport", reason, figures)

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from interbasin.activations.recording import digest_of
 from interbasin.batches import BATCH_SIZE, as_batches, outputs_of, require_reiterable, split_batch
 from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError
 from interbasin.evaluate.performance import Loss, mean_loss, measure_performance
+from interbasin.jobs.transport.judge import COMPARED_ON, Steady
 from interbasin.outcome import Draft, Result, Stopwatch
 from interbasin.outcome.plots import line_chart
 from interbasin.training import train
@@ -48,6 +50,150 @@ class Finetuned(Result):
             draft.table("curve", {"step": list(self.steps), "loss": list(self.losses_valid)})
             series = {"fine-tuning": ([float(step) for step in self.steps], list(self.losses_valid))}
             draft.plot("curve-plot", line_chart(series, title="On validation data", x_label="step", y_label="loss"))
+
+
+@dataclass(frozen=True, eq=False)
+class WarmStart:
+    """Two networks after the same training: one that began with a transported update, and the target as it was.
+
+    Attributes:
+        warm, cold: How each of them went.
+        reached: The first step that was measured at which the warm start was as good as the cold one at its end, by
+            the loss on validation data; None if it never was.
+    """
+
+    warm: Finetuned
+    cold: Finetuned
+
+    @property
+    def reached(self) -> int | None:
+        goal = self.cold.losses_valid[-1]
+        pairs = zip(self.warm.steps, self.warm.losses_valid, strict=True)
+        return next((step for step, loss in pairs if loss <= goal), None)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The figures of both at the end, and the step at which the warm start had caught up."""
+        found = {
+            f"{name}_{start}": run.metrics[f"{name}_valid"]
+            for start, run in (("warm", self.warm), ("cold", self.cold))
+            for name in ("loss", "accuracy")
+            if f"{name}_valid" in run.metrics
+        }
+        return found if self.reached is None else {**found, "step_reached": float(self.reached)}
+
+    def summarize(self) -> dict[str, Any]:
+        """Both curves and the step, fit for JSON."""
+        curves = {
+            name: {"loss": list(run.losses_valid), "accuracy": list(run.accuracies_valid)}
+            for name, run in (("warm", self.warm), ("cold", self.cold))
+        }
+        return {"steps": list(self.warm.steps), **curves, "reached": self.reached, "text": str(self)}
+
+    def __str__(self) -> str:
+        end, loss = self.cold.steps[-1], self.cold.losses_valid[-1]
+        if self.reached is None:
+            return (
+                f"After {end} steps the cold start has a loss of {loss:.4g}; the warm start has "
+                f"{self.warm.losses_valid[-1]:.4g} and never came below."
+            )
+        return (
+            f"After {end} steps the cold start has a loss of {loss:.4g}; the warm start has reached it at step "
+            f"{self.reached}."
+        )
+
+    def write(self, draft: Draft) -> None:
+        """Add both curves, as a table and a plot."""
+        columns: dict[str, list[Any]] = {"step": list(self.warm.steps)}
+        for name, values in (("loss", "losses_valid"), ("accuracy", "accuracies_valid")):
+            for start, run in (("warm", self.warm), ("cold", self.cold)):
+                if len(getattr(run, values)) == len(run.steps):
+                    columns[f"{name}_{start}"] = list(getattr(run, values))
+        draft.table("warm-start", columns)
+        steps = [float(step) for step in self.warm.steps]
+        series = {
+            "from the transported update": (steps, list(self.warm.losses_valid)),
+            "from the target as it was": (steps, list(self.cold.losses_valid)),
+        }
+        svg = line_chart(
+            series,
+            title="Fine-tuning, warm and cold",
+            note=str(self),
+            x_label="step",
+            y_label="loss on validation data",
+            log=True,
+        )
+        (draft.folder / "warm-start.svg").write_text(svg, encoding="utf-8")
+        draft.add("warm-start-plot", "plot", "warm-start.svg")
+
+
+def train_on(
+    model: nn.Module,
+    target: nn.Module,
+    data: Any,
+    valid: Any,
+    *,
+    steps: int = 300,
+    rate: float = 5e-4,
+    loss: Loss | None = None,
+    every: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
+    progress: Callable[[str, int, str], object] | None = None,
+) -> WarmStart:
+    """Train a network that began with a transported update, and beside it the target as it was, in the same way.
+
+    Args:
+        model: ``result.model`` of `interbasin.transport`. It stays as it is.
+        target: The network that the update was transported to. It stays as it is.
+        data: Pairs (inputs, labels) to train on.
+        valid: Pairs to measure on; not the same.
+        every: Steps between two measurements; by default there are about thirty.
+        progress: Called with the start (``"warm"`` or ``"cold"``), the steps that are done and a line of text.
+        steps, rate, loss, batch_size, seed: As for `finetune`.
+
+    Raises:
+        DataError: if there are no labels, a batch to measure on is one to train on, the loss is not finite, or
+            ``valid`` comes in another order each time.
+
+    Example:
+        >>> pairs = [(torch.randn(8, 2), torch.randint(0, 2, (8,))) for _ in range(2)]
+        >>> train_on(nn.Linear(2, 2), nn.Linear(2, 2), pairs[:1], pairs[1:], steps=4, every=2).warm.steps
+        (0, 2, 4)
+    """
+    require_whole("steps", steps, least=1)
+    every = max(1, steps // 30) if every is None else every
+    if valid is None:
+        raise DataError("Two starts are compared on validation data, and there are none; give some.")
+    for name, given in (("data", data), ("valid", valid)):
+        require_reiterable(given, f"Fine-tuning with {name}=")
+    _refuse_same_batches(data, valid, steps, batch_size)
+    valid = Steady(valid, "validation data", COMPARED_ON, labelled=True, batch_size=BATCH_SIZE)
+    options: dict[str, Any] = {"steps": steps, "rate": rate, "loss": loss, "every": every, "batch_size": batch_size}
+    runs = []
+    for start, network in (("warm", model), ("cold", target)):
+        told = None
+        if progress is not None:
+            done = itertools.count(1)
+
+            def told(text: str, start: str = start, done: Iterator[int] = done) -> None:
+                progress(start, min(next(done) * every, steps), text)
+
+        runs.append(finetune(network, data, valid, seed=seed, progress=told, **options))
+    return WarmStart(*runs)
+
+
+def _refuse_same_batches(data: Any, valid: Any, steps: int, batch_size: int) -> None:
+    """Refuse validation data of which a batch is trained on: curves on such data mean nothing."""
+    nothing = digest_of(())  # of batches that hold no tensors and no plain values, nothing is known
+    with torch.random.fork_rng(devices=[]):  # a loader may draw its order
+        seen = {digest_of(batch) for batch in itertools.islice(as_batches(data, batch_size), steps)} - {nothing}
+        for number, batch in enumerate(as_batches(valid, batch_size)):
+            if digest_of(batch) in seen:
+                raise DataError(
+                    f"Batch {number} of the validation data is trained on, so that the curves would mean nothing; "
+                    "give others to measure on."
+                )
 
 
 def finetune(
@@ -97,6 +243,7 @@ def finetune(
     network = copied(model)
     network.requires_grad_(True).train()
     curve: list[tuple[int, float, float | None]] = []
+    recent: list[float] = []
 
     def measure(step: int) -> float:
         network.eval()
@@ -107,9 +254,18 @@ def finetune(
 
     def batch_loss(batch: Any, index: int) -> Tensor:
         inputs, labels = split_batch(batch)
-        return mean_loss(outputs_of(network, inputs, index), labels, inputs, index, loss)
+        value = mean_loss(outputs_of(network, inputs, index), labels, inputs, index, loss)
+        recent.append(float(value.detach()))
+        return value
 
-    done = itertools.count(1)
+    def tell(epoch: str) -> None:
+        assert progress is not None
+        taken = min(next(told) * every, steps)
+        valid_loss = f", {curve[-1][1]:.4g} on validation data" if curve else ""
+        progress(f"step {taken} of {steps}: loss {sum(recent) / len(recent):.4g}{valid_loss}")
+        recent.clear()
+
+    done, told = itertools.count(1), itertools.count(1)
     watch = Stopwatch()
     with watch("train"), torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -117,13 +273,13 @@ def finetune(
             measure(0)
         trained = train(
             [parameter for parameter in network.parameters() if parameter.is_floating_point()],
-            _Rounds(data, every, batch_size),
+            _Rounds(data, steps, every, batch_size),
             batch_loss,
             epochs=-(-steps // every),
             rate=rate,
             evaluate=None if valid is None else lambda: measure(min(next(done) * every, steps)),
             what="fine-tuning",
-            report=progress,
+            report=None if progress is None else tell,
         )
     network.eval()
     for name, parameter in model.named_parameters():
@@ -147,14 +303,15 @@ def finetune(
 
 
 class _Rounds:
-    """Data in rounds of so many batches: each time it is iterated over it goes on where it stopped."""
+    """Data in rounds of so many batches, and so many in all: each round goes on where the last one stopped."""
 
-    def __init__(self, data: Any, size: int, batch_size: int) -> None:
-        self._data, self._size, self._batch_size = data, size, batch_size
+    def __init__(self, data: Any, total: int, size: int, batch_size: int) -> None:
+        self._data, self._left, self._size, self._batch_size = data, total, size, batch_size
         self._stream: Iterator[Any] = iter(())
 
     def __iter__(self) -> Iterator[Any]:
-        for _ in range(self._size):
+        for _ in range(min(self._size, self._left)):
+            self._left -= 1
             yield self._next()
 
     def _next(self) -> Any:

@@ -26,6 +26,7 @@ from interbasin.outcome.plots.drawing import (
 
 LINES = 520.0, 420.0  # the size of a line chart, without the names, which stand to the right
 LEGEND = 340.0  # the most that these names may take
+SMALL = 11  # letters beside points
 MARKS = 6  # about so many per curve
 SCATTER = 760.0, 520.0  # the size of a scatter chart, with its names
 SCATTER_LEGEND = 200.0
@@ -47,6 +48,7 @@ def line_chart(
     log_x: bool = False,
     x_ticks: Sequence[float] | None = None,
     bands: Mapping[str, Positions] | None = None,
+    labels: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """Curves, each with a name, as SVG.
 
@@ -60,9 +62,11 @@ def line_chart(
         log_x: The same from left to right.
         x_ticks: What is marked on the horizontal axis, where that is not to be chosen.
         bands: Name of a curve to the lower and the upper ends of an interval around it, one for each position.
+        labels: Name of a curve to what is written beside its points, one for each; where there is no room, none is.
 
     Raises:
-        DataError: if there is no curve, one has more positions of one kind than of the other, or a band has no curve.
+        DataError: if there is no curve, one has more positions of one kind than of the other, or a band or labels have
+            no curve or are not as many.
 
     Example:
         >>> line_chart({"none": ([0, 0.5, 1], [0.1, 1.9, 0.1]), "aligned": ([0, 0.5, 1], [0.1, 0.1, 0.1])})[:4]
@@ -79,7 +83,9 @@ def line_chart(
     lines = [*curves.values(), *(edge for pair in edges.values() for edge in pair)]
     shown = [point for line in lines for point in line if point is not None]
     across, up = [point[0] for point in shown], [point[1] for point in shown]
-    x = logarithmic(across, below=1.0, above=1.0) if log_x else linear(across, around=0.0)
+    # Beside points at the very edge there would be no room for labels.
+    room = 1.3 if labels else 1.0
+    x = logarithmic(across, below=room, above=room) if log_x else linear(across, around=0.05 if labels else 0.0)
     y = logarithmic(up) if log else linear(up)
     box = plot_area(drawing, top, names, y, x_label, y_label)
     if x_ticks is not None:
@@ -92,9 +98,48 @@ def line_chart(
             _shade(drawing, place, edges[name], box, x, y)
     for place, curve in enumerate(curves.values()):
         _draw(drawing, place, curve, box, x, y)
+    _write_labels(drawing, curves, labels or {}, box, x, y)
     if names:
         drawing.legend(box.right + 18, top - 4, names, list(curves), _draw_line_key)
     return drawing.svg()
+
+
+def _write_labels(
+    drawing: Drawing, curves: Mapping[str, Curve], labels: Mapping[str, Sequence[str]], box: Box, x: Scale, y: Scale
+) -> None:
+    """Words around points, wherever no other word, point or line stands."""
+    taken: list[tuple[float, ...]] = []
+    for run in (run for curve in curves.values() for run in _runs(curve)):
+        corners = [(box.x(x, a), box.y(y, b)) for a, b in run]
+        taken += [(a - 5, b - 5, a + 5, b + 5) for a, b in corners]
+        for (a, b), (c, d) in itertools.pairwise(corners):
+            steps = max(1, int(math.hypot(c - a, d - b) / 3))
+            between = [(a + (c - a) * step / steps, b + (d - b) * step / steps) for step in range(steps)]
+            taken += [(left - 1, top - 1, left + 1, top + 1) for left, top in between]
+    for name, words in labels.items():
+        if name not in curves or len(words) != len(curves[name]):
+            raise DataError(
+                f"There are {len(words)} labels for the curve {name!r}, which has {len(curves.get(name, []))} points; "
+                "give one for each."
+            )
+        for word, point in zip(words, curves[name], strict=True):
+            if point is None:
+                continue
+            a, b, wide = box.x(x, point[0]), box.y(y, point[1]), width_of(word, SMALL)
+            for left, base in (
+                *((a + 8, b + 4), (a - 8 - wide, b + 4), (a + 6, b + 15), (a - 6 - wide, b - 7)),
+                *((a + 6, b - 7), (a - 6 - wide, b + 15), (a - wide / 2, b - 9), (a - wide / 2, b + 18)),
+            ):
+                room = left, base - SMALL + 2, left + wide, base + 2
+                inside = box.left < room[0] and room[2] < box.right and box.top < room[1] and room[3] < box.bottom
+                if inside and not any(_overlap(room, other) for other in taken):
+                    drawing.text(left, base, word, class_="ib-soft", font_size=SMALL)
+                    taken.append(room)
+                    break
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _points(name: str, across: Sequence[float], up: Sequence[float], log: bool, log_x: bool) -> Curve:

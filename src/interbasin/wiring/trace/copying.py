@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from interbasin.errors import WiringError
 
 Model = TypeVar("Model", bound=nn.Module)
 Value = TypeVar("Value")
+Given = ParamSpec("Given")
 
 
 def copied(model: Model, *, sharing: bool = False) -> Model:
@@ -68,6 +71,60 @@ def forget_what_was_derived(model: nn.Module) -> None:
         ) from error
     for module in model.modules():
         module.training = modes.get(id(module), False)
+
+
+def remember_buffers(*networks: nn.Module) -> Callable[[], None]:
+    """A function that gives networks the buffers again that they have now: some count or keep things when they run."""
+
+    def values_of(buffer: Tensor | None) -> Tensor | None:
+        """A copy; None where numbers cannot be compared, and hardly anything writes them."""
+        can_be_compared = buffer is not None and buffer.layout == torch.strided and not buffer.is_meta
+        return buffer.detach().clone() if buffer is not None and can_be_compared else None
+
+    held = [
+        (module, name, buffer, values_of(buffer))
+        for module in dict.fromkeys(module for network in networks for module in network.modules())
+        for name, buffer in module._buffers.items()
+    ]
+
+    def restore() -> None:
+        with torch.no_grad():
+            for module, name, buffer, before in held:
+                if name in module._buffers:
+                    module._buffers[name] = buffer
+                if buffer is None or before is None or torch.equal(buffer, before):
+                    continue
+                if buffer.is_inference():  # which nothing writes to outside inference mode
+                    module._buffers[name] = before
+                else:
+                    buffer.copy_(before)
+
+    return restore
+
+
+def leaving_buffers(function: Callable[Given, Value]) -> Callable[Given, Value]:
+    """The function, after which the networks that it was given have the buffers they had; also if it fails.
+
+    Example:
+        >>> @leaving_buffers
+        ... def run(network: nn.Module) -> None:
+        ...     network.train()(torch.randn(8, 2))
+        >>> norm = nn.BatchNorm1d(2)
+        >>> run(norm)
+        >>> norm.running_mean
+        tensor([0., 0.])
+    """
+
+    @functools.wraps(function)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Value:
+        given = (*args, *kwargs.values())
+        restore = remember_buffers(*(value for value in given if isinstance(value, nn.Module)))
+        try:
+            return function(*args, **kwargs)
+        finally:
+            restore()
+
+    return call
 
 
 def clone_arguments(given: Value) -> Value:

@@ -23,7 +23,7 @@ from torch.export.graph_signature import OutputKind
 
 from interbasin.batches import Inputs, bound_inputs
 from interbasin.errors import WiringError
-from interbasin.wiring.trace.aliases import writes_of
+from interbasin.wiring.trace.aliases import Writes, writes_of
 from interbasin.wiring.trace.calls import iterate_tensors, observe_calls, returned_tensors
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 from interbasin.wiring.trace.preflight import memory_of, named_tensors
@@ -38,6 +38,7 @@ _LIBRARY.impl("mark", lambda value, place: None, "CompositeExplicitAutograd")  #
 MARK = torch.ops.interbasin.mark.default
 fx.node.has_side_effect(MARK)
 
+_NO_LINES = "do_not_emit_stack_traces"  # a setting of torch.fx, which older versions do not read
 WRITTEN_BACK = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
@@ -77,20 +78,13 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
     """
     args, kwargs = bound_inputs(model, inputs)
     _refuse_empty(model, (args, kwargs))
-    shell = _shell(model)
+    shell, program, writes = _export(model, inputs, args, kwargs, lines=False)
     try:
-        with warnings.catch_warnings(), _silence_torch():
-            warnings.simplefilter("ignore")
-            program = torch.export.export(_FlatOutputs(shell), args, kwargs, strict=False)
-            writes = writes_of(program.graph_module)
-            if writes.stale is not None and writes.secret is None:
-                program = program.run_decompositions({})
-                writes = writes_of(program.graph_module)
+        refuse_graph(model, program.graph_module, writes)
     except WiringError:
-        raise
-    except Exception as error:
-        raise explain(model, inputs, error) from error
-    refuse_graph(model, program.graph_module, writes)
+        # To write down the line of code behind each operator takes long, and only a refusal tells it.
+        shell, program, writes = _export(model, inputs, args, kwargs, lines=True)
+        refuse_graph(model, program.graph_module, writes)
     signature = program.graph_signature
     names: dict[str, str] = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     owned = {name: _owner(owner) for name, owner in names.items()}
@@ -102,6 +96,26 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         [_owner(output.target) if output.kind in WRITTEN_BACK else None for output in signature.output_specs],
         frozenset(writes.lasting),
     )
+
+
+def _export(
+    model: nn.Module, inputs: Inputs, args: tuple[Any, ...], kwargs: dict[str, Any], *, lines: bool
+) -> tuple[nn.Module, torch.export.ExportedProgram, Writes]:
+    """The network that was traced, its program and what that writes; ``lines``: operators know their line of code."""
+    shell = _shell(model)
+    try:
+        with warnings.catch_warnings(), _silence_torch(), _lines_of_code(lines):
+            warnings.simplefilter("ignore")
+            program = torch.export.export(_FlatOutputs(shell), args, kwargs, strict=False)
+            writes = writes_of(program.graph_module)
+            if writes.stale is not None and writes.secret is None:
+                program = program.run_decompositions({})
+                writes = writes_of(program.graph_module)
+    except WiringError:
+        raise
+    except Exception as error:
+        raise explain(model, inputs, error) from error
+    return shell, program, writes
 
 
 def _refuse_empty(model: nn.Module, given: Any) -> None:
@@ -137,6 +151,17 @@ def _silence_torch() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+@contextlib.contextmanager
+def _lines_of_code(wanted: bool) -> Iterator[None]:
+    """Whether operators of graphs that are traced meanwhile know the lines of code that they come from."""
+    before = getattr(fx.config, _NO_LINES, False)
+    setattr(fx.config, _NO_LINES, not wanted)
+    try:
+        yield
+    finally:
+        setattr(fx.config, _NO_LINES, before)
 
 
 def _shell(model: nn.Module) -> nn.Module:

@@ -1,0 +1,85 @@
+"""The table of a comparison: what each baseline and control reaches on the same held-out inputs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from interbasin.errors import DataError, InterbasinError
+from interbasin.evaluate.performance import Loss, performance
+from interbasin.jobs.transport.choice import ReadOut, Referee
+from interbasin.jobs.transport.comparison.table import COMPARED
+from interbasin.jobs.transport.judge import Judge, relative_gain
+from interbasin.jobs.transport.methods import METHODS
+from interbasin.jobs.transport.result import ComparedRow
+from interbasin.jobs.transport.task import Task
+from interbasin.text import one_line
+
+
+def rows_to_compare(names: bool | Sequence[str]) -> list[tuple[str, str]]:
+    """Methods and their variants: those that were named, or all, the methods of transport first.
+
+    Raises:
+        UnknownNameError: for a name that does not exist.
+        DataError: for what is no list of names.
+    """
+    if not isinstance(names, bool | list | tuple | set | frozenset):
+        raise DataError(f"compare is True or a list of methods, found a {type(names).__name__}; give one of the two.")
+    known = [*METHODS.names, *COMPARED.names]
+    chosen = known if isinstance(names, bool) else list(names)
+    rows = []
+    for name in chosen:
+        method = METHODS[name] if name in METHODS else COMPARED[name]
+        rows += [(method.name, variant) for variant in method.variants or ("",)]
+    return rows
+
+
+def compare_methods(
+    trial: Task, referee: Referee, names: bool | Sequence[str], labelled: Any, loss: Loss | None, generic: Any
+) -> tuple[ComparedRow, ...]:
+    """One row per method and variant, with alpha 1. What a method needs and these data lack is said in its row.
+
+    Args:
+        trial: The task without the held-out inputs.
+        referee: Who holds them.
+        names: True for all, or some.
+        labelled: Labelled data for loss and accuracy, or None.
+        loss: Of outputs and labels.
+        generic: Held-out generic inputs, for what is forgotten, or None.
+    """
+    rows = []
+    for name, variant in rows_to_compare(names):
+        trial.report(f"comparing: {name} {variant}".rstrip())
+        rows.append(_row(trial, referee, name, variant, labelled, loss, generic))
+    return tuple(rows)
+
+
+def _row(
+    trial: Task, referee: Referee, name: str, variant: str, labelled: Any, loss: Loss | None, generic: Any
+) -> ComparedRow:
+    method = METHODS[name] if name in METHODS else COMPARED[name]
+    title = f"{name}, {variant}" if variant and len(method.variants) > 1 else name
+    needs, start = tuple(sorted(method.needs)), time.perf_counter()
+    try:
+        found = method.function(trial, variant)
+        model: nn.Module = found.model if found.model is not None else found.update.added_to(trial.bases.target)
+        seconds = time.perf_counter() - start
+        effect = relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
+    except InterbasinError as error:
+        nothing = math.nan
+        return ComparedRow(title, needs, nothing, nothing, nothing, None, 0.0, note=one_line(error))
+    before = trial.update.norm()
+    ratio = found.update.norm() / before if before and found.model is None else None
+    row = ComparedRow(title, needs, effect.value, effect.low, effect.high, ratio, seconds)
+    extra: dict[str, float | None] = {}
+    if labelled is not None:
+        network = model if trial.readout is None or loss is not None else ReadOut(model, trial.readout)
+        measured = performance(network, labelled, loss)
+        extra |= {"loss": measured.loss, "accuracy": measured.accuracy}
+    if generic is not None and trial.bases.shares_outputs:
+        extra["forgotten"] = float(Judge(trial.against_target(), generic).losses(model).mean())
+    return ComparedRow(**{**vars(row), **extra})

@@ -1,0 +1,164 @@
+"""What a transport has done so far, in a folder: a run that was killed goes on from there, to the same bytes.
+
+Two things take long and are kept: what the bases were recorded to show, and the layers that a regression has fitted.
+Each stands in a folder of its own, named after a hash of all that it depends on (networks and some of their answers,
+data, options, the version of this package), so that a run finds what is its own and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from interbasin._version import __version__
+from interbasin.activations.recording import digest_of, fingerprint
+from interbasin.batches import WithoutLabels, cut_inputs, inputs_in, outputs_of
+from interbasin.checkpoints.lora import Factors
+from interbasin.errors import FileError
+from interbasin.storage import as_path, new_folder, read_record, write_record
+from interbasin.wiring.trace.calls import output_tensors
+from interbasin.wiring.trace.copying import forget_what_was_derived
+
+if TYPE_CHECKING:
+    from interbasin.jobs.transport.regression.layers import Layer
+    from interbasin.jobs.transport.regression.sequence import Fitted
+
+NAME, FORMAT, VERSION = "stage", "fitted-stage", 1
+OURS = re.compile(r"(recorded|fitted)-[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class Journal:
+    """The folder of one run.
+
+    Raises:
+        FileError: if the folder holds anything else, or is a file.
+    """
+
+    folder: Path
+
+    @classmethod
+    def at(cls, folder: str | os.PathLike[str]) -> Journal:
+        """The journal in a folder, which need not be there yet."""
+        place = as_path(folder, "The state of a transport")
+        if place.exists() and not place.is_dir():
+            raise FileError(f"The state was to be kept in {place}, which is a file; choose another place.")
+        others = [path.name for path in place.iterdir() if not OURS.fullmatch(path.name)] if place.is_dir() else []
+        if others:
+            raise FileError(
+                f"The state was to be kept in {place}, which holds other things ({sorted(others)[0]}); choose another."
+            )
+        return cls(place)
+
+    def recording(self, networks: Sequence[nn.Module], data: Any, **options: Any) -> Path:
+        """The folder for the state of a recording; see ``state`` of `interbasin.activations.record`."""
+        return self.folder / f"recorded-{_hash(networks, [data], options)}"
+
+    def stages(
+        self,
+        networks: Sequence[nn.Module],
+        data: Sequence[Any],
+        model: nn.Module,
+        factors: dict[str, Factors],
+        **options: Any,
+    ) -> StageJournal:
+        """The stages of a regression that changes ``model`` and fills ``factors``."""
+        return StageJournal(self.folder / f"fitted-{_hash(networks, data, options)}", model, factors)
+
+
+@dataclass
+class StageJournal:
+    """What each stage of a regression changed.
+
+    Attributes:
+        folder: One folder for each stage is in it.
+        model: The network that is fitted.
+        factors: Of low-rank updates, so far.
+    """
+
+    folder: Path
+    model: nn.Module
+    factors: dict[str, Factors]
+    _digests: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._digests = self._look()
+
+    def restore(self, number: int, stage: Sequence[Layer]) -> list[Fitted] | None:
+        """Take up a stage that was kept: what was fitted in it, or None if it was not kept whole."""
+        from interbasin.jobs.transport.regression.sequence import Fitted
+
+        try:
+            document, tensors = read_record(self.folder / f"{NAME}-{number}", NAME, FORMAT, VERSION)
+            layers = [Fitted(layer=stage[place], **figures) for place, figures in document["fitted"]]
+            changed, lost = list(document["changed"]), dict(document["lost"])
+        except (FileError, KeyError, TypeError, IndexError):  # it is fitted again
+            return None
+        own = self.model.state_dict()
+        with torch.no_grad():
+            for place, name in enumerate(changed):
+                own[name].copy_(tensors[f"tensor.{place}"])
+        for place, (name, share) in enumerate(lost.items()):
+            self.factors[name] = Factors(tensors[f"a.{place}"], tensors[f"b.{place}"], share)
+        forget_what_was_derived(self.model)
+        self._digests = self._look()
+        return layers
+
+    def keep(self, number: int, stage: Sequence[Layer], fitted: Iterable[Fitted], before: Iterable[str]) -> None:
+        """Keep a stage; ``before`` are the names that had factors when it began."""
+        digests = self._look()
+        changed = [name for name, digest in digests.items() if self._digests[name] != digest]
+        self._digests = digests
+        known, own = set(before), self.model.state_dict()
+        added = {name: pair for name, pair in self.factors.items() if name not in known}
+        tensors: dict[str, Tensor] = {f"tensor.{place}": own[name] for place, name in enumerate(changed)}
+        for place, pair in enumerate(added.values()):
+            tensors |= {f"a.{place}": pair.a, f"b.{place}": pair.b}
+        places = {id(layer): place for place, layer in enumerate(stage)}
+        rows = [
+            [places[id(each.layer)], {one.name: getattr(each, one.name) for one in fields(each) if one.name != "layer"}]
+            for each in fitted
+        ]
+        document = {"fitted": rows, "changed": changed, "lost": {name: pair.lost for name, pair in added.items()}}
+        with new_folder(self.folder / f"{NAME}-{number}", force=True, ours=_is_stage) as folder:
+            write_record(folder, NAME, FORMAT, VERSION, document, tensors)
+
+    def _look(self) -> dict[str, str]:
+        return {name: digest_of(tensor) for name, tensor in self.model.state_dict().items()}
+
+
+def _is_stage(folder: Path) -> bool:
+    """Whether a folder holds a stage, damaged or not, and nothing else."""
+    return {path.name for path in folder.iterdir()} <= {f"{NAME}.json", f"{NAME}.safetensors"}
+
+
+def _hash(networks: Sequence[nn.Module], data: Sequence[Any], options: Mapping[str, Any]) -> str:
+    functions = {name: value for name, value in options.items() if callable(value)}  # a mask, of each batch
+    digests = []
+    for batches in data:
+        digest = ""
+        for number, batch in enumerate(() if batches is None else WithoutLabels(batches)):
+            # Of a function it counts what it answers: another one may have the same name. So it does of networks.
+            answers = [function(batch) for function in functions.values()]
+            answers += [_answer(network, batch) for network in networks] if number == 0 else []
+            digest = digest_of([batch, *answers], digest)
+        digests.append(digest)
+    words = {name: "a function" if name in functions else repr(value) for name, value in options.items()}
+    described = [[fingerprint(network) for network in networks], digests, words, __version__]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+
+def _answer(network: nn.Module, batch: Any) -> list[Tensor]:
+    """What a network answers to the first two inputs of a batch."""
+    count = inputs_in(batch)
+    with torch.no_grad():
+        return output_tensors(outputs_of(network, cut_inputs(batch, slice(0, 2), count), 0))

@@ -1,0 +1,375 @@
+"""The linear layers of the target that a regression fits, in the order of the data, and what each of them aims at.
+
+A layer that writes a hidden space aims at the units of tuned A that its own were matched to. One that writes the
+residual stream aims at the stream itself, behind the addition, so that it also makes good what earlier layers missed.
+Queries and keys aim at tuned A's attention, head by head, whether layers of their own make them or
+`torch.nn.MultiheadAttention` does inside; the last layer at tuned A's outputs where outputs are shared. Class tokens
+and positions are layers too, which read nothing but which of their rows is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.activations.places import QKV
+from interbasin.correspondence.outline import Outline
+from interbasin.correspondence.pairs import Segment, TensorPair, expand, split, tensor_of
+from interbasin.errors import InterbasinError
+from interbasin.jobs.transport.bases import Bases, Pair, writers_of
+from interbasin.jobs.transport.regression.streams import added_positions, few
+from interbasin.jobs.transport.regression.tables import Table, find_tables, is_table, set_table, table_rows
+from interbasin.jobs.transport.rows import OUT, attention_around, is_linear
+from interbasin.maps.base import Group
+from interbasin.text import list_names
+from interbasin.wiring import Wiring
+from interbasin.wiring.axes.spaces import Axis, In, Role, leaves, spaces_in
+from interbasin.wiring.trace.copying import copied
+
+Aim = Literal["hidden", "stream", "output", "query", "key", "value", "own"]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One linear layer of the target, a segment of a fused one, or a table whose rows are added to a stream.
+
+    Attributes:
+        tensors: The weights, of the source and of the target.
+        aim: What it is to write.
+        at: Where that is shown, of the source and of the target: outputs of modules, or where a stream is read next.
+        spaces: What it writes, of the source and of the target.
+        reads: Where what it reads is shown; nowhere for a table.
+        output: Where what it puts out is shown.
+        columns: Which of the columns there belong to it, of the source and of the target; None: all.
+        rows: Which of the rows of its weight (out, in) belong to it; None: all.
+        earlier: Of a hidden space, the other spaces of the source that lead to it, and where they are written: blocks
+            of a deeper source whose work one block of the target does.
+        positions: Of a stream, which of its positions the layer adds to, of the source and of the target, where that
+            is not all: patches, but not the class token before them.
+        axis: Of a table, along which the stream lies; None for layers.
+        beside: A table that adds a row of its own wherever this layer adds something, and is fitted with it.
+    """
+
+    tensors: tuple[str, str]
+    aim: Aim
+    at: tuple[str, str]
+    spaces: tuple[str, str]
+    reads: str = ""
+    output: str = ""
+    columns: tuple[slice | None, slice | None] = (None, None)
+    rows: slice | None = None
+    earlier: tuple[tuple[str, str], ...] = ()
+    positions: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    axis: int | None = None
+    beside: Layer | None = None
+
+    @property
+    def target(self) -> str:
+        """The module of the target that holds the weight."""
+        return self.tensors[1].rpartition(".")[0]
+
+    @property
+    def source(self) -> str:
+        return self.tensors[0].rpartition(".")[0]
+
+    @property
+    def is_table(self) -> bool:
+        return self.axis is not None
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The tensors of the target that are fitted."""
+        module, _, kind = self.tensors[1].rpartition(".")
+        bias = () if self.is_table else (f"{module}.{'bias' if kind == 'weight' else 'in_proj_bias'}",)
+        return (self.tensors[1], *bias)
+
+    def is_shared(self, bases: Bases) -> bool:
+        """Whether what it writes means the same in both networks."""
+        return all(self.spaces) and bases.is_shared(self.spaces)
+
+    def weight_in(self, model: nn.Module) -> tuple[Tensor, Tensor | None]:
+        """Weight (out, in) and bias that a network of the target's shapes has there, detached; whole where fused."""
+        if self.axis is not None:
+            return table_rows(model.get_parameter(self.tensors[1]), self.axis).mT, None
+        return weight_of(model.get_submodule(self.target), self.tensors[1].rpartition(".")[2])
+
+    def write(self, model: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
+        """Give a network another weight (out, in) and bias there."""
+        if self.axis is not None:
+            set_table(model.get_parameter(self.tensors[1]), weight.mT, self.axis)
+        else:
+            set_weight(model.get_submodule(self.target), weight, bias, self.tensors[1].rpartition(".")[2])
+
+
+def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]:
+    """The layers that can be fitted, in the order of the data, and why others cannot, by the name of their weight."""
+    source, target = bases.wirings
+    outline = Outline(target)
+    order = {place: number for number, place in enumerate(target.activations)}
+    layers: dict[tuple[str, int], Layer] = {}
+    left_out: dict[str, str] = {}
+    pairs_of_tables = []
+    for pair in expand(bases.correspondence.tensors, source, target):
+        sides = [
+            _outlet(network, *part)
+            for network, part in zip((bases.source, bases.target), (pair.parts[0], pair.parts[1]), strict=True)
+        ]
+        if None in sides:
+            inside = [axis for axis in tensor_of(target, pair.target).axes if spaces_in([axis])]
+            is_one = is_table(bases, pair)
+            tied = _tie(bases, pair.target)
+            if is_one and tied is None:
+                pairs_of_tables.append(pair)
+            elif is_one or len(inside) > 1:
+                left_out[pair.target] = tied or "it is no linear layer that is called by itself"
+            continue
+        outlets = [side for side in sides if side is not None]
+        problem = _problem(bases, (outlets[0].place, outlets[1].place), pair.target)
+        if problem is not None:
+            left_out[pair.target] = problem
+            continue
+        layer = _layer(bases, outline, pair, (outlets[0], outlets[1]))
+        # Where several layers of the source lead to one, the last has all that the others did behind it.
+        key = pair.target, 0 if layer.rows is None else layer.rows.start
+        before = layers.get(key)
+        if before is not None and before.aim == layer.aim == "hidden" and layer.columns == (None, None):
+            layer = replace(layer, earlier=(*before.earlier, (before.spaces[0], before.at[0])))
+        layers[key] = layer
+    tables, reasons = find_tables(bases, pairs_of_tables, few(inputs, 8))
+    fitted = {Layer(table.tensors, "stream", table.at, table.spaces, axis=table.axis): table for table in tables}
+    checked = [_with_table_beside(layer, fitted) for layer in _check_streams(bases, list(layers.values()), inputs)]
+    ranks = {layer: (order[_followed(layer.output)], 0) for layer in checked}
+    # The largest table first: a class token and the first position say the same.
+    ranks |= {layer: (order[f"{layer.at[1]}:0"], -table.count) for layer, table in fitted.items()}
+    return sorted(ranks, key=lambda layer: ranks[layer]), left_out | reasons
+
+
+@dataclass(frozen=True)
+class _Outlet:
+    """Where a weight, or a segment of it, shows what it puts out and reads, and which columns there are its own."""
+
+    place: str
+    reads: str
+    columns: slice | None
+    rows: slice | None
+
+
+def _outlet(network: nn.Module, weight: str, segment: Segment | None) -> _Outlet | None:
+    """Of a weight that is used as a linear layer; None for others."""
+    name, _, kind = weight.rpartition(".")
+    try:
+        module: Any = network.get_submodule(name)
+    except AttributeError:
+        return None
+    columns = None if segment is None else slice(segment.start, segment.stop)
+    if isinstance(module, nn.MultiheadAttention) and kind.endswith("proj_weight"):
+        side = kind[0]
+        if kind == "in_proj_weight":
+            if segment is None or segment.stop - segment.start != module.embed_dim or segment.start % module.embed_dim:
+                return None
+            side = QKV[segment.start // module.embed_dim]
+        return _Outlet(f"{name}:{side}", f"{name}:{side}", None, columns)
+    if kind != "weight" or not is_linear(module):
+        return None
+    around = name.removesuffix(OUT) if attention_around(network, name) is not None else name
+    return _Outlet(f"{around}:output", f"{name}:input", columns, columns)
+
+
+def _followed(place: str) -> str:
+    """The place by which the wiring knows one: queries, keys and values are made where attention begins."""
+    module, _, side = place.rpartition(":")
+    return f"{module}:{'input' if side in QKV else side}:0"
+
+
+def _problem(bases: Bases, places: tuple[str, str], weight: str) -> str | None:
+    tied = _tie(bases, weight)
+    if tied is not None:
+        return tied
+    for side, place, wiring in zip(("source", "target"), places, bases.wirings, strict=True):
+        if _followed(place) not in wiring.activations:
+            return f"what it puts out is not followed in the {side}"
+        if f"{_followed(place)[:-2]}:1" in wiring.activations:
+            return f"it is called more than once in the {side}"
+    module = bases.target.get_submodule(weight.rpartition(".")[0])
+    if isinstance(module, nn.Conv2d) and isinstance(module.padding, str):
+        return "its padding is not given in numbers"
+    return None
+
+
+def _tie(bases: Bases, weight: str) -> str | None:
+    tied = bases.wirings[1].tied
+    others = {name for name, first in tied.items() if first == tied.get(weight, weight)} | {tied.get(weight, weight)}
+    if len(others) == 1:
+        return None
+    return f"it is tied to {list_names(sorted(others - {weight}))}, which would change with it"
+
+
+def _layer(bases: Bases, outline: Outline, pair: TensorPair, outlets: tuple[_Outlet, _Outlet]) -> Layer:
+    source, target = bases.wirings
+    both = tuple(
+        _written(wiring, name, segment)
+        for wiring, name, segment in (
+            (source, pair.source, pair.source_segment),
+            (target, pair.target, pair.target_segment),
+        )
+    )
+    own = bases.wirings[1].spaces.get(both[1])
+    aim: Aim = "own"
+    if own is not None and own.within:
+        role = outline.roles.get(both[1])
+        kind = outline.kinds.get(both[1])
+        compared = role is not None and role.compared
+        is_key = compared and _is_dual(target, pair, both[1])
+        aim = ("key" if is_key or kind == "key" else "query") if compared else "value"
+    else:
+        aim = _own_aim(bases, (both[0], both[1]))
+    at = [outlet.place for outlet in outlets]
+    if aim in ("hidden", "output") or (aim == "own" and own is not None):
+        # A stream may be one of the outputs, as last hidden states are.
+        nexts = [
+            _next_reading(wiring, outlet.place, space)
+            for wiring, outlet, space in zip((source, target), outlets, both, strict=True)
+        ]
+        if all(nexts) and len(writers_of(target, both[1])) > 1:
+            aim, at = "stream", [str(place) for place in nexts]
+    return Layer(
+        (pair.source, pair.target),
+        aim,
+        (at[0], at[1]),
+        (both[0], both[1]),
+        outlets[1].reads,
+        outlets[1].place,
+        (outlets[0].columns, outlets[1].columns),
+        outlets[1].rows,
+    )
+
+
+def _own_aim(bases: Bases, spaces: Pair) -> Aim:
+    """What a layer aims at that writes no heads, and into no stream that is read next as it is."""
+    space = bases.wirings[1].spaces.get(spaces[1])
+    if space is None:
+        return "own"
+    if bases.is_shared(spaces):
+        return "output"
+    # Where units may be mixed, none of them has a partner of its own.
+    return "own" if space.is_fixed or space.group in (Group.ORTHOGONAL, Group.INVERTIBLE) else "hidden"
+
+
+def _written(wiring: Wiring, name: str, segment: Segment | None) -> str:
+    """The space that a weight, or a segment of it, writes: the innermost of its output axis that moves, if any does."""
+    parts = dict(split(tensor_of(wiring, name)))
+    axes = parts[segment] if segment in parts else tensor_of(wiring, name).axes
+    outputs = [axis for axis in axes if _writes(axis)]
+    spaces = spaces_in(outputs or axes[:1])
+    free = [space for space in spaces if not wiring.spaces[space].is_fixed]  # the angles of rotary positions are not
+    return (free or spaces or ("",))[-1]
+
+
+def _writes(axis: Axis) -> bool:
+    return any(isinstance(leaf, In) and leaf.role is Role.WRITE for leaf, _ in leaves(axis))
+
+
+def _is_dual(wiring: Wiring, pair: TensorPair, space: str) -> bool:
+    """Whether what a weight, or a segment of it, puts into a space moves by the dual: keys, beside queries."""
+    parts = dict(split(tensor_of(wiring, pair.target)))
+    axes = parts.get(pair.target_segment, tensor_of(wiring, pair.target).axes)
+    return any(
+        isinstance(leaf, In) and leaf.space == space and leaf.role is Role.READ
+        for axis in axes
+        for leaf, _ in leaves(axis)
+    )
+
+
+def _next_reading(wiring: Wiring, place: str, space: str) -> str | None:
+    """Where a space is read next behind a place."""
+    places = list(wiring.activations)
+    for later in places[places.index(f"{place}:0") + 1 :]:
+        module, side, call = later.rsplit(":", 2)
+        last = wiring.activations[later][-1]
+        if side == "input" and call == "0" and isinstance(last, In) and last.space == space:
+            return f"{module}:input"
+    return None
+
+
+def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer]:
+    """Layers whose output is not simply added to what is read next aim at their own units instead."""
+    source, network = (copied(each).eval() for each in (bases.source, bases.target))
+    inputs = few(inputs, 2)  # what is added where shows in any input
+    checked = []
+    for layer in layers:
+        if layer.aim == "stream":
+            added = added_positions(network, layer.output, layer.at[1], inputs)
+            output = _own_output(source, layer.source)
+            if added == ():
+                alone = replace(layer, aim=_own_aim(bases, layer.spaces), at=(output, layer.output))
+                layer = _behind_block(network, layer, inputs) or alone
+            elif added is not None:
+                theirs = added_positions(source, output, layer.at[0], inputs)
+                layer = replace(layer, positions=(theirs or added, added))
+        checked.append(layer)
+    return checked
+
+
+def _own_output(network: nn.Module, module: str) -> str:
+    return f"{module.removesuffix(OUT) if attention_around(network, module) is not None else module}:output"
+
+
+def _behind_block(network: nn.Module, layer: Layer, inputs: Any) -> Layer | None:
+    """The layer with the output of the block around it as the place of its stream: a head may read one token alone."""
+    blocks = _blocks_around(layer.source), _blocks_around(layer.target)
+    for source, target in zip(*blocks, strict=False):
+        try:
+            if added_positions(network, layer.output, f"{target}:output", inputs) is None:
+                return replace(layer, at=(f"{source}:output", f"{target}:output"))
+        except InterbasinError:  # a module that puts out something else, or nothing
+            continue
+    return None
+
+
+def _blocks_around(module: str) -> list[str]:
+    """The modules that hold a module, innermost first."""
+    parts = module.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
+
+
+def _with_table_beside(layer: Layer, tables: Mapping[Layer, Table]) -> Layer:
+    """The layer with the table that adds a row of its own at every position that the layer adds to, if there is one."""
+    for other, table in tables.items():
+        if layer.aim == "stream" and layer.at == table.at and table.index.ndim > 1:
+            own = table.index if layer.positions is None else table.index.flatten(1)[:, list(layer.positions[1])]
+            if bool((own >= 0).all()) and bool((own != own.flatten()[0]).any()):
+                return replace(layer, beside=other)
+    return layer
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def weight_of(module: Any, name: str = "weight") -> tuple[Tensor, Tensor | None]:
+    """Weight (out, in) and bias of a layer, detached; inside attention of the projection with that name."""
+    weight = getattr(module, name).detach()
+    if type(module).__name__ == "Conv1D":
+        weight = weight.mT
+    bias = _bias_of(module, name)
+    return weight.flatten(1), None if bias is None else bias.detach()
+
+
+def _bias_of(module: Any, name: str) -> Tensor | None:
+    if name == "weight":
+        return module.bias  # type: ignore[no-any-return]
+    whole: Tensor | None = module.in_proj_bias
+    return whole if whole is None or name == "in_proj_weight" else whole.chunk(3)["qkv".index(name[0])]
+
+
+def set_weight(module: Any, weight: Tensor, bias: Tensor | None, name: str = "weight") -> None:
+    """Write a layer's weight (out, in) and bias."""
+    own = getattr(module, name)
+    with torch.no_grad():
+        own.copy_((weight.mT if type(module).__name__ == "Conv1D" else weight).reshape(own.shape).to(own))
+        offset = _bias_of(module, name)
+        if bias is not None and offset is not None:
+            offset.copy_(bias.to(offset))

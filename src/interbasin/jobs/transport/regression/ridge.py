@@ -1,0 +1,175 @@
+r"""Ridge regression of a layer from streamed sums: only Gram matrices are kept, however many rows were seen.
+
+For rows :math:`x` that the layer reads and :math:`y` that it should write,
+
+.. math:: \min_{W, b} \sum_i w_i \|W x_i + b - y_i\|^2 + \lambda \|W - W_0\|_F^2 ,
+
+with :math:`\lambda` by generalised cross-validation [golub:79], which needs the eigenvalues of the Gram matrix alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from interbasin.checkpoints.lora import Factors
+
+# Ridges that are tried, relative to the mean eigenvalue of the Gram matrix.
+LADDER = tuple(10.0**power for power in torch.arange(-8, 3.01, 0.5).tolist())
+
+
+@dataclass
+class Sums:
+    """Weighted sums over rows; means are taken out at the end."""
+
+    count: float = 0.0  # of the weights
+    rows: int = 0
+    x: Tensor = field(default_factory=lambda: torch.zeros(0))
+    y: Tensor = field(default_factory=lambda: torch.zeros(0))
+    xx: Tensor = field(default_factory=lambda: torch.zeros(0))
+    xy: Tensor = field(default_factory=lambda: torch.zeros(0))
+    yy: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def add(self, x: Tensor, y: Tensor, weight: float = 1.0) -> None:
+        """Rows that belong together, ``(rows, in)`` and ``(rows, out)``."""
+        x, y = x.double(), y.double()
+        if not self.rows:
+            self.x, self.y = x.new_zeros(x.shape[1]), y.new_zeros(y.shape[1])
+            self.xx, self.xy = x.new_zeros(x.shape[1], x.shape[1]), x.new_zeros(x.shape[1], y.shape[1])
+            self.yy = y.new_zeros(y.shape[1])
+        self.count += weight * len(x)
+        self.rows += len(x)
+        self.x += weight * x.sum(0)
+        self.y += weight * y.sum(0)
+        self.xx.addmm_(x.mT, x, alpha=weight)
+        self.xy.addmm_(x.mT, y, alpha=weight)
+        self.yy += weight * y.square().sum(0)
+
+    def plus(self, other: Sums, weight: float = 1.0) -> Sums:
+        """The sums over the rows of both, those of ``other`` with a weight."""
+        if not other.rows:
+            return self
+        return Sums(
+            self.count + weight * other.count,
+            self.rows + other.rows,
+            self.x + weight * other.x,
+            self.y + weight * other.y,
+            self.xx + weight * other.xx,
+            self.xy + weight * other.xy,
+            self.yy + weight * other.yy,
+        )
+
+    def without(self, width: int) -> Sums:
+        """The sums of what is left of the first ``width`` inputs and of the outputs when the other inputs are fitted.
+
+        Layers and offsets that are fitted to one target at a time do not come to what they would together; with what
+        the offsets can explain taken out first, a layer does.
+        """
+        ours, others = slice(0, width), slice(width, len(self.x))
+        inverse = torch.linalg.pinv(self.xx[others, others], hermitian=True)
+        onto_x, onto_y = inverse @ self.xx[others, ours], inverse @ self.xy[others]
+        fitted = int(torch.linalg.matrix_rank(self.xx[others, others], hermitian=True))
+        return Sums(
+            self.count,
+            max(self.rows - fitted, 1),
+            torch.zeros_like(self.x[ours]),
+            torch.zeros_like(self.y),
+            self.xx[ours, ours] - self.xx[ours, others] @ onto_x,
+            self.xy[ours] - self.xx[ours, others] @ onto_y,
+            (self.yy - (self.xy[others] * onto_y).sum(0)).clamp(min=0),
+        )
+
+    def solve(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        columns: Tensor | None = None,
+        ridge: float | None = None,
+        caution: float = 1.0,
+    ) -> Solution:
+        """The layer that comes nearest, shrunk towards ``weight`` (out, in).
+
+        Args:
+            weight: What the layer is shrunk towards.
+            bias: Of the layer; None for one that has none, which is then fitted without means.
+            columns: The outputs that have a target; the others keep ``weight`` and ``bias``.
+            ridge: Relative to the mean eigenvalue; None: by generalised cross-validation.
+            caution: What degrees of freedom are multiplied with there: more than 1 makes for larger ridges [kim:04].
+        """
+        chosen = torch.arange(len(self.y)) if columns is None else columns
+        prior = weight.double()[chosen]
+        if bias is None:
+            mean_x, mean_y = torch.zeros_like(self.x), torch.zeros_like(self.y[chosen])
+        else:
+            mean_x, mean_y = self.x / self.count, self.y[chosen] / self.count
+        gram = self.xx - self.count * torch.outer(mean_x, mean_x)
+        cross = self.xy[:, chosen] - self.count * torch.outer(mean_x, mean_y)
+        energy = self.yy[chosen] - self.count * mean_y.square()
+        values, vectors = torch.linalg.eigh((gram + gram.mT) / 2)
+        values = values.clamp(min=0)
+        # What the prior leaves to be explained, in the directions of the rows.
+        onto = vectors.mT @ prior.mT
+        left = vectors.mT @ cross - values[:, None] * onto
+        rest = (energy - 2 * (onto * (vectors.mT @ cross)).sum(0) + (values[:, None] * onto.square()).sum(0)).clamp(
+            min=0
+        )
+        scale = float(values.mean()) or 1.0
+        total, means = float(rest.sum()), int(bias is not None)
+        # What no weight can explain, and what a ridge leaves, each as a sum of squares: where the rows are fewer than
+        # the inputs both the error and the freedom that is left vanish with the ridge, and differences would be noise.
+        seen = values > values.max() * max(len(values), self.rows) * torch.finfo(values.dtype).eps
+        energies = torch.where(seen, left.square().sum(1) / torch.where(seen, values, 1), 0)
+        beyond = max(total - float(energies.sum()), 0.0)
+        spare_rows = max(self.rows - means - int(seen.sum()), 0)
+        if spare_rows == 0:
+            beyond = 0.0
+
+        def score(relative: float) -> float:
+            kept = torch.where(seen, relative * scale / (values + relative * scale), 0)
+            error = beyond + float((energies * kept.square()).sum())
+            dearer = (caution - 1) * float(seen.sum() - kept.sum())
+            spare = spare_rows + float(kept.sum()) - dearer
+            if dearer and spare <= 0:
+                return math.inf
+            return error / spare**2 if seen.any() else 0.0
+
+        best = min(LADDER[::-1] if caution > 1 else LADDER, key=score) if ridge is None else ridge
+        update = vectors @ (left / (values + best * scale)[:, None])
+        fitted = prior + update.mT
+        explained = (left.square().sum(1) * (values + 2 * best * scale) / (values + best * scale).square()).sum()
+        whole = weight.double().clone()
+        whole[chosen] = fitted
+        offset = None
+        if bias is not None:
+            offset = bias.double().clone()
+            offset[chosen] = mean_y - fitted @ mean_x
+        return Solution(whole, offset, best, 1 - max(total - float(explained), 0.0) / (float(energy.sum()) or 1.0))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A fitted layer, the relative ridge that was taken, and the share of the target's variance that it explains."""
+
+    weight: Tensor
+    bias: Tensor | None
+    ridge: float
+    explained: float
+
+
+def reduced(change: Tensor, sums: Sums, rank: int) -> Factors:
+    """The factors of that rank whose outputs come nearest to those of a change of weight (out, in).
+
+    Reduced-rank regression [izenman:75]: the leading directions of the outputs that the change makes on the rows.
+    """
+    mean = sums.x / sums.count
+    gram = sums.xx - sums.count * torch.outer(mean, mean)
+    outputs = change @ gram @ change.mT
+    values, vectors = torch.linalg.eigh((outputs + outputs.mT) / 2)
+    kept = vectors[:, -min(rank, len(values)) :]
+    total = float(values.clamp(min=0).sum())
+    lost = float(values.clamp(min=0)[: len(values) - kept.shape[1]].sum()) / total if total else 0.0
+    return Factors(kept.mT @ change, kept.contiguous(), math.sqrt(lost))

@@ -1,0 +1,190 @@
+"""A transport that was ended goes on from its state, to the same bytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tests.jobs.transport.test_job import mlp, rows, tuned_of
+from tests.test_storage import left_in
+
+import interbasin as ib
+from interbasin.errors import FileError
+from interbasin.jobs.transport.journal import Journal
+
+
+class Batches:
+    """Batches that count how often they are handed out, and can interrupt when it is the n-th time."""
+
+    def __init__(self, data: torch.Tensor, last: int | None = None) -> None:
+        self.batches, self.last, self.count = list(data.split(32)), last, 0
+
+    def __iter__(self):
+        for batch in self.batches:
+            self.count += 1
+            if self.count == self.last:
+                raise KeyboardInterrupt
+            yield batch
+
+
+class Counted(torch.nn.Module):
+    """A network that counts its calls."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network, self.calls = network, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.network(x)
+
+
+def ask(state: Path | None, last: int | None = None, **more):
+    source, target = Counted(mlp(16, 1)), Counted(mlp(24, 2))
+    tuned = Counted(tuned_of(mlp(16, 1)))
+    data = Batches(rows() + 3, last)
+    generic = Batches(rows(128, seed=2) - 3)
+    given = {"generic": generic, "method": "regression", "state": state} | more
+    return ib.transport(source, tuned, target, data, **given), data, target
+
+
+def same(one, other) -> bool:
+    pair = one.model.state_dict(), other.model.state_dict()
+    return one.metrics == other.metrics and all(torch.equal(tensor, pair[1][name]) for name, tensor in pair[0].items())
+
+
+@pytest.mark.parametrize(
+    ("more", "shares"),
+    [
+        pytest.param({}, (0.15, 0.5, 0.8), marks=pytest.mark.slow, id="dense"),
+        pytest.param({"as_lora": 3}, (0.6,), id="lora"),
+        pytest.param({"front": [5.0]}, (0.9,), marks=pytest.mark.slow, id="front"),
+    ],
+)
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(more, shares, tmp_path):
+    whole, data, _ = ask(None, **more)
+    for share in shares:
+        state, last = tmp_path / str(share), round(share * data.count)
+        with pytest.raises(KeyboardInterrupt):
+            ask(state, last, **more)
+        again, _, _ = ask(state, **more)
+        assert same(again, whole)
+        assert again.front == () or [row.effect for row in again.front] == [row.effect for row in whole.front]
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    _, _, first = ask(tmp_path / "state")
+    _, _, second = ask(tmp_path / "state")
+    assert second.calls < 0.6 * first.calls
+    # With other options nothing of it is taken.
+    other, _, _ = ask(tmp_path / "state", generic_weight=4.0)
+    assert same(other, ask(None, generic_weight=4.0)[0])
+
+
+def test_what_is_damaged_is_done_again(tmp_path):
+    whole, _, _ = ask(tmp_path / "state")
+    stages = sorted((tmp_path / "state").glob("fitted-*/stage-*/stage.safetensors"))
+    assert len(stages) > 3
+    content = bytearray(stages[1].read_bytes())
+    content[-1] ^= 1
+    stages[1].write_bytes(bytes(content))
+    stages[2].with_suffix(".json").write_text("{")
+    assert same(ask(tmp_path / "state")[0], whole)
+
+
+def test_a_folder_of_someone_else_is_refused_before_any_work(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(FileError, match=r"holds other things \(letter.txt\)"):
+        ask(tmp_path)
+    with pytest.raises(FileError, match="is a file"):
+        ask(tmp_path / "letter.txt")
+    assert left_in(tmp_path) == ["letter.txt"]
+
+
+def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+    whole, _, _ = ask(None)
+
+    def full(*arguments: object, **keywords: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("interbasin.jobs.transport.journal.write_record", full)
+        with pytest.raises(FileError, match="No space left"):
+            ask(tmp_path / "state")
+    assert not list((tmp_path / "state").glob("fitted-*/stage-*"))
+    assert not [path for path in (tmp_path / "state").rglob(".interbasin-*")]
+    assert same(ask(tmp_path / "state")[0], whole)
+    with monkeypatch.context() as patch:
+        patch.setattr("interbasin.jobs.transport.result.line_chart", full)
+        patch.setattr("interbasin.jobs.transport.result.bar_chart", full)
+        with pytest.raises(FileError, match="No space left"):
+            whole.save(tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+SCRIPT = """
+import sys, torch
+from tests.jobs.transport.test_journal import ask
+result = ask(sys.argv[1])[0]
+torch.save({"weights": result.model.state_dict(), "metrics": dict(result.metrics)}, sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "state"), str(tmp_path / "result.pt")]
+    kills = 0
+    for stages in (1, 3, 5):
+        process = subprocess.Popen(command, env=environment, cwd=root)
+        while process.poll() is None and len(list((tmp_path / "state").glob("fitted-*/stage-*"))) < stages:
+            time.sleep(0.005)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills
+    assert subprocess.run(command, env=environment, cwd=root, check=False).returncode == 0
+    found, whole = torch.load(tmp_path / "result.pt"), ask(None)[0]
+    assert found["metrics"] == dict(whole.metrics)
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(found["weights"][name], tensor)
+
+
+def test_of_a_mask_function_it_counts_what_it_answers(tmp_path):
+    journal, data = Journal.at(tmp_path / "state"), [torch.ones(4, 3, 6, dtype=torch.float64)]
+    folders = [
+        journal.recording([mlp(8, 1)], data, mask=lambda batch, count=count: torch.arange(3).expand(4, 3) < count)
+        for count in (2, 2, 3)
+    ]
+    assert folders[0] == folders[1] != folders[2]
+
+
+class Times(torch.nn.Module):
+    """A network whose forward function is not told by its modules and tensors."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.first, self._function = torch.nn.Linear(2, 3), function
+        torch.nn.init.ones_(self.first.weight)
+        torch.nn.init.zeros_(self.first.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._function(self.first(x))
+
+
+def test_of_networks_it_counts_what_they_answer(tmp_path):
+    journal, data = Journal.at(tmp_path / "state"), [torch.randn(4, 2, generator=torch.Generator().manual_seed(0))]
+    functions = (torch.relu, torch.relu, torch.tanh)
+    recorded = [journal.recording([Times(function)], data) for function in functions]
+    assert recorded[0] == recorded[1] != recorded[2]
+    fitted = [journal.stages([Times(function)], [data, None], Times(function), {}).folder for function in functions]
+    assert fitted[0] == fitted[1] != fitted[2]
