@@ -9,155 +9,40 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+import frame
 import interbasin as ib
 from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, relate
-from interbasin.jobs.transport.choosing import ALPHAS, Referee, try_method
-from interbasin.jobs.transport.compared import COMPARED
-from interbasin.jobs.transport.judging import Judge, Part
-from interbasin.jobs.transport.methods import METHODS
+from interbasin.jobs.transport.choice import ALPHAS, Referee, try_method
+from interbasin.jobs.transport.judge import Judge, Part
 from interbasin.jobs.transport.task import Options, Task, Transported
-from interbasin.jobs.transport.update import Update
-from transport_workload import BATCH, FULL, QUICK, Pair, Workload
+from interbasin.jobs.transport.theseus.maps import observe, seek
+from interbasin.jobs.transport.updates.update import Update
+from interbasin.statistics import PairedMoments
+from transport_rows import LABEL_FREE, ONE, VALIDATED, Row
+from transport_vits import VIT_PAIRS
+from transport_workload import BATCH, FULL, QUICK, Pair, Shape, Workload
 
-ONE, LABEL_FREE, VALIDATED = "1", "label-free", "validation"  # how alpha is found
 VALIDATION_ROWS = 1_000
-RATES = (3e-4, 1e-3, 3e-3)
-STEPS = 400
-# Names of pairs -> widths of A and B, and depths; None: as the workload has them.
-PAIRS: dict[str, tuple[tuple[int, int] | None, tuple[int, int]]] = {
-    "wider": (None, (3, 3)),
-    "narrower": ((192, 128), (3, 3)),
-    "same": ((128, 128), (3, 3)),
-    "deeper": (None, (2, 4)),
-    "shallower": (None, (4, 2)),
-    "quick": (None, (3, 3)),
+PROCESSOR = frame.environment(seed=0, threads=1)["processor"]  # seconds of one are not those of another
+# The pairs of networks by name, for a seed.
+PAIRS: dict[str, Callable[[int], Pair]] = {
+    "wider": FULL.pair,
+    "narrower": partial(FULL.pair, shapes=(Shape(192), Shape(128))),
+    "same": partial(FULL.pair, shapes=(Shape(128), Shape(128))),
+    "deeper": partial(FULL.pair, shapes=(Shape(128, 2), Shape(192, 4))),
+    "shallower": partial(FULL.pair, shapes=(Shape(128, 4), Shape(192, 2))),
+    "quick": QUICK.pair,
+    **VIT_PAIRS,
 }
-
-
-# ---------------------------------------------------------------------- rows
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the tables: a method and how it is called.
-
-    Attributes:
-        name: Of the line.
-        method: In `METHODS` or `COMPARED`; ``"auto"`` is the job itself, ``"tuned-target"`` B fine-tuned with labels.
-        variant: Of the method; None: its default.
-        options: Fields of `Options` that differ from the defaults.
-        settings: What the method's function takes besides.
-        generic: Whether it sees the generic batches.
-        rules: How alpha is found: for methods that have one.
-        labels: Whether it sees labels.
-        inner: Whether the update of the input embedding and of the head is left out, as in the paper.
-        depth: How blocks are paired where the networks are not equally deep.
-    """
-
-    name: str
-    method: str
-    variant: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    generic: bool = False
-    rules: tuple[str, ...] = (ONE,)
-    labels: bool = False
-    inner: bool = False
-    depth: str = "auto"
-
-    @property
-    def needs_data(self) -> bool:
-        """Whether the number of batches matters."""
-        if self.method in ("auto", "tuned-target"):
-            return self.method == "auto"
-        return "data" in (METHODS if self.method in METHODS else COMPARED)[self.method].needs
-
-    @property
-    def needs_shapes(self) -> bool:
-        return self.method == "direct" or (self.method in COMPARED and "shapes" in COMPARED[self.method].needs)
-
-    def is_called(self, names: Sequence[str]) -> bool:
-        return self.name in names or self.method in names
-
-    def __call__(self, task: Task, variant: str = "") -> Transported:
-        method = (METHODS if self.method in METHODS else COMPARED)[self.method]
-        variant = variant or (method.variant(self.variant) if method.variants else "")
-        return method.function(task, variant, **self.settings)
-
-
-ALL_RULES = (ONE, LABEL_FREE, VALIDATED)
-REFERENCES = (
-    Row("none", "none"),
-    Row("tuned-source", "tuned-source"),
-    Row("tuned-target", "tuned-target", labels=True),
-    *(Row(name, name) for name in ("written-in",) if name in COMPARED),
-)
-METHOD_ROWS = (
-    Row("theseus-modules-inner", "theseus", "modules", inner=True, rules=ALL_RULES),
-    Row("theseus-modules", "theseus", "modules", rules=ALL_RULES),
-    Row("theseus-spaces", "theseus", "spaces", rules=ALL_RULES),
-    Row("theseus-spaces-rms", "theseus", "spaces", {"scale": "rms"}, rules=ALL_RULES),
-    Row("regression", "regression"),
-    Row("regression-generic-tuned", "regression", options={"generic_target": "tuned"}, generic=True),
-    Row("regression-keep", "regression", generic=True),
-    Row("head-ridge", "head-ridge"),
-    Row("head-ridge-keep", "head-ridge", generic=True),
-)
-AUTO_ROWS = (Row("auto", "auto"), Row("auto-keep", "auto", generic=True))
-BASELINE_ROWS = (
-    Row("padded", "padded", rules=(ONE, VALIDATED)),
-    Row("random", "random", rules=(ONE, VALIDATED)),
-    Row("cross-lora", "cross-lora", rules=(ONE, VALIDATED)),
-    Row("random-through-maps", "random-through-maps", rules=ALL_RULES),
-    Row("pinv", "pinv", rules=ALL_RULES),
-    Row("pinv-tikhonov", "pinv-tikhonov", rules=ALL_RULES),
-    Row("pinv-orthogonal", "pinv-orthogonal", rules=ALL_RULES),
-    Row("linear", "linear", "dual", rules=ALL_RULES),
-    Row("linear-transpose", "linear", "transpose", rules=ALL_RULES),
-    Row("linear-ridge", "linear-ridge", "dual", rules=ALL_RULES),
-    Row("linear-ridge-transpose", "linear-ridge", "transpose", rules=ALL_RULES),
-    Row("linear-orthogonal", "linear-orthogonal", rules=ALL_RULES),
-    Row("ortho", "ortho"),
-)
-SAME_SHAPE_ROWS = (
-    Row("direct", "direct", rules=ALL_RULES),
-    Row("transfusion", "transfusion", rules=ALL_RULES),
-    Row("gradfix", "gradfix", labels=True, rules=ALL_RULES),
-)
-LABEL_ROWS = (
-    Row("label-ridge", "label-ridge", labels=True),
-    Row("bico", "bico", labels=True, rules=ALL_RULES),
-    Row("theseus+gradfix", "theseus+gradfix", labels=True, rules=ALL_RULES),
-)
-ABLATION_ROWS = (
-    Row("theseus-spaces-inner", "theseus", "spaces", inner=True),
-    Row("theseus-spaces-uncentred", "theseus", "spaces", {"centered": False}),
-    Row("theseus-modules-uncentred", "theseus", "modules", {"centered": False}),
-    Row("theseus-spaces-drop", "theseus", "spaces", {"unobserved": "drop"}),
-    Row("regression-uncentred", "regression", options={"centered": False}),
-)
-DEPTH_ROWS = (
-    Row("theseus-spaces-even", "theseus", "spaces", depth="even"),
-    Row("regression-even", "regression", depth="even"),
-)
-
-
-def distillations(start: str, rates: Sequence[float] = RATES, *, generic: bool = False) -> tuple[Row, ...]:
-    """Distillation at several rates."""
-    stem = "distil" + ("-transported" if start == "transported" else "") + ("-keep" if generic else "")
-    return tuple(
-        Row(f"{stem}-{rate:g}", "distil", start, settings={"rate": rate, "steps": STEPS}, generic=generic)
-        for rate in rates
-    )
 
 
 # ---------------------------------------------------------------------- what a cell is run on
@@ -165,9 +50,7 @@ def distillations(start: str, rates: Sequence[float] = RATES, *, generic: bool =
 
 @lru_cache(maxsize=2)
 def pair_of(name: str, seed: int) -> Pair:
-    widths, depths = PAIRS[name]
-    workload = QUICK if name == "quick" else FULL
-    return workload.pair(seed, widths, depths)
+    return PAIRS[name](seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +77,7 @@ class Case:
             update = Update.of(inner, self.pair.source)
         return Task(
             bases,
-            update,
+            bases.lengthen(update),
             tuned,
             self.batches if row.labels else self.inputs,
             list(self.pair.generic().split(BATCH)) if row.generic else None,
@@ -212,9 +95,28 @@ def case_of(pair: str, seed: int, task: str, batches: int, shots: int) -> Case:
 
 
 @lru_cache(maxsize=4)
-def bases_of(pair: str, seed: int, task: str, batches: int, shots: int, depth: str) -> Bases:
+def bases_of(pair: str, seed: int, task: str, batches: int, shots: int, depth: str, heads: str = "auto") -> Bases:
     case = case_of(pair, seed, task, batches, shots)
-    return relate(case.pair.source, case.pair.target, case.inputs, depth=depth)  # type: ignore[arg-type]
+    return relate(case.pair.source, case.pair.target, case.inputs, depth=depth, heads=heads)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """What the bases show on a case, and the seconds that recording it took."""
+
+    moments: Mapping[tuple[str, str], PairedMoments]
+    seconds: float
+
+
+@lru_cache(maxsize=4)
+def shown_by(
+    pair: str, seed: int, task: str, batches: int, shots: int, depth: str, heads: str, grams: bool, fitted_part: bool
+) -> Shown:
+    """Recorded once for all rows of a case. Each counts the seconds as its own, as if it had recorded for itself."""
+    case = case_of(pair, seed, task, batches, shots)
+    bases = bases_of(pair, seed, task, batches, shots, depth, heads)
+    data = Part(case.inputs, held=False) if fitted_part else case.inputs
+    return Shown(*clocked(lambda: observe(bases, data, seek(bases).recorded, grams=grams)))
 
 
 @lru_cache(maxsize=4)
@@ -254,26 +156,56 @@ class Work:
             yield self._cell(ONE, **_run_auto(case, self.row))
         elif self.row.method == "tuned-target":
             yield self._cell(ONE, alpha=1.0, seconds=None, **_measure(case, case.pair.tuned_target(self.task)))
+        elif self.row.method == "interpolated":
+            yield self._cell(ONE, alpha=1.0, seconds=None, **_measure(case, self._interpolated(case)))
         else:
             yield from self._run_row(case)
 
-    def _run_row(self, case: Case) -> Iterator[dict[str, Any]]:
+    def _interpolated(self, case: Case) -> nn.Module:
+        """A with interpolated blocks, or tuned A, or A without."""
         bases = bases_of(self.pair, self.seed, self.task, self.batches, self.shots, self.row.depth)
-        task = case.given_to(self.row, bases)
+        assert bases.lengthening is not None
+        if self.row.variant == "tuned":
+            return bases.lengthening.model(case.pair.tuned_source(self.task))
+        return bases.source if self.row.variant == "base" else bases.given_source
+
+    def _run_row(self, case: Case) -> Iterator[dict[str, Any]]:
+        bases = bases_of(self.pair, self.seed, self.task, self.batches, self.shots, self.row.depth, self.row.heads)
+        task, recording = self._with_shown(case.given_to(self.row, bases), fitted_part=False)
         transported, seconds = clocked(lambda: self.row(task))
+        seconds += recording
         before = task.update.norm()
         norm_error = None if transported.model is not None else transported.update.norm() / before - 1
+        depths = [shape.depth for shape in case.pair.shapes]
+        # Where depths differ, a method can leave blocks of the target as they were.
+        more = {"blocks": _blocks_in(transported.update)} if depths[0] != depths[1] else {}
         measured: dict[float, dict[str, float]] = {}
         validation = validation_of(self.pair, self.seed, self.task)
         for rule in self.rules:
             alpha, extra = 1.0, 0.0
             if rule == LABEL_FREE:
-                alpha, extra = clocked(lambda: _alpha_without_labels(task, self.row))
+                alpha, extra = self._find_alpha_without_labels(task)
             elif rule == VALIDATED:
                 alpha, extra = clocked(lambda: _alpha_by_labels(transported, case, validation))
             if alpha not in measured:
                 measured[alpha] = _measure(case, transported.applied_to(case.pair.target, alpha))
-            yield self._cell(rule, alpha=alpha, seconds=seconds + extra, norm_error=norm_error, **measured[alpha])
+            figures = {"seconds": seconds + extra, "norm_error": norm_error, **measured[alpha], **more}
+            yield self._cell(rule, alpha=alpha, **figures)
+
+    def _find_alpha_without_labels(self, task: Task) -> tuple[float, float]:
+        """By the divergence from tuned A on a quarter of the inputs, the method fitted on the others; and seconds."""
+        trial, recording = self._with_shown(task.on(Part(task.data, held=False)), fitted_part=True)
+        referee = Referee(Judge(trial, Part(task.data, held=True)))
+        found, seconds = clocked(lambda: try_method(trial, referee, self.row.method, "", ALPHAS, self.row))
+        return found.alpha, seconds + recording
+
+    def _with_shown(self, task: Task, *, fitted_part: bool) -> tuple[Task, float]:
+        """The task with what its bases show, where the row looks at that, and the seconds of recording it."""
+        if not self.row.sees:
+            return task, 0.0
+        where = self.pair, self.seed, self.task, self.batches, self.shots, self.row.depth, self.row.heads
+        shown = shown_by(*where, self.row.sees == "grams", fitted_part)
+        return replace(task, recorded=shown.moments), shown.seconds
 
     def _cell(self, rule: str, **figures: Any) -> dict[str, Any]:
         return {
@@ -304,11 +236,10 @@ def _measure(case: Case, model: nn.Module) -> dict[str, float]:
     }
 
 
-def _alpha_without_labels(task: Task, row: Row) -> float:
-    """By the divergence from tuned A on a quarter of the inputs, with the method fitted on the others."""
-    trial = task.on(Part(task.data, held=False))
-    referee = Referee(Judge(trial, Part(task.data, held=True)))
-    return try_method(trial, referee, row.method, "", ALPHAS, row).alpha
+def _blocks_in(update: Update) -> int:
+    """How many blocks of the network get something."""
+    changed = [name.split(".") for name in update if update.norm_of(name) > 0]
+    return len({words[1] for words in changed if words[0] == "blocks"})
 
 
 def _alpha_by_labels(transported: Transported, case: Case, validation: tuple[Tensor, Tensor]) -> float:
@@ -367,6 +298,7 @@ class Store:
         return key in self.cells
 
     def add(self, cell: Mapping[str, Any]) -> None:
+        cell = {**cell, "processor": PROCESSOR}
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(cell)
         torn = path.exists() and not path.read_bytes().endswith(b"\n")

@@ -6,10 +6,13 @@
 - **regression**: on the same networks and images, beside distillation steps (ten are timed, a hundred is the bar).
 - **width**: two blocks, a source 256 wide and targets of growing width; rows as in figure 5 of the paper.
 - **samples**: the peak of recording 8, 32 and 128 batches.
+- **disk**: two residual networks of 63 and 99 MB whose weights stay in files, and an update that is written a tensor at
+  a time (`transport_on_disk`): the most that the process holds of its own, beside what it said it would.
 - **lora**: a rank-16 adapter between two Llama-shaped configurations of a billion parameters, which stay on the meta
   device: maps are given, and blocks come one at a time. As factors, and as the dense update that they stand for.
 
-Everything runs on one thread, ways in turn in one process, and each has a process of its own for its memory.
+Everything runs on one thread, ways in turn in one process, and each has a process of its own for its memory. Times are
+those of the processor, user and system, so that other programs on the machine count little.
 
     python benchmarks/transport_cost.py                    a quarter of an hour, 7 GB
     python benchmarks/transport_cost.py --only lora        one part
@@ -24,6 +27,9 @@ import functools
 import json
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,17 +42,20 @@ import frame
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from interbasin.checkpoints.lora import Factors  # isort: skip
 from interbasin.extras import import_extra  # isort: skip
-from interbasin.jobs.transport.adapter import kinds_of  # isort: skip
+from interbasin.jobs.transport.updates.adapter import kinds_of  # isort: skip
 from interbasin.jobs.transport.bases import Bases, Pair, relate  # isort: skip
-from interbasin.jobs.transport.by_module import places_of  # isort: skip
-from interbasin.jobs.transport.carrying import Carrier  # isort: skip
-from interbasin.jobs.transport.compared import COMPARED  # isort: skip
-from interbasin.jobs.transport.maps import observe
+from interbasin.jobs.transport.theseus.by_module import places_of  # isort: skip
+from interbasin.jobs.transport.theseus.carrier import Carrier  # isort: skip
+from interbasin.jobs.transport.comparison.table import COMPARED  # isort: skip
+from interbasin.jobs.transport.theseus.maps import observe
 
-from interbasin.jobs.transport.rules import Seen, SpaceMap, procrustes  # isort: skip
+from interbasin.jobs.transport.theseus.rules import Seen, SpaceMap, procrustes  # isort: skip
 from interbasin.jobs.transport.methods import METHODS  # isort: skip
 from interbasin.jobs.transport.task import Task  # isort: skip
-from interbasin.jobs.transport.update import Update  # isort: skip
+from interbasin.jobs.transport.updates.update import Update  # isort: skip
+from interbasin.jobs.transport.theseus.on_disk import transport_on_disk  # isort: skip
+from interbasin.checkpoints import write_checkpoint  # isort: skip
+from interbasin.models import map_weights  # isort: skip
 from interbasin.maps import Identity, Orthogonal  # isort: skip
 from reference import published_transport  # isort: skip
 
@@ -54,10 +63,11 @@ timm = import_extra("timm", "A vision transformer", "timm")
 transformers = import_extra("transformers", "A language model", "hf")
 
 SEED, IMAGES, RANK = 0, 32, 16
-PARTS = ("pair", "regression", "width", "samples", "lora")
-STEPS, STEPS_TIMED, STEPS_OF_WIDTH = 100, 10, 20
+PARTS = ("pair", "regression", "width", "samples", "disk", "lora")
+STEPS, STEPS_TIMED, STEPS_OF_WIDTH = 100, 3, 20
+ROUNDS = 2
 BATCHES = (8, 32, 128)
-BAR_SPEED, BAR_MEMORY, BAR_OBJECTIVE, BAR_FLAT, BAR_LORA = 4.0, 8.0, 1e-6, 1.1, 10.0
+BAR_SPEED, BAR_MEMORY, BAR_OBJECTIVE, BAR_FLAT, BAR_LORA, BAR_DISK = 4.0, 8.0, 1e-6, 1.1, 10.0, 0.5
 
 Call = Callable[[], Any]
 
@@ -210,6 +220,83 @@ def parameters(network: nn.Module) -> int:
     return sum(tensor.numel() for tensor in network.parameters())
 
 
+# ---------------------------------------------------------------------- networks on disk
+
+
+class Residual(nn.Module):
+    """Blocks on one stream, each with a hidden space of its own that is as wide."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(64, width), nn.Linear(width, 8)
+        self.up = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.down = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for up, down in zip(self.up, self.down, strict=True):
+            x = x + 0.1 * down(torch.relu(up(x)))
+        answer: Tensor = self.head(x)
+        return answer
+
+
+def run_disk(folder: Path, depth: int, allowed: int) -> dict[str, int]:
+    """In a process of its own: the peak of memory that is not a file's, and what was said before."""
+    with torch.device("meta"):
+        networks = [Residual(width, depth) for width in (512, 640)]
+    small = Residual(8, 1).eval()
+    transport_on_disk(small, {"head.bias": torch.ones(8)}, small, torch.randn(64, 64), folder / "warm")  # imports
+    source, target = (
+        map_weights(each, folder / f"{name}.safetensors") for each, name in zip(networks, "ab", strict=True)
+    )
+    data = torch.randn(600, 64, generator=torch.Generator().manual_seed(SEED))
+    before, peak, done = frame._resident("RssAnon"), [0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.005):
+            peak[0] = max(peak[0], frame._resident("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    written = transport_on_disk(source, folder / "tuned.safetensors", target, data, folder / "out", memory=allowed)
+    done.set()
+    watcher.join()
+    return {
+        "peak": peak[0] - before,
+        "estimate": written.stages.memory,
+        "passes": len(written.stages.passes),
+        "weights": sum((folder / f"{name}.safetensors").stat().st_size for name in ("a", "b", "tuned")),
+        "written": (folder / "out" / "update.safetensors").stat().st_size,
+    }
+
+
+def measure_disk(quick: bool) -> dict[str, Any]:
+    depth = 4 if quick else 30
+    with tempfile.TemporaryDirectory() as folder:
+        for name, width, seed in (("a", 512, 0), ("b", 640, 1), ("tuned", 512, 0)):
+            torch.manual_seed(seed)
+            network: nn.Module = Residual(width, depth)
+            network = fine_tuned(network) if name == "tuned" else network
+            write_checkpoint(Path(folder) / f"{name}.safetensors", network.state_dict())
+        command = [sys.executable, __file__, "--disk", folder, str(depth), str(16_000_000)]
+        found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {**found, "allowed": 16_000_000, "share": found["peak"] / found["weights"]}
+
+
+# ---------------------------------------------------------------------- time, in turns
+
+
+def compare(ways: dict[str, Call], rounds: int = ROUNDS) -> frame.Times:
+    """Seconds of the processor, ways in turn; whoever goes first finds the caches as the other left them."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(rounds):
+        for way, call in list(ways.items())[:: 1 if turn % 2 == 0 else -1]:
+            began = time.process_time()
+            call()
+            seconds[way].append(time.process_time() - began)
+    return frame.Times(seconds)
+
+
 # ---------------------------------------------------------------------- memory, in processes of their own
 
 
@@ -247,7 +334,7 @@ def memory(words: str, quick: bool) -> int | None:
 def measure_pair(quick: bool) -> dict[str, Any]:
     pairing = Pairing.usual(quick)
     ways: dict[str, Call] = {way: getattr(pairing, way) for way in ("theseus", "modules", "published")}
-    times = frame.compare(ways, budget=10 if quick else 60, single_from=1e9 if quick else 200.0)
+    times = compare(ways)
     held = {way: memory(way, quick) for way in ways}
     objective, places = objectives(pairing)
     found: dict[str, Any] = {"times": times.record(), "bytes": held, "objective": objective, "places": places}
@@ -280,7 +367,7 @@ def measure_regression(quick: bool) -> dict[str, Any]:
         "regression": pairing.regression,
         "distil": functools.partial(pairing.distil, STEPS_TIMED),
     }
-    times = frame.compare(ways, budget=10 if quick else 60, single_from=10.0)
+    times = compare(ways, 1)
     hundred = times.best("distil") * STEPS / STEPS_TIMED
     return {
         "times": times.record(),
@@ -298,7 +385,7 @@ def measure_width(quick: bool) -> dict[str, Any]:
             "theseus": pairing.theseus,
             "distil": functools.partial(pairing.distil, STEPS_OF_WIDTH),
         }
-        times = frame.compare(ways, budget=4, single_from=10.0)
+        times = compare(ways, 1)
         rows[str(width)] = {
             "times": times.record(),
             "bytes": {way: memory(f"width:{way},{width}", quick) for way in ways},
@@ -315,7 +402,7 @@ def measure_samples(quick: bool) -> dict[str, Any]:
 
 def measure_lora(quick: bool) -> dict[str, Any]:
     adapter = Adapter(quick)
-    times = frame.compare({"factors": adapter.factors, "dense": adapter.dense}, budget=5, single_from=10.0)
+    times = compare({"factors": adapter.factors, "dense": adapter.dense})
     ours, dense = adapter.factors(), adapter.dense()
     apart = max(
         float(torch.linalg.matrix_norm(ours.tensor(name) - dense.tensor(name)))
@@ -360,6 +447,8 @@ def bars(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
         bar("regression: time, of 100 distillation steps", share, 1.0, least=False)
     if "samples" in content:
         bar("recording: memory of most batches, of fewest", content["samples"]["growth"], BAR_FLAT, least=False)
+    if "disk" in content:
+        bar("on disk: memory held, of the weights", content["disk"]["share"], BAR_DISK, least=False)
     if "lora" in content:
         bar("LoRA: times less memory than dense", content["lora"]["memory"], BAR_LORA, least=True)
     return found
@@ -412,17 +501,24 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="some of the parts; others are kept")
     parser.add_argument("--json", type=Path, default=None, help="where to write the results")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
+    parser.add_argument("--disk", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     quick = arguments.quick
     if arguments.measure:
         print(json.dumps(frame.peak_memory(measured(arguments.measure, quick))))
         return
+    if arguments.disk:
+        folder, depth, allowed = arguments.disk
+        print(json.dumps(run_disk(Path(folder), int(depth), int(allowed))))
+        return
     path = arguments.json or frame.RESULTS / ("transport_cost-quick.json" if quick else "transport_cost.json")
     content: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     content |= {"question": "transport_cost", "environment": frame.environment(seed=SEED, threads=1)}
     for part in arguments.only:
-        content[part] = globals()[f"measure_{part}"](quick)
+        # Parts may be of different runs, and machines.
+        where = frame.environment(seed=SEED, threads=1)
+        content[part] = {**globals()[f"measure_{part}"](quick), "environment": where}
         content["bars"] = {} if quick else bars(content)
         frame.save(path, content)
     report(content)

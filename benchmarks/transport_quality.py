@@ -3,11 +3,14 @@
 Two residual networks, trained apart on digits and clothes; one is fine-tuned, and the other is to be given its skill
 (`transport_workload.py`). Every method, baseline and control, with 1 to 50 unlabelled batches: accuracy on the task, on
 what B could do before, the change of the update's norm, seconds of processor time. Alpha is 1, or found without labels,
-or on labelled validation images. Then the verdicts, other directions and depths, the warm start, the sweep over alpha.
+or on labelled validation images. Then the verdicts and the warm start. That is the core: narrow to wide, five seeds.
+Elsewhere (wide to narrow, the same architecture, other depths, so many examples of each class, ablations, the sweep
+over alpha) there are two seeds, fewer batches and the main rows.
 
     python benchmarks/transport_quality.py --quick              embedded digits, one seed, a minute
-    python benchmarks/transport_quality.py                      what the bars need; hours on one thread
-    python benchmarks/transport_quality.py --all                also the rest
+    python benchmarks/transport_quality.py                      the core, and elsewhere; hours on one thread
+    python benchmarks/transport_quality.py --all                also baselines and controls with other numbers of
+                                                                batches, and all baselines elsewhere
     python benchmarks/transport_quality.py --only closed        some stages of it; see STAGES
     python benchmarks/transport_quality.py --again regression auto    drop cells of these rows or methods first
     python benchmarks/transport_quality.py --minutes 30         stop after so long; a later run goes on
@@ -22,7 +25,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,30 +35,52 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
 import transport_studies as studies
-from transport_bars import draw, find_bars, report, summarise
-from transport_cells import (
+from transport_bars import find_bars
+from transport_cells import Store, Work
+from transport_rows import (
     ABLATION_ROWS,
     AUTO_ROWS,
     BASELINE_ROWS,
+    DEEPER_ROWS,
     DEPTH_ROWS,
     LABEL_ROWS,
     METHOD_ROWS,
     ONE,
+    RATES,
     REFERENCES,
     SAME_SHAPE_ROWS,
     Row,
-    Store,
-    Work,
     distillations,
 )
+from transport_summary import draw, report, summarise
 from transport_workload import FULL, data_folder
 
 SEED = 0
 SEEDS, FEW_SEEDS = 5, 2
 BATCHES, FEW_BATCHES = (5, 20, 1, 2, 10, 50), (5, 20, 1)
-SHOTS = (1, 2, 5, 10, 20)
-# What bars are about comes first. Here baselines have all rules for alpha; elsewhere theirs is 1.
-COMPARED_AT = (20, 5)
+SHOTS = (5, 20, 1, 10, 2)
+COMPARED_AT = (20, 5)  # the batches with which baselines are run in the core
+BEST_RATE = 3e-3  # of distillation with 5 and with 20 batches, in the core
+# What is run elsewhere.
+MAIN = ("theseus-modules", "theseus-spaces", "theseus-spaces-rms", "regression", "regression-keep", "head-ridge")
+ROWS = {
+    row.name: row
+    for row in (
+        *REFERENCES,
+        *METHOD_ROWS,
+        *AUTO_ROWS,
+        *BASELINE_ROWS,
+        *SAME_SHAPE_ROWS,
+        *LABEL_ROWS,
+        *ABLATION_ROWS,
+        *DEPTH_ROWS,
+        *DEEPER_ROWS,
+    )
+}
+
+
+def rows_called(*names: str) -> list[Row]:
+    return [ROWS[name] for name in names]
 
 
 def table(
@@ -81,6 +106,9 @@ def table(
                     yield Work(pair, seed, task, row, count if row.needs_data else 0, rules, shots)
 
 
+# ---------------------------------------------------------------------- the core: narrow to wide, five seeds
+
+
 def closed() -> Iterator[Any]:
     yield from table((*REFERENCES, *METHOD_ROWS), BATCHES)
 
@@ -89,29 +117,11 @@ def chosen() -> Iterator[Any]:
     yield from table(AUTO_ROWS, BATCHES)
 
 
-def baselines() -> Iterator[Any]:
-    noise = [row for row in BASELINE_ROWS if row.name in ("padded", "random", "random-through-maps")]
-    yield from table(noise, (20,))
-    yield from table((*BASELINE_ROWS, *LABEL_ROWS), COMPARED_AT)
-
-
-def more_baselines() -> Iterator[Any]:
-    rows = [row for row in (*BASELINE_ROWS, *LABEL_ROWS) if row.needs_data]
-    yield from table(rows, (1, 2, 10, 50), rules_at=())
-
-
 def controls() -> Iterator[Any]:
     yield from table(distillations("cold", generic=True), (20,))
-    yield from table(distillations("cold"), COMPARED_AT)
+    for rate in (BEST_RATE, *(rate for rate in RATES if rate != BEST_RATE)):
+        yield from table(distillations("cold", (rate,)), BATCHES)
     yield from table(distillations("cold", (1e-2,)), COMPARED_AT)
-
-
-def more_controls() -> Iterator[Any]:
-    yield from table(distillations("cold"), (1, 2, 10, 50))
-    yield from table(distillations("cold", (1e-2,)), (1, 2, 10, 50))
-    yield from table(distillations("cold", (1e-2,), generic=True), (20,))
-    yield from table(distillations("transported"), BATCHES)
-    yield from table(distillations("cold", generic=True), (5, 1, 2, 10, 50))
 
 
 def verdicts() -> Iterator[Any]:
@@ -122,18 +132,46 @@ def warm() -> Iterator[Any]:
     yield from studies.warm_starts(SEEDS)
 
 
+def baselines() -> Iterator[Any]:
+    yield from table((*BASELINE_ROWS, *LABEL_ROWS), COMPARED_AT)
+
+
+# ---------------------------------------------------------------------- elsewhere: two seeds; 1, 5 and 20 batches
+
+
+def narrower() -> Iterator[Any]:
+    yield from elsewhere("narrower")
+
+
+def same() -> Iterator[Any]:
+    yield from elsewhere("same", (*SAME_SHAPE_ROWS, *rows_called("theseus+gradfix")))
+
+
+def deeper() -> Iterator[Any]:
+    yield from elsewhere("deeper", (*DEPTH_ROWS, *DEEPER_ROWS))
+
+
+def shallower() -> Iterator[Any]:
+    yield from elsewhere("shallower", DEPTH_ROWS)
+
+
+def elsewhere(pair: str, more: Sequence[Row] = ()) -> Iterator[Any]:
+    """The main rows, and some more; all rules for alpha with 5 batches."""
+    rows = (*REFERENCES, *rows_called(*MAIN), *more)
+    yield from table(rows, FEW_BATCHES, pair=pair, seeds=range(FEW_SEEDS), rules_at=(5,))
+
+
+def more_elsewhere() -> Iterator[Any]:
+    """Distillation at the rate that is best in the core, and `auto` with 5 batches."""
+    rate = distillations("cold", (BEST_RATE,))
+    for batches in FEW_BATCHES:
+        rows = (*rate, *rows_called("auto")) if batches == 5 else rate
+        for pair in ("narrower", "same", "deeper", "shallower"):
+            yield from table(rows, (batches,), pair=pair, seeds=range(FEW_SEEDS))
+
+
 def ablations() -> Iterator[Any]:
     yield from table(ABLATION_ROWS, FEW_BATCHES, seeds=range(FEW_SEEDS))
-
-
-def directions() -> Iterator[Any]:
-    few = range(FEW_SEEDS)
-    rate = distillations("cold", (1e-3,))
-    rows = (*REFERENCES, *METHOD_ROWS, *AUTO_ROWS, *BASELINE_ROWS, *SAME_SHAPE_ROWS, *LABEL_ROWS, *rate)
-    for pair in ("narrower", "same"):
-        yield from table(rows, FEW_BATCHES, pair=pair, seeds=few)
-    for pair in ("deeper", "shallower"):
-        yield from table((*REFERENCES, *METHOD_ROWS, *AUTO_ROWS, *DEPTH_ROWS, *rate), FEW_BATCHES, pair=pair, seeds=few)
 
 
 def sweep() -> Iterator[Any]:
@@ -141,11 +179,31 @@ def sweep() -> Iterator[Any]:
 
 
 def shots() -> Iterator[Any]:
-    names = ("theseus-modules", "theseus-spaces", "theseus-spaces-rms", "regression", "head-ridge")
-    rows = [row for row in METHOD_ROWS if row.name in names]
+    rows = [row for row in rows_called(*MAIN) if not row.generic]
     for pair in ("wider", "narrower"):
         for count in SHOTS:
             yield from table(rows, (0,), pair=pair, seeds=range(FEW_SEEDS), rules_at=(), shots=count)
+
+
+# ---------------------------------------------------------------------- the rest: only with --all
+
+
+def more_baselines() -> Iterator[Any]:
+    rows = [row for row in (*BASELINE_ROWS, *LABEL_ROWS) if row.needs_data]
+    yield from table(rows, (1, 2, 10, 50), rules_at=())
+
+
+def more_controls() -> Iterator[Any]:
+    yield from table(distillations("cold", (1e-2,)), (1, 2, 10, 50))
+    yield from table(distillations("cold", (1e-2,), generic=True), (20,))
+    yield from table(distillations("transported"), BATCHES)
+    yield from table(distillations("cold", generic=True), (5, 1, 2, 10, 50))
+
+
+def more_directions() -> Iterator[Any]:
+    rows = (*METHOD_ROWS, *AUTO_ROWS, *BASELINE_ROWS, *LABEL_ROWS)
+    for pair in ("narrower", "same", "deeper", "shallower"):
+        yield from table(rows, (5,), pair=pair, seeds=range(FEW_SEEDS))
 
 
 def quick() -> Iterator[Any]:
@@ -153,26 +211,16 @@ def quick() -> Iterator[Any]:
     yield from table(rows, (5, 1), pair="quick", seeds=range(1), tasks=("digits",))
 
 
-# In the order in which they are run; those of REST only with --all.
-STAGES = {
-    stage.__name__.replace("_", "-"): stage
-    for stage in (
-        closed,
-        chosen,
-        controls,
-        verdicts,
-        warm,
-        baselines,
-        more_controls,
-        more_baselines,
-        ablations,
-        sweep,
-        directions,
-        shots,
-        quick,
-    )
-}
-REST = ("ablations", "directions", "shots", "sweep")
+def _named(*stages: Callable[[], Iterator[Any]]) -> dict[str, Callable[[], Iterator[Any]]]:
+    return {stage.__name__.replace("_", "-"): stage for stage in stages}
+
+
+# In the order in which they are run.
+CORE = _named(closed, chosen, controls, verdicts, warm, baselines)
+ELSEWHERE = _named(narrower, same, deeper, shallower, ablations, sweep, shots, more_elsewhere)
+REST = _named(more_baselines, more_controls, more_directions)
+GROUPS = {"the core": CORE, "elsewhere": ELSEWHERE, "the rest (--all)": REST}
+STAGES = {**CORE, **ELSEWHERE, **REST, **_named(quick)}
 
 
 def main() -> None:
@@ -189,22 +237,20 @@ def main() -> None:
     is_quick = arguments.quick or data_folder() is None
     stem = "transport_quality-quick" if is_quick else "transport_quality"
     store = Store(frame.RESULTS / stem)
-    names = ["quick"] if is_quick else arguments.only or [n for n in STAGES if n not in (*REST, "quick")]
-    if arguments.all and not is_quick and not arguments.only:
-        names = [name for name in STAGES if name != "quick"]
+    names = ["quick"] if is_quick else arguments.only or [*CORE, *ELSEWHERE, *(REST if arguments.all else ())]
     if arguments.again:
         dropped = store.drop(lambda cell: cell["row"] in arguments.again or cell["method"] in arguments.again)
         print(f"dropped {dropped} cells of {', '.join(arguments.again)}", flush=True)
     if not arguments.summary:
-        run(store, names, time.monotonic() + 60 * arguments.minutes)
-    everything = ["quick"] if is_quick else [name for name in STAGES if name != "quick"]
-    work = {name: list(STAGES[name]()) for name in everything}
+        run(store, {name: STAGES[name] for name in names}, time.monotonic() + 60 * arguments.minutes)
+    processors = sorted({cell["processor"] for cell in store.cells.values() if "processor" in cell})
+    environment = frame.environment(seed=SEED, threads=arguments.threads)
     content = {
         "question": "transport_quality",
-        "environment": frame.environment(seed=SEED, threads=arguments.threads),
+        "environment": {**environment, "processor": " and ".join(processors) or environment["processor"]},
         **summarise(store),
         "bars": {},
-        "missing": {name: sum(key not in store for each in cells for key in each.keys) for name, cells in work.items()},
+        "missing": {} if is_quick else {title: missing(store, stages) for title, stages in GROUPS.items()},
     }
     if not is_quick:
         content["bars"], content["not_measured"] = find_bars(store)
@@ -213,10 +259,15 @@ def main() -> None:
     report(content)
 
 
-def run(store: Store, names: Sequence[str], until: float) -> None:
+def missing(store: Store, stages: Iterable[str]) -> dict[str, int]:
+    """How many cells of each stage were not run."""
+    return {name: sum(key not in store for work in STAGES[name]() for key in work.keys) for name in stages}
+
+
+def run(store: Store, stages: Mapping[str, Callable[[], Iterator[Any]]], until: float) -> None:
     """Run what is missing, stage by stage."""
-    for name in names:
-        todo = [work for work in STAGES[name]() if not all(key in store for key in work.keys)]
+    for name, stage in stages.items():
+        todo = [work for work in stage() if not all(key in store for key in work.keys)]
         started = time.monotonic()
         for number, work in enumerate(todo):
             if time.monotonic() > until:

@@ -14,20 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import interbasin as ib
-from interbasin.jobs.transport.update import Update
-from transport_cells import (
-    ABLATION_ROWS,
-    BASELINE_ROWS,
-    LABEL_ROWS,
-    METHOD_ROWS,
-    ONE,
-    SAME_SHAPE_ROWS,
-    Row,
-    bases_of,
-    case_of,
-    clocked,
-    pair_of,
-)
+from interbasin.jobs.transport.updates.update import Update
+from transport_cells import bases_of, case_of, clocked, pair_of
+from transport_rows import ABLATION_ROWS, BASELINE_ROWS, LABEL_ROWS, METHOD_ROWS, ONE, SAME_SHAPE_ROWS, Row
 from transport_workload import BATCH, FULL, PRETRAIN_RATE, TURN, Residual, new_residual
 
 ROWS = {row.name: row for row in (*METHOD_ROWS, *BASELINE_ROWS, *SAME_SHAPE_ROWS, *LABEL_ROWS, *ABLATION_ROWS)}

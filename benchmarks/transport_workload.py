@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ BATCH, GENERIC_BATCHES = 32, 20
 PRETRAIN_RATE, FINETUNE_RATE = 2e-3, 5e-4  # peaks
 
 Side = Literal["A", "B"]
+N = TypeVar("N", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Workload:
     @cached_property
     def parts(self) -> dict[str, tuple[Images, Images]]:
         """The images that networks learn from, and those of the test, of every part."""
-        return _digits_alone(self.half) if self.name == "quick" else _digits_and_clothes(self.half)
+        return _digits_alone(self.half) if self.name.startswith("quick") else _digits_and_clothes(self.half)
 
     @property
     def classes(self) -> int:
@@ -120,41 +121,40 @@ class Workload:
     def accuracy(self, model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
         """Per cent of the rows whose class is the nearest of all."""
         pixels, labels = data
+        answer = getattr(model, "answer", model)  # a network may have a shorter way
         right = sum(
-            int((self.readout(model(rows)).argmax(1) == truth).sum())
-            for rows, truth in zip(pixels.split(1_000), labels.split(1_000), strict=True)
+            int((self.readout(answer(rows)).argmax(1) == truth).sum())
+            for rows, truth in zip(pixels.split(250), labels.split(250), strict=True)
         )
         return 100 * right / len(labels)
 
     # ------------------------------------------------------------------ networks
 
-    def base(self, side: Side, seed: int, width: int, depth: int = 3) -> Residual:
+    def base(self, side: Side, seed: int, shape: Shape) -> nn.Module:
         """The pre-trained network of a side."""
         number = 1_000 * seed + (side == "B")
-        model = new_residual(self.pixels, width, depth, number)
-        name = f"base-{side}-w{width}-d{depth}-s{seed}"
+        model = shape.build(self.pixels, number)
+        name = f"base-{side}-{shape.name}-s{seed}"
         return self.cached(
             model, name, lambda: self.train(model, self.seen_by(side), self.steps[0], PRETRAIN_RATE, number + 10, None)
         )
 
-    def tuned(self, side: Side, task: str, seed: int, width: int, depth: int = 3) -> Residual:
+    def tuned(self, side: Side, task: str, seed: int, shape: Shape) -> nn.Module:
         """The network of a side, fine-tuned on a task with labels."""
-        model = Residual(self.pixels, width, depth)
+        model = shape.build(self.pixels)
         number = 1_000 * seed + 20 + (side == "B")
 
         def make() -> None:
-            model.load_state_dict(self.base(side, seed, width, depth).state_dict())
+            model.load_state_dict(self.base(side, seed, shape).state_dict())
             self.train(model, self.seen_by(side, task), self.steps[1], FINETUNE_RATE, number, TURN)
 
-        return self.cached(model, f"tuned-{side}-{task}-w{width}-d{depth}-s{seed}", make)
+        return self.cached(model, f"tuned-{side}-{task}-{shape.name}-s{seed}", make)
 
     @property
     def pixels(self) -> int:
         return self.parts[self.tasks[0]][0].images[0].numel()
 
-    def train(
-        self, model: Residual, data: Images, steps: int, peak: float, seed: int, degrees: float | None
-    ) -> Residual:
+    def train(self, model: N, data: Images, steps: int, peak: float, seed: int, degrees: float | None) -> N:
         """Train in place: AdamW, one-cycle schedule; turned by the angle given, or by random ones if None."""
         generator = torch.Generator().manual_seed(seed)
         model.requires_grad_(True)
@@ -172,7 +172,7 @@ class Workload:
             schedule.step()
         return model.eval()
 
-    def cached(self, model: Residual, name: str, make: Callable[[], object]) -> Residual:
+    def cached(self, model: N, name: str, make: Callable[[], object]) -> N:
         """The network of that name from the cache, or made and kept there."""
         steps = "-".join(map(str, self.steps))
         path = CACHE / f"transport-{self.name}-{steps}-{name}.safetensors"
@@ -186,30 +186,33 @@ class Workload:
             os.replace(partial, path)
         return model.eval().requires_grad_(False)
 
-    def pair(self, seed: int, widths: tuple[int, int] | None = None, depths: tuple[int, int] = (3, 3)) -> Pair:
+    def pair(self, seed: int, shapes: tuple[Shape, Shape] | None = None, sides: tuple[Side, Side] = ("A", "B")) -> Pair:
         """Networks A and B of a seed; trained if they are not in the cache."""
-        widths = widths or self.widths
-        networks = self.base("A", seed, widths[0], depths[0]), self.base("B", seed, widths[1], depths[1])
-        return Pair(self, seed, *networks, widths, depths)
+        shapes = shapes or (Shape(self.widths[0]), Shape(self.widths[1]))
+        networks = [self.base(side, seed, shape) for side, shape in zip(sides, shapes, strict=True)]
+        return Pair(self, seed, networks[0], networks[1], shapes, sides)
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two independently trained networks, their fine-tunes, and the data of one seed."""
+    """Two independently trained networks, their fine-tunes, and the data of one seed.
+
+    With ``sides`` the other way round, the network of the second half is fine-tuned, and data come from the first.
+    """
 
     workload: Workload
     seed: int
-    source: Residual
-    target: Residual
-    widths: tuple[int, int]
-    depths: tuple[int, int]
+    source: nn.Module
+    target: nn.Module
+    shapes: tuple[Shape, Shape]
+    sides: tuple[Side, Side] = ("A", "B")
 
-    def tuned_source(self, task: str) -> Residual:
-        return self.workload.tuned("A", task, self.seed, self.widths[0], self.depths[0])
+    def tuned_source(self, task: str) -> nn.Module:
+        return self.workload.tuned(self.sides[0], task, self.seed, self.shapes[0])
 
-    def tuned_target(self, task: str) -> Residual:
+    def tuned_target(self, task: str) -> nn.Module:
         """B fine-tuned with labels: a reference, not an input."""
-        return self.workload.tuned("B", task, self.seed, self.widths[1], self.depths[1])
+        return self.workload.tuned(self.sides[1], task, self.seed, self.shapes[1])
 
     def calibration(self, task: str, batches: int) -> tuple[Tensor, Tensor]:
         """Rows of task images from B's half, and labels for the controls; fewer batches are the beginning of more."""
@@ -218,14 +221,14 @@ class Pair:
     def shots(self, task: str, each: int) -> tuple[Tensor, Tensor]:
         """The same, with so many examples of each class."""
         order = self._shuffled(task)[: self.workload.reserved]
-        labels = self.workload.seen_by("B", task).labels[order]
+        labels = self.workload.seen_by(self.sides[1], task).labels[order]
         rows = torch.cat([order[labels == label][:each] for label in labels.unique()])
         mixed = torch.randperm(len(rows), generator=torch.Generator().manual_seed(70_000 + self.seed))
         return self._taken(task, rows[mixed])
 
     def generic(self, batches: int = GENERIC_BATCHES) -> Tensor:
         """Rows of unlabelled images of all parts from B's half, turned by up to 30 degrees."""
-        data, generator = self.workload.seen_by("B"), torch.Generator().manual_seed(50_000 + self.seed)
+        data, generator = self.workload.seen_by(self.sides[1]), torch.Generator().manual_seed(50_000 + self.seed)
         rows = torch.randperm(len(data), generator=generator)[: batches * BATCH]
         return swayed(data.images[rows], generator)
 
@@ -237,7 +240,7 @@ class Pair:
     def original_validation(self, most: int) -> tuple[Tensor, Tensor]:
         """Images of all parts as they are that no calibration batch holds, with labels."""
         rows = {task: self._shuffled(task)[self.workload.reserved :][:most] for task in self.workload.tasks}
-        data = [self.workload.seen_by("B", task).take(taken) for task, taken in rows.items()]
+        data = [self.workload.seen_by(self.sides[1], task).take(taken) for task, taken in rows.items()]
         pixels = torch.cat([each.images.flatten(1) for each in data])
         return pixels, torch.cat([each.labels for each in data])
 
@@ -246,12 +249,29 @@ class Pair:
         return self._taken(task, self._shuffled(task)[: self.workload.reserved])
 
     def _taken(self, task: str, rows: Tensor) -> tuple[Tensor, Tensor]:
-        data = self.workload.seen_by("B", task).take(rows)
+        data = self.workload.seen_by(self.sides[1], task).take(rows)
         return turned(data.images, TURN), data.labels
 
     def _shuffled(self, task: str) -> Tensor:
         number = 60_000 + self.seed + 500 * self.workload.tasks.index(task)
         return torch.randperm(self.workload.half, generator=torch.Generator().manual_seed(number))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a network is; a benchmark with networks of its own makes another kind of shape."""
+
+    width: int
+    depth: int = 3
+
+    @property
+    def name(self) -> str:
+        """In the names of files."""
+        return f"w{self.width}-d{self.depth}"
+
+    def build(self, pixels: int, seed: int = 0) -> nn.Module:
+        """A network with weights drawn from the seed, whatever the state of the global generator."""
+        return new_residual(pixels, self.width, self.depth, seed)
 
 
 FULL = Workload("full", ("digits", "clothes"), 10_000, 6_000, (128, 192), (800, 600), 256)

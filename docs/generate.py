@@ -19,14 +19,35 @@ from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
-from tables import linear_algebra, merging, networks, rebasin, translate, transport
+from tables import (
+    linear_algebra,
+    merging,
+    networks,
+    rebasin,
+    translate,
+    transport,
+    transport_attention,
+    transport_cost,
+    transport_language,
+)
 from tables.scoreboard import scoreboard
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 METHODS = ROOT / "src" / "interbasin" / "cli" / "methods.json"
 TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-MAKERS = ChainMap(*(room.MAKERS for room in (linear_algebra, networks, rebasin, merging, translate, transport)))
+ROOMS = (
+    linear_algebra,
+    networks,
+    rebasin,
+    merging,
+    translate,
+    transport,
+    transport_attention,
+    transport_language,
+    transport_cost,
+)
+MAKERS = ChainMap(*(room.MAKERS for room in ROOMS))
 
 
 def methods() -> str:

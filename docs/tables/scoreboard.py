@@ -78,6 +78,11 @@ QUESTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], Bars]]] = {
         "docs/benchmarks-transport.md#what-is-a-fine-tune-worth-that-was-moved-to-another-network",
         named_bars,
     ),
+    "transport_attention": (
+        "And between vision transformers?",
+        "docs/benchmarks-transport.md#and-between-vision-transformers",
+        named_bars,
+    ),
 }
 MOST_NAMED = 4
 
