@@ -27,6 +27,7 @@ def short(monkeypatch):
     monkeypatch.setattr(demo.tables, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
 
 
+@pytest.mark.slow
 def test_every_fit_has_a_row_below_the_baseline(whole):
     assert [row.method for row in whole.rows] == ["(none)", *fit.names()]
     assert whole.train_rows == 1437 and whole.test_rows == 360
@@ -35,6 +36,7 @@ def test_every_fit_has_a_row_below_the_baseline(whole):
     assert json.loads(json.dumps(whole.summary(), allow_nan=False))["width"] == whole.width
 
 
+@pytest.mark.slow
 def test_the_audit_measures_every_way_with_the_index_that_it_says(whole):
     found = whole.migration
     assert (found.documents, found.queries, found.pairs) == (1437, 360, 300)

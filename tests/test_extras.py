@@ -94,6 +94,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", FAILED], ids=["at-first", "after-a-failure"])
 def test_a_torchvision_without_its_operators_becomes_importable_and_says_nothing(before, tmp_path):
     program = f"""
@@ -109,6 +110,7 @@ declare_torchvision_operators()
     assert run_beside(BROKEN, program, tmp_path) == ["True"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "import torchvision; torchvision.mine = 1"], ids=["not-yet", "imported"])
 def test_a_torchvision_that_works_is_left_alone(before, tmp_path):
     program = f"""
@@ -244,6 +246,7 @@ def networks(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_network_of_timm_is_inspected_in_a_fresh_process(tmp_path):
     arguments = ("timm:resnet18", "--input-shape", "1,3,64,64", "--no-check", "--json")
     shown = json.loads(run_fresh("-m", "interbasin", "inspect", *arguments, folder=tmp_path))

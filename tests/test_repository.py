@@ -129,6 +129,7 @@ def distributions(folder: str) -> set[str]:
     return {canonicalize_name(distribution) for name in packages for distribution in known.get(name, [])}
 
 
+@pytest.mark.slow
 def test_what_is_required_is_imported_and_what_is_imported_is_required():
     def names_of(*extras: str | None) -> set[str]:
         names = {canonicalize_name(requirement.name) for extra in extras for requirement in requirements(extra)}

@@ -463,6 +463,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_runs_that_share_a_state_do_not_disturb_one_another(tmp_path):
     command = [sys.executable, "-c", TOGETHER, str(tmp_path / "s")]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]

@@ -196,6 +196,7 @@ def test_names_without_end_are_cut_and_what_cannot_be_printed_is_escaped(files):
     assert shorten(f"no {path}.") == f"no {path}."
 
 
+@pytest.mark.slow
 def test_a_traceback_is_shown_when_asked_for(files):
     done = run_apart("compare", files[0], "missing.npy", "--debug")
     assert done.returncode == 1 and "Traceback" in done.stderr and "missing.npy" in done.stderr
@@ -280,6 +281,7 @@ def test_a_signal_while_something_is_imported_waits_until_that_is_done(within, t
     assert done.returncode == 130 and done.stderr == "Interrupted; nothing half-written was left behind.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["table", "json"])
 def test_a_reader_that_goes_away_gets_no_complaint(flags, files):
     reading, writing = os.pipe()

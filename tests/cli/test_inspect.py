@@ -354,5 +354,6 @@ def test_what_is_in_the_way_is_said_before_anything_is_loaded(tmp_path):
 # What cannot be shown
 
 
+@pytest.mark.slow
 def test_torch_adds_nothing_to_the_sentence(nets, tmp_path):
     assert "cannot be traced" in failed(run_apart("inspect", f"{nets}:branching", cwd=tmp_path))

@@ -106,6 +106,7 @@ def network():
 """
 
 
+@pytest.mark.slow
 def test_folded_networks_are_two_models(here, monkeypatch):
     (here / "folded_by_rebasin.py").write_text(FOLDED)
     monkeypatch.setitem(sys.modules, "folded_by_rebasin", None)

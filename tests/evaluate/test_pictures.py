@@ -23,6 +23,7 @@ def up_to_signs(found: Tensor, wanted: np.ndarray) -> None:
         np.testing.assert_allclose(found[:, column], sign * wanted[:, column], atol=1e-8)
 
 
+@pytest.mark.slow
 @given(SEEDS)
 @at_most(15)
 def test_coordinates_are_those_of_all_rows_of_all_networks(seed):

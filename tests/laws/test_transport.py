@@ -119,7 +119,9 @@ def test_a_regression_finds_what_it_fits_without_being_given_any_of_it(name: str
     assert distance(tuned, found.model, CASES[name].inputs(99)) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["gelu mlp", "encoder", "vit", pytest.param("gpt2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["gelu mlp", "encoder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("vit", "gpt2"))]
+)
 def test_a_regression_from_a_network_to_itself_is_the_tuned_network(name: str) -> None:
     pair = pair_of(name)
     task = replace(pair.task, bases=relate(pair.source, pair.source, pair.data))
@@ -144,7 +146,8 @@ def test_low_rank_stays_low_rank(name: str, folded: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["relu mlp", "residual mlp", "resnet", "gpt2", pytest.param("llama", marks=pytest.mark.slow)]
+    "name",
+    ["relu mlp", "residual mlp", "resnet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "llama"))],
 )
 def test_from_a_network_to_itself_nothing_changes(name: str) -> None:
     pair = pair_of(name)

@@ -40,6 +40,7 @@ def no_matrices(monkeypatch):
     monkeypatch.setattr(permutation, "_dense", refuse)
 
 
+@pytest.mark.slow
 def test_a_million_units_are_moved_turned_back_composed_and_kept_without_a_matrix(no_matrices, tmp_path):
     generator = torch.Generator().manual_seed(0)
     one, two = (Permutation(torch.randperm(MILLION, generator=generator)) for _ in range(2))

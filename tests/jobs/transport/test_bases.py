@@ -64,6 +64,7 @@ def test_unknown_choices_are_refused(option: str) -> None:
         relate(net(10, 8, 5), net(10, 8, 5), [X], **wrong)
 
 
+@pytest.mark.slow
 def test_heads_are_matched_where_there_are_as_many() -> None:
     four, two = Attention(4).double().eval(), Attention(2).double().eval()
     assert relate(four, Attention(4, width=24).double().eval(), [IDS]).heads == "matched"
@@ -75,6 +76,7 @@ def test_heads_are_matched_where_there_are_as_many() -> None:
         relate(four, two, [IDS], heads="matched")
 
 
+@pytest.mark.slow
 def test_rotary_heads_of_other_sizes_are_not_matched() -> None:
     inputs = {name: tensor[:4] for name, tensor in CASES["llama"].inputs(0).items()}
     narrow, wide = (

@@ -147,6 +147,7 @@ def test_a_deeper_network_of_transformers_is_one_of_its_configuration(family: st
 # ---------------------------------------------------------------------- the update
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "depth"), DEPTHS)
 def test_the_longer_update_is_the_difference_of_the_longer_networks(blocks: int, depth: int) -> None:
     source, target = deep(blocks), deep(depth, 1)
@@ -171,6 +172,7 @@ def test_a_lora_stays_one_with_the_ranks_of_both_neighbours() -> None:
         torch.testing.assert_close(longer.tensor(name), dense.tensor(name), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_an_adapter_of_peft_comes_to_a_deeper_target_as_one(tmp_path: Any) -> None:
     source, target = deep(2).float(), deep(4, 1).float()
     data = X.float()
@@ -198,6 +200,7 @@ def zero_in(update: Update, depth: int) -> list[str]:
     return [name for name in layers if name not in update or not bool(update.tensor(name).any())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cka", "even"])
 @pytest.mark.parametrize(("blocks", "depth"), [(2, 4), (4, 2), (3, 5)])
 def test_every_target_block_gets_an_update(how: str, blocks: int, depth: int) -> None:

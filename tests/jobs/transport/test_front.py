@@ -29,6 +29,7 @@ def front():
     return asked(front=True, validate=validate)
 
 
+@pytest.mark.slow
 def test_more_weight_keeps_more_and_learns_less(front):
     curve = [row for row in front.front if row.generic_weight is not None]
     assert tuple(row.generic_weight for row in curve) == WEIGHTS
@@ -66,6 +67,7 @@ def test_a_table_and_a_plot_are_written(front, tmp_path):
     assert "tuned source" in svg and all(f">{weight:g}<" in svg for weight in WEIGHTS) and "nats" in svg
 
 
+@pytest.mark.slow
 def test_the_regression_that_was_tried_is_not_fitted_again(monkeypatch):
     calls = []
     regression = METHODS["regression"].function

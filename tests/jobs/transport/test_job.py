@@ -233,6 +233,7 @@ def test_several_updates_are_summed(image):
     assert torch.allclose(both.delta.tensor("2.weight"), total)
 
 
+@pytest.mark.slow
 def test_several_updates_are_weighted_and_merged_by_ties(image):
     source, tuned, target = image
     other = tuned_of(source, seed=10)
@@ -505,6 +506,7 @@ class Patches(nn.Module):
         return self.out(torch.relu(self.hidden(rows)).mean(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", ["mean", "interpolate"])
 def test_networks_with_outputs_of_their_own_may_cut_inputs_into_other_tokens(tokens):
     source, target = (Patches(*sizes).double().eval().requires_grad_(False) for sizes in ((4, 8), (8, 12)))

@@ -79,6 +79,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(more, shares, tmp_
         assert again.front == () or [row.effect for row in again.front] == [row.effect for row in whole.front]
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(tmp_path):
     _, _, first = ask(tmp_path / "state")
     _, _, second = ask(tmp_path / "state")
@@ -88,6 +89,7 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert same(other, ask(None, generic_weight=4.0)[0])
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_done_again(tmp_path):
     whole, _, _ = ask(tmp_path / "state")
     stages = sorted((tmp_path / "state").glob("fitted-*/stage-*/stage.safetensors"))
@@ -108,6 +110,7 @@ def test_a_folder_of_someone_else_is_refused_before_any_work(tmp_path):
     assert left_in(tmp_path) == ["letter.txt"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path, monkeypatch):
     whole, _, _ = ask(None)
 

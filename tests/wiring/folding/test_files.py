@@ -37,6 +37,7 @@ ROUNDING = 2e-6
 TRANSFORMERS = [f"transformers/{name}" for name in ("gpt2", "llama", "gemma", "qwen3", "t5", "opt", "mamba", "vit")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", parameters(TRANSFORMERS))
 def test_a_folded_network_of_transformers_comes_back_from_its_folder(name: str, tmp_path: Path) -> None:
     network, inputs = entry(name)
@@ -139,6 +140,7 @@ def test_a_folded_network_of_a_factory_comes_back_as_its_weights(factory: str, t
     assert difference(folded, again, inputs) < ROUNDING
 
 
+@pytest.mark.slow
 def test_a_folded_network_is_loaded_without_what_traces(factory: str, tmp_path: Path) -> None:
     loaded = load_model(factory)
     save_folded(fold_norms(randomise(loaded.model, 0), loaded.require_inputs()), tmp_path / "folded")

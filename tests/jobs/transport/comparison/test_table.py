@@ -23,6 +23,7 @@ def task():
     return task_of(ready(Plain(6)), ready(Plain(6, seed=1)), data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPARED)
 def test_every_row_runs_in_every_variant(name):
     row, given = COMPARED[name], task()

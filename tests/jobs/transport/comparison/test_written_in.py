@@ -27,6 +27,7 @@ def without_epsilon(model):
     return ready(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wider", WIDER)
 def test_a_wider_transformer_computes_what_tuned_a_does(wider):
     data = inputs(width=4, tokens=3)

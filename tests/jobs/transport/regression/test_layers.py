@@ -79,6 +79,7 @@ def test_a_residual_network_aims_at_its_stream_where_it_is_read_next() -> None:
 ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "stream"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -106,6 +107,7 @@ def test_patches_leave_the_class_token_alone() -> None:
     assert not left_out
 
 
+@pytest.mark.slow
 def test_bert() -> None:
     case = CASES["bert"]
     layers, left_out = found_in(case.make(), case.inputs(0))

@@ -182,6 +182,7 @@ def test_rows_of_padding_do_not_count() -> None:
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_account_says_that_positions_and_attention_are_fitted() -> None:
     one = pair_of("encoder")
     found = regression(one.task, "sequential")
@@ -305,6 +306,7 @@ def test_negative_weights_are_refused(option: str) -> None:
         fitted(recipe=Recipe(**wrong))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(2, 4), (4, 2)])
 def test_tokens_that_do_not_pair_are_refused_unless_told_how(sizes: tuple[int, int]) -> None:
     source, target = (
