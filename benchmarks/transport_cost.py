@@ -124,7 +124,7 @@ class Pairing:
         return published_transport.transport(self.source, self.target, update, [self.batch])
 
     def regression(self) -> Any:
-        return METHODS["regression"].function(self.task(), "sequential")
+        return METHODS["regression"].function(self.task(), "tuned")
 
     def distil(self, steps: int) -> Any:
         return COMPARED["distil"].function(self.task(), "cold", steps=steps)

@@ -58,6 +58,9 @@ every_plain_case = pytest.mark.parametrize(
 )
 
 
+SHIFTED = ("encoder", "vit", "bert", "gpt2", "llama")
+
+
 @cache
 def carried(name: str, folded: bool) -> Transported:
     return theseus(pair_of(name, folded).task, "spaces")
@@ -96,7 +99,16 @@ def test_norms_are_kept(name: str, folded: bool) -> None:
 @every_case
 def test_a_regression_finds_the_tuned_network(name: str, folded: bool) -> None:
     pair, fresh = pair_of(name, folded), CASES[name].inputs(99)
-    assert pair.error(regression(pair.task, "sequential").update, fresh) < tolerance(name, folded)
+    assert pair.error(regression(pair.task, "tuned").update, fresh) < tolerance(name, folded)
+
+
+@pytest.mark.parametrize(
+    "name", ["relu mlp", "resnet", *(pytest.param(name, marks=pytest.mark.slow) for name in SHIFTED)]
+)
+def test_so_does_a_regression_that_aims_at_shifts(name: str) -> None:
+    """Of networks that are one in two coordinate systems, A's change is B's."""
+    pair, fresh = pair_of(name), CASES[name].inputs(99)
+    assert pair.error(regression(pair.task, "shift").update, fresh) < tolerance(name, False)
 
 
 FITTED = ("relu mlp", "residual mlp", "resnet", "encoder")
@@ -125,7 +137,7 @@ def test_a_regression_finds_what_it_fits_without_being_given_any_of_it(name: str
 def test_a_regression_from_a_network_to_itself_is_the_tuned_network(name: str) -> None:
     pair = pair_of(name)
     task = replace(pair.task, bases=relate(pair.source, pair.source, pair.data))
-    found = regression(task, "sequential").update.added_to(pair.source)
+    found = regression(task, "tuned").update.added_to(pair.source)
     assert distance(pair.tuned, found, CASES[name].inputs(99)) < 1e-9
 
 

@@ -206,7 +206,7 @@ def zero_in(update: Update, depth: int) -> list[str]:
 def test_every_target_block_gets_an_update(how: str, blocks: int, depth: int) -> None:
     task = task_of(blocks, depth, how)
     assert not zero_in(theseus(task, "spaces").update, depth)
-    assert not zero_in(regression(task, "sequential").update, depth)
+    assert not zero_in(regression(task, "tuned").update, depth)
 
 
 @pytest.mark.parametrize(("blocks", "depth"), [(2, 4), pytest.param(3, 5, marks=pytest.mark.slow)])
@@ -249,7 +249,7 @@ def test_equal_depths_need_no_new_blocks() -> None:
     source, target = deep(3), deep(3, 1)
     bases = relate(source, target, [X], depth="interpolate")
     assert bases.source is source and bases.lengthening is None and not bases.notes
-    regression(Task(bases, Update.of(tuned_by(source, 3), source), tuned_by(source, 3), [X]), "sequential")
+    regression(Task(bases, Update.of(tuned_by(source, 3), source), tuned_by(source, 3), [X]), "tuned")
 
 
 @pytest.mark.slow

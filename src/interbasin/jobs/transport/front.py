@@ -79,8 +79,9 @@ def measure_front(
         validate: Labelled data for loss and accuracy, or None.
         loss: Of outputs and labels.
     """
-    fitted = next((each.transported.update for each in candidates if each.method == "regression"), None)
-    known = {} if fitted is None else {trial.options.generic_weight: fitted}
+    fitted = next((each for each in candidates if each.method == "regression"), None)
+    known = {} if fitted is None else {trial.options.generic_weight: fitted.transported.update}
+    variant = METHODS["regression"].variant(None if fitted is None else fitted.variant)
 
     def row(point: str, model: nn.Module, weight: float | None = None, seconds: float = 0.0) -> FrontRow:
         effect = relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
@@ -92,15 +93,15 @@ def measure_front(
     for weight in weights:
         trial.report(f"front: regression with generic weight {weight:g}")
         began = time.perf_counter()
-        update = _regressed(trial, weight, known)
+        update = _fit_with(trial, weight, variant, known)
         rows.append(row("regression", update.added_to(trial.bases.target), weight, time.perf_counter() - began))
     return (*rows, row(*chosen))
 
 
-def _regressed(trial: Task, weight: float, known: Mapping[float, Update]) -> Update:
+def _fit_with(trial: Task, weight: float, variant: str, known: Mapping[float, Update]) -> Update:
     if weight in known:
         update = known[weight]
     else:
-        update = METHODS["regression"].function(trial.with_generic_weight(weight), "sequential").update
+        update = METHODS["regression"].function(trial.with_generic_weight(weight), variant).update
     rank = trial.options.rank
     return update if rank is None else update.truncated(rank, trial.bases.target)[0]

@@ -115,7 +115,9 @@ def transport(
             ``"regression"`` fits the target's layers to what the tuned source does; ``"direct"`` copies it;
             ``"auto"`` takes the one that explains most of the tuned source's effect on held-out inputs.
         variant: Of the method: for theseus ``"spaces"``, ``"modules"`` (the paper's own), or ``"weights"``: maps from
-            the weights of the two bases alone, so that data only judge.
+            the weights of the two bases alone, so that data only judge. For a regression ``"tuned"``: layers aim at
+            the tuned source's activations; ``"shift"``: at the target's own and what fine-tuning changed in the
+            source's, which forgets less where vision transformers keep ``generic`` inputs.
         scale: For theseus: ``"none"``, or ``"rms"``, each map times the ratio of the activations' sizes. None:
             ``"rms"`` for ``method="auto"``, which judges by the effect, else ``"none"``.
         outputs: Whether an output means the same in both networks: ``"shared"``, ``"own"``, or ``"auto"``, which takes

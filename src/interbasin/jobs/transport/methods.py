@@ -40,7 +40,11 @@ def theseus(task: Task, variant: str) -> Transported:
 
 
 def regression(task: Task, variant: str) -> Transported:
-    """The target's layers, one after the other, fitted to what tuned A does; see `regression`."""
+    """The target's layers, one after the other, fitted to what tuned A does; see `regression`.
+
+    Layers before the last aim at tuned A's activations, or (``"shift"``) at the target's own and what fine-tuning
+    changed in A's.
+    """
     refuse_new_blocks(task.bases)
     carried = task.carrier(task.maps(scale=True)).carry(task.update)
     start = carried.update.added_to(task.bases.target)
@@ -57,6 +61,7 @@ def regression(task: Task, variant: str) -> Transported:
             generic_target=options.generic_target,
             generic_weight=options.generic_weight,
             attention=options.attention,
+            aim=variant,
             rank=options.rank,
         ),
         centered=options.centered,
@@ -148,7 +153,7 @@ METHODS: MethodTable[Callable[[Task, str], Transported]] = MethodTable(
             "the target's layers, one after the other, fitted in closed form to what the tuned source does; dense",
             regression,
             needs=frozenset({"data", "tuned"}),
-            variants=("sequential",),
+            variants=("tuned", "shift"),
         ),
         Method(
             "direct",

@@ -86,15 +86,6 @@ def test_a_prior_that_is_right_stays() -> None:
     assert found.explained == pytest.approx(1)
 
 
-def test_outputs_without_a_target_keep_the_prior() -> None:
-    prior, bias = gaussian(2, 3, 5), gaussian(3, 3)
-    found = summed(X, Y).solve(prior, bias, columns=torch.tensor([2]), ridge=0.1)
-    alone = summed(X, Y[:, 2:]).solve(prior[2:], bias[2:], ridge=0.1)
-    assert torch.equal(found.weight[:2], prior[:2])
-    assert found.bias is not None and torch.equal(found.bias[:2], bias[:2])
-    torch.testing.assert_close(found.weight[2:], alone.weight, rtol=1e-10, atol=1e-10)
-
-
 def test_cross_validation_takes_what_is_good_on_fresh_rows() -> None:
     true = gaussian(5, 3, 5)
     assert summed(X, X @ true.mT).solve(NOTHING, NOTHING[:, 0]).ridge == LADDER[0]

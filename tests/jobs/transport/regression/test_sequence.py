@@ -65,7 +65,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 def test_it_comes_nearer_to_the_tuned_network_than_carrying() -> None:
     before = distance(SMALL.tuned, SMALL.target, FRESH)
     carried = SMALL.error(theseus(SMALL.task, "spaces").update, FRESH)
-    found = SMALL.error(regression(SMALL.task, "sequential").update, FRESH)
+    found = SMALL.error(regression(SMALL.task, "tuned").update, FRESH)
     assert found < 0.3 * min(before, carried)
 
 
@@ -185,7 +185,7 @@ def test_rows_of_padding_do_not_count() -> None:
 @pytest.mark.slow
 def test_the_account_says_that_positions_and_attention_are_fitted() -> None:
     one = pair_of("encoder")
-    found = regression(one.task, "sequential")
+    found = regression(one.task, "tuned")
     reasons = {row.target: row.reason for row in found.moved}
     fitted = {name for name, reason in reasons.items() if name and reason.startswith("fitted; explains")}
     assert {"first", "positions", "blocks.layers.0.self_attn.out_proj.bias"} <= fitted
@@ -214,6 +214,20 @@ def test_an_adapter_gets_no_positions_and_nothing_inside_attention() -> None:
 
 
 @pytest.mark.slow
+def test_shifts_are_asked_for_before_the_last_layer() -> None:
+    """Where A's fine-tune changes only its last layer, nothing else of B moves."""
+    tuned = copy.deepcopy(SMALL.source)
+    with torch.no_grad():
+        next(reversed(list(tuned.parameters()))).add_(1.0)
+    found = regress(SMALL.bases, tuned, [X], recipe=Recipe(aim="shift", prior="base")).model
+    change = {
+        name: float((tensor - SMALL.target.state_dict()[name]).norm()) for name, tensor in found.state_dict().items()
+    }
+    *others, last = [name for name in change if name.endswith("weight")]
+    assert change[last] > 0.1 and all(change[name] < 1e-6 for name in others)
+    assert not same(found, fitted().model)
+
+
 def test_generic_inputs_keep_positions_and_attention_too() -> None:
     one = pair(PlainEncoder(), PlainEncoder(24, 40), [CASES["encoder"].inputs(seed) for seed in range(4)])
     others = [CASES["encoder"].inputs(seed) + 2 for seed in range(4, 8)]
@@ -292,7 +306,7 @@ def test_networks_of_other_shapes_are_refused() -> None:
         fitted(data=[gaussian(0, 4, 9)])
 
 
-@pytest.mark.parametrize("option", ["generic_target", "stream", "hidden", "attention", "prior", "rest"])
+@pytest.mark.parametrize("option", ["generic_target", "stream", "hidden", "attention", "prior", "aim", "rest"])
 def test_unknown_ways_are_refused(option: str) -> None:
     wrong: dict[str, Any] = {option: "sideways"}
     with pytest.raises(UnknownNameError, match="sideways"):

@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf, masks_of
+from interbasin.activations.places import Reading
 from interbasin.batches import device_of
 from interbasin.errors import DataError
 from interbasin.jobs.transport.regression.goals import Goal
@@ -34,7 +35,10 @@ class Chain:
 
 @dataclass
 class Feed:
-    """Batches of one kind: task inputs, which aim at tuned A, or generic ones, which may aim at the base itself."""
+    """Batches of one kind: task inputs, which aim at tuned A, or generic ones, which may aim at the base itself.
+
+    With a ``source``, A before fine-tuning, layers aim at B's own activations and what fine-tuning changed in A's.
+    """
 
     current: nn.Module
     base: nn.Module
@@ -43,6 +47,7 @@ class Feed:
     tokens: Tokens | None
     mask: MaskOf
     is_task: bool
+    source: nn.Module | None = None
 
     def add_batch(
         self, stage: Sequence[Layer], goals: Mapping[Layer, Goal], inputs: Any, sums: Mapping[Layer, Sums]
@@ -85,8 +90,15 @@ class _Shown:
         if feed.is_task:
             wanted += [reading_at(place) for layer in stage for _, place in layer.earlier]
         self.aims = Watcher(feed.tuned if feed.is_task else feed.base, list(dict.fromkeys(wanted))).run(inputs)
-        kept = [reading_at(layer.at[1]) for layer in stage if feed.is_task and goals[layer].kept is not None]
-        self.base = Watcher(feed.base, list(dict.fromkeys(kept))).run(inputs) if kept else {}
+        shifted = {layer for layer in stage if self.is_shifted(layer)}
+        self.before = Watcher(feed.source, list(dict.fromkeys(wanted))).run(inputs) if feed.source and shifted else {}
+        kept = {layer for layer in stage if feed.is_task and goals[layer].kept is not None}
+        own = [reading_at(layer.at[1]) for layer in stage if layer in kept | shifted]
+        self.base = Watcher(feed.base, list(dict.fromkeys(own))).run(inputs) if own else {}
+
+    def is_shifted(self, layer: Layer) -> bool:
+        """Whether a layer aims at B's own activations and A's change. The last one aims at tuned A's answers."""
+        return self.feed.is_task and self.feed.source is not None and layer.aim != "output"
 
     def stream(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor | None]:
         """What a layer reads, what it should write for the stream to reach its goal, and which of the rows count."""
@@ -99,10 +111,11 @@ class _Shown:
             rest = stream.double() - output
             counts = self._counts(layer, rows)
             rows = torch.cat([rows, here[..., None].to(rows)], -1)
-            rows, aim, rest = pair_rows([rows, aim, rest], (1, 0, 1), self.feed.tokens)
+            shown = [(rows, 1), (aim, 0), (rest, 1), *self._before(layer)]
+            rows, aim, rest, *before = _pair(shown, self.feed.tokens)
             here = rows[..., -1] > 0.5
             counts = here if counts is None else here & counts
-            return rows[..., :-1], self.goals[layer](aim, self.feed.is_task) - rest, counts
+            return rows[..., :-1], self._goal(layer, aim, before) - rest, counts
         rows = input_rows(self.feed.current.get_submodule(layer.target), self.now[argument_at(layer.reads)])
         output = self.now[reading_at(layer.output)]
         counts = self._counts(layer, rows)
@@ -116,31 +129,50 @@ class _Shown:
         tokens = self.feed.tokens
         if tokens is not None and tokens.prefix is not None and layer.positions is not None:
             tokens = replace(tokens, prefix=(0, 0))  # what stands before the patches was left out
-        rows, aim, rest = pair_rows([rows, aim, rest], (1, 0, 1), tokens)
-        return rows, self.goals[layer](aim, self.feed.is_task) - rest, counts
+        shown = [(_at_positions(each, layer, side), side) for each, side in self._before(layer)]
+        rows, aim, rest, *before = _pair([(rows, 1), (aim, 0), (rest, 1), *shown], tokens)
+        return rows, self._goal(layer, aim, before) - rest, counts
 
     def own(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor | None]:
         """What a layer reads, what its own outputs should be, and which of the rows count."""
-        goal, task = self.goals[layer], self.feed.is_task
         rows = input_rows(self.feed.current.get_submodule(layer.target), self.now[argument_at(layer.reads)])
         counts = self._counts(layer, rows)
-        aim = self.aims[reading_at(layer.at[self.side])]
-        part = layer.columns[self.side]
-        aim = aim if part is None else aim[..., part]
-        if task and layer.earlier:
-            aim = torch.cat([*(self.aims[reading_at(place)] for _, place in layer.earlier), aim], -1)
-        rows = rows.flatten(1, -2) if rows.ndim > 3 else rows
-        aim = aim.flatten(1, -2) if aim.ndim > 3 else aim
-        rows, aim = pair_rows([rows, aim.double()], (1, 0), self.feed.tokens)
-        target = goal(aim, task)
-        target = target if goal.columns is None else _spread(target, goal)
-        if goal.kept is not None and task:
-            mine = self.base[reading_at(layer.at[1])].double()
-            mine = mine.flatten(1, -2) if mine.ndim > 3 else mine
-            mine = pair_rows([rows, mine], (1, 1), self.feed.tokens)[1]
+        shown = [(_flat(rows), 1), (self._written(layer, self.aims, self.side), 0), *self._before(layer)]
+        kept = self.goals[layer].kept if self.feed.is_task else None
+        if kept is not None:
+            shown.append((self._written(layer, self.base, 1), 1))
+        rows, aim, *others = _pair(shown, self.feed.tokens)
+        target = self._goal(layer, aim, others)
+        if kept is not None:
             target = target.clone()
-            target[..., goal.kept] = mine[..., goal.kept]
+            target[..., kept] = others[-1][..., kept]
         return rows, target, counts
+
+    def _goal(self, layer: Layer, aim: Tensor, before: Sequence[Tensor]) -> Tensor:
+        """What a layer aims at: ``before`` begins with A's rows and B's own before fine-tuning, where it is shifted."""
+        goal = self.goals[layer]
+        target = goal(aim, self.feed.is_task)
+        return target - goal(before[0], True) + before[1] if self.is_shifted(layer) else target
+
+    def _before(self, layer: Layer) -> list[tuple[Tensor, int]]:
+        """The rows of A and of B as they were, and whose they are, where a layer aims at a shift."""
+        if not self.is_shifted(layer):
+            return []
+        if layer.aim == "stream":
+            return [(shown[reading_at(layer.at[side])].double(), side) for side, shown in self._bases]
+        return [(self._written(layer, shown, side), side) for side, shown in self._bases]
+
+    @property
+    def _bases(self) -> Iterator[tuple[int, Mapping[Reading, Tensor]]]:
+        return enumerate((self.before, self.base))
+
+    def _written(self, layer: Layer, shown: Mapping[Reading, Tensor], side: int) -> Tensor:
+        """What a layer of A (0) or of B (1) writes; of A with what other layers do whose work it has to do."""
+        rows, part = shown[reading_at(layer.at[side])], layer.columns[side]
+        rows = rows if part is None else rows[..., part]
+        if side == 0 and layer.earlier:
+            rows = torch.cat([*(shown[reading_at(place)] for _, place in layer.earlier), rows], -1)
+        return _flat(rows).double()
 
     def _counts(self, layer: Layer, rows: Tensor) -> Tensor | None:
         return None if self.masks is None else self.masks.fitting(layer.target, rows.shape[:-1])
@@ -166,9 +198,12 @@ def _at_positions(rows: Tensor, layer: Layer, side: int) -> Tensor:
     return rows.flatten(1, -2)[:, list(layer.positions[side])]
 
 
-def _spread(target: Tensor, goal: Goal) -> Tensor:
-    """Targets of some columns, with zeros where there is none."""
-    assert goal.columns is not None
-    whole = target.new_zeros(*target.shape[:-1], goal.width)
-    whole[..., goal.columns] = target
-    return whole
+def _flat(rows: Tensor) -> Tensor:
+    """Positions of an image one after the other."""
+    return rows.flatten(1, -2) if rows.ndim > 3 else rows
+
+
+def _pair(shown: Sequence[tuple[Tensor, int]], tokens: Tokens | None) -> list[Tensor]:
+    """Rows of A (0) and of B (1), in equal numbers."""
+    rows, sides = zip(*shown, strict=True)
+    return pair_rows(rows, sides, tokens)

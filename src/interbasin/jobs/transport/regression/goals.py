@@ -29,21 +29,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """Rows of tuned A -> rows that a layer is to write (``columns`` of them, where not all have a goal).
+    """Rows of tuned A -> rows that a layer is to write.
 
     Columns that are ``kept`` aim at the target's own base activations instead.
     """
 
     function: Callable[[Tensor], Tensor]
     width: int
-    columns: Tensor | None = None
     kept: Tensor | None = None
 
     def __call__(self, rows: Tensor, is_task: bool) -> Tensor:
         """Of task inputs tuned A's rows in the target's coordinates; generic ones show the target's own."""
-        if is_task:
-            return self.function(rows)
-        return rows if self.columns is None else rows[..., self.columns]
+        return self.function(rows) if is_task else rows
 
 
 def find_goals(

@@ -87,7 +87,6 @@ class Sums:
         weight: Tensor,
         bias: Tensor | None,
         *,
-        columns: Tensor | None = None,
         ridge: float | None = None,
         caution: float = 1.0,
     ) -> Solution:
@@ -96,19 +95,17 @@ class Sums:
         Args:
             weight: What the layer is shrunk towards.
             bias: Of the layer; None for one that has none, which is then fitted without means.
-            columns: The outputs that have a target; the others keep ``weight`` and ``bias``.
             ridge: Relative to the mean eigenvalue; None: by generalised cross-validation.
             caution: What degrees of freedom are multiplied with there: more than 1 makes for larger ridges [kim:04].
         """
-        chosen = torch.arange(len(self.y)) if columns is None else columns
-        prior = weight.double()[chosen]
+        prior = weight.double()
         if bias is None:
-            mean_x, mean_y = torch.zeros_like(self.x), torch.zeros_like(self.y[chosen])
+            mean_x, mean_y = torch.zeros_like(self.x), torch.zeros_like(self.y)
         else:
-            mean_x, mean_y = self.x / self.count, self.y[chosen] / self.count
+            mean_x, mean_y = self.x / self.count, self.y / self.count
         gram = self.xx - self.count * torch.outer(mean_x, mean_x)
-        cross = self.xy[:, chosen] - self.count * torch.outer(mean_x, mean_y)
-        energy = self.yy[chosen] - self.count * mean_y.square()
+        cross = self.xy - self.count * torch.outer(mean_x, mean_y)
+        energy = self.yy - self.count * mean_y.square()
         values, vectors = torch.linalg.eigh((gram + gram.mT) / 2)
         values = values.clamp(min=0)
         # What the prior leaves to be explained, in the directions of the rows.
@@ -141,13 +138,8 @@ class Sums:
         update = vectors @ (left / (values + best * scale)[:, None])
         fitted = prior + update.mT
         explained = (left.square().sum(1) * (values + 2 * best * scale) / (values + best * scale).square()).sum()
-        whole = weight.double().clone()
-        whole[chosen] = fitted
-        offset = None
-        if bias is not None:
-            offset = bias.double().clone()
-            offset[chosen] = mean_y - fitted @ mean_x
-        return Solution(whole, offset, best, 1 - max(total - float(explained), 0.0) / (float(energy.sum()) or 1.0))
+        offset = None if bias is None else mean_y - fitted @ mean_x
+        return Solution(fitted, offset, best, 1 - max(total - float(explained), 0.0) / (float(energy.sum()) or 1.0))
 
 
 @dataclass(frozen=True)

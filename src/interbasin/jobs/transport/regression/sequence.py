@@ -55,6 +55,9 @@ class Recipe:
             ``"full"``: to one Procrustes map of all heads together; ``"carried"``: they have the Theseus-transported
             update; ``"base"``: they stay as they are.
         prior: ``"carried"``: layers are shrunk towards their Theseus-transported weights; ``"base"``; ``"zero"``.
+        aim: What layers before the last aim at on task inputs: ``"tuned"``, tuned A's activations in B's coordinates;
+            ``"shift"``, B's own activations and the change that fine-tuning made in A's, which asks less of them where
+            generic inputs are to be kept.
         rest: What is not fitted (gains, tables of tokens, tied heads): ``"carried"``, with the Theseus-transported
             update, or ``"base"``, the target's own.
         ridge: Relative; None: by generalised cross-validation.
@@ -69,6 +72,7 @@ class Recipe:
     hidden: str = "units"
     attention: str = "heads"
     prior: str = "carried"
+    aim: str = "tuned"
     rest: str = "carried"
     ridge: float | None = None
     rank: int | None = None
@@ -81,7 +85,6 @@ class Fitted:
     layer: Layer
     ridge: float
     explained: float
-    columns: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,11 +154,12 @@ def regress(
     current = copied(bases.target).eval()
     if start is not None and recipe.rest == "carried":
         _take_rest(current, start, every if recipe.attention == "base" else layers)
-    feeds = [Feed(current, bases.target, tuned, task, tokens, mask, is_task=True)]
+    before = bases.source if recipe.aim == "shift" else None
+    feeds = [Feed(current, bases.target, tuned, task, tokens, mask, is_task=True, source=before)]
     if generic is not None:
         own, others = recipe.generic_target == "keep", WithoutLabels(generic)
         others.first()  # or say that there is none
-        feeds.append(Feed(current, bases.target, tuned, others, tokens, mask, is_task=not own))
+        feeds.append(Feed(current, bases.target, tuned, others, tokens, mask, is_task=not own, source=before))
     fitted: list[Fitted] = []
     factors: dict[str, Factors] = {}
     kept = None
@@ -164,7 +168,7 @@ def regress(
         asked = {"recipe": recipe, "centered": centered, "tokens": tokens, "mask": mask}
         kept = journal.stages(networks, [task, generic], current, factors, **asked)
     for number, stage in enumerate(_stages(current, layers, task.first())):
-        before = set(factors)
+        known_factors = set(factors)
         if kept is not None and (known := kept.restore(number, stage)) is not None:
             fitted += known
             continue
@@ -173,7 +177,7 @@ def regress(
         fresh = _fit_stage(stage, goals, feeds, current, start or bases.target, bases.target, recipe, factors)
         fitted += fresh
         if kept is not None:
-            kept.keep(number, stage, fresh, before)
+            kept.keep(number, stage, fresh, known_factors)
     seen = {fit.layer for fit in fitted}
     left_out |= {layer.tensors[1]: "no input shows its rows apart from others" for layer in layers if layer not in seen}
     return Regressed(current, tuple(fitted), left_out, factors)
@@ -196,6 +200,7 @@ def _check(recipe: Recipe) -> None:
         ("hidden", ("units", "turn")),
         ("attention", ("heads", "full", "carried", "base")),
         ("prior", ("carried", "base", "zero")),
+        ("aim", ("tuned", "shift")),
         ("rest", ("carried", "base")),
     ):
         require_choice(name, getattr(recipe, name), known)
@@ -295,27 +300,19 @@ def _fit_stage(
             prior, prior_bias = weight, bias
         elif recipe.prior == "zero":
             prior = torch.zeros_like(weight)
-        goal, part = goals[layer], layer.rows or slice(None)
-        columns = None if goal.columns is None else goal.columns
+        part = layer.rows or slice(None)
         caution = CAUTION if len(feeds) > 1 else 1.0
         if layer.beside is not None:
             solution = _solve_beside(joined, prior, bias, recipe.ridge, caution)
         else:
-            solution = joined.solve(
-                prior[part],
-                None if bias is None or prior_bias is None else prior_bias[part],
-                columns=columns,
-                ridge=recipe.ridge,
-                caution=caution,
-            )
-        chosen = torch.arange(solution.weight.shape[0]) if columns is None else columns
-        rows = torch.arange(len(weight))[part][chosen]
+            own_bias = None if bias is None or prior_bias is None else prior_bias[part]
+            solution = joined.solve(prior[part], own_bias, ridge=recipe.ridge, caution=caution)
         whole = weight.double().clone()
-        whole[rows] = solution.weight[chosen]
+        whole[part] = solution.weight
         offset = None
         if bias is not None and solution.bias is not None:
             offset = bias.double().clone()
-            offset[rows] = solution.bias[chosen]
+            offset[part] = solution.bias
         if recipe.rank is not None:
             original = layer.weight_in(base)[0].double()
             pair = reduced(whole - original, joined, recipe.rank)
@@ -326,7 +323,7 @@ def _fit_stage(
             )
             whole = original + pair.b @ pair.a
         layer.write(current, whole, offset)
-        fitted.append(Fitted(layer, solution.ridge, solution.explained, None if columns is None else len(columns)))
+        fitted.append(Fitted(layer, solution.ridge, solution.explained))
     return fitted
 
 
