@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -87,7 +88,7 @@ class Row:
 def _undivided(update: Update, bases: Bases) -> Update:
     """What each tensor of the target would have got if it had no others to share with."""
     shares = {pair.target: pair.share for pair in bases.correspondence.tensors}
-    return Update.of({name: update.tensor(name) / shares.get(name, 1.0) for name in update}, bases.target)
+    return Update.of({name: update.tensor(name) / math.sqrt(shares.get(name, 1.0)) for name in update}, bases.target)
 
 
 ALL_RULES = (ONE, LABEL_FREE, VALIDATED)

@@ -102,7 +102,8 @@ class TensorPair:
 
     Attributes:
         source, target: Their names. A source that is tied to another tensor can have its own partner.
-        share: How much of the source's update goes to this target. The shares of each source sum to 1.
+        share: Of the squared norm of the source's update, how much goes to this target. The shares of each source
+            sum to 1.
         source_segment, target_segment: Which part of them, where they are fused differently; None: all.
         order: For each axis of the target the axis of the source that belongs to it (None: a new axis of length 1).
             None where the axes correspond one by one.

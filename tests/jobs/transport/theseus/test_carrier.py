@@ -99,6 +99,9 @@ def test_a_layer_for_several_gives_each_its_share() -> None:
     assert "of it" in ups[0].reason
     assert math.fsum(row.share for row in found.moved) == pytest.approx(1)
     assert {f"blocks.{block}.up.weight" for block in range(4)} <= set(found.update)
+    # The networks are equally wide: a norm that is divided among several is kept as a whole.
+    served = [found.update.norm_of(row.target) for row in ups if row.target is not None]
+    assert math.hypot(*served) == pytest.approx(one.task.update.norm_of("blocks.0.up.weight"))
 
 
 def test_an_update_of_nothing_is_carried_to_nothing() -> None:
