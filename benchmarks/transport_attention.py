@@ -57,6 +57,7 @@ THESEUS_ROWS = (
 CONTROL_ROWS = (Row("head-ridge", "head-ridge"), Row("head-ridge-keep", "head-ridge", generic=True))
 REGRESSION = Row("regression", "regression")
 KEEP = Row("regression-keep", "regression", generic=True)
+KEEP_ROWS = (KEEP, Row("regression-keep-shift", "regression", "shift", generic=True), CONTROL_ROWS[1])
 QUERY_ROWS = (
     Row("regression-qk-full", "regression", options={"attention": "full"}),
     Row("regression-qk-theseus", "regression", options={"attention": "carried"}, heads="free"),
@@ -78,7 +79,7 @@ ROWS = (
     REGRESSION,
     *QUERY_ROWS,
     *DISTILLATIONS,
-    KEEP,
+    *KEEP_ROWS[:2],
     *KEEP_DISTILLATIONS,
     *DEPTH_ROWS,
     *GRID_ROWS,
@@ -99,7 +100,7 @@ def queries() -> Iterator[Any]:
 
 def keep() -> Iterator[Any]:
     for pair in DIRECTIONS:
-        yield from table((KEEP, CONTROL_ROWS[1], *KEEP_DISTILLATIONS), (KEEP_AT,), pair=pair, seeds=SEEN)
+        yield from table((*KEEP_ROWS, *KEEP_DISTILLATIONS), (KEEP_AT,), pair=pair, seeds=SEEN)
 
 
 def references() -> Iterator[Any]:
@@ -133,7 +134,7 @@ def depths() -> Iterator[Any]:
 def more_distillations() -> Iterator[Any]:
     for pair in DIRECTIONS:
         yield from table(DISTILLATIONS, (20, 1), pair=pair, seeds=SEEN)
-        yield from table((KEEP, CONTROL_ROWS[1], *KEEP_DISTILLATIONS), (BARS_AT, 1), pair=pair, seeds=SEEN)
+        yield from table((*KEEP_ROWS, *KEEP_DISTILLATIONS), (BARS_AT, 1), pair=pair, seeds=SEEN)
 
 
 def quick() -> Iterator[Any]:

@@ -19,6 +19,7 @@ NAMES = {
     "theseus-even": "Theseus by spaces, blocks spread evenly",
     "regression": "**regression** (q and k fitted head by head)",
     "regression-even": "regression, blocks spread evenly",
+    "regression-keep-shift": "**regression, keep, aiming at shifts**",
     "regression-qk-full": "regression, q and k fitted to one map of all heads",
     "regression-qk-theseus": "regression, q and k carried by Theseus, maps mix heads",
     "regression-qk-groups": "regression, q and k carried by maps that keep to heads",
