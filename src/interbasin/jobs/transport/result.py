@@ -12,7 +12,7 @@ from torch import nn
 
 from interbasin.checkpoints.write import write_into
 from interbasin.errors import DataError
-from interbasin.jobs.transport.theseus.carrier import Moved
+from interbasin.jobs.transport.theseus.carrier import Moved, table_of
 from interbasin.jobs.transport.updates.ties import names_apart
 from interbasin.jobs.transport.updates.update import Update
 from interbasin.jobs.transport.verdict import Verdict
@@ -179,17 +179,7 @@ class Transport(Result):
                 document.write_text(json.dumps(written, indent=2) + "\n", "utf-8")
 
     def _write_tables(self, draft: Draft) -> None:
-        draft.table(
-            "moved",
-            {
-                "source": [row.source for row in self.moved],
-                "target": [row.target or "-" for row in self.moved],
-                "status": [row.status for row in self.moved],
-                "reason": [row.reason for row in self.moved],
-                "share": [row.share for row in self.moved],
-                "unobserved": [row.unobserved for row in self.moved],
-            },
-        )
+        draft.table("moved", table_of(self.moved))
         if self.spaces:
             draft.table(
                 "spaces",
