@@ -289,6 +289,38 @@ def test_the_front_is_a_table_a_plot_and_json(here):
     assert "front generic weight explains interval forgotten" in shown and "tuned source -" in shown
 
 
+def test_a_comparison_is_printed_kept_and_written(here, monkeypatch):
+    from interbasin.jobs.transport.journal import RowJournal
+
+    asked = (A, TUNED, B, *TASK, "--method", "theseus", "--compare", "--validate", "valid.npz")
+    keep, kept = RowJournal.keep, []
+
+    def interrupted(self, method, variant, row):
+        keep(self, method, variant, row)
+        kept.append(method)
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowJournal, "keep", interrupted)
+        done = transport(*asked, "-o", "out")
+        assert done.exit_code == 130 and "run the same command to go on" in done.stderr
+        done = transport(*asked, "-o", "out")  # stdout is no terminal here
+    assert done.exit_code == 0, done.output
+    assert len(kept) == len(set(kept) - {"theseus", "linear", "linear-ridge", "distil"}) + 3 + 2 + 2 + 2
+    shown = " ".join(done.stdout.split())
+    assert "compared needs explains interval accuracy" in shown and "head-ridge data outputs tuned" in shown
+    assert "direct could not be tried: A direct copy needs networks of the same tensors" in shown
+    table = Outcome.load("out").table("compared")
+    place = table["method"].index("direct")
+    assert table["effect"][place] != table["effect"][place] and "same tensors" in table["note"][place]
+    assert {"norm_ratio", "loss", "accuracy", "seconds"} <= set(table) and "forgotten" not in table
+    found = summary_of(*asked, "-o", "again")["compared"]
+    assert [row["method"] for row in found] == table["method"]
+    numbers = [row["effect"] for row in found if row["effect"] is not None]
+    assert numbers == [effect for effect in table["effect"] if effect == effect]
+
+
 def test_training_goes_on_from_the_transport_beside_a_cold_start(here):
     asked = (A, TUNED, B, *TASK, "--method", "theseus", "--validate", "valid.npz")
     train = ("--then-train", "20", "--train-data", "train.npz", "--rate", "0.001")

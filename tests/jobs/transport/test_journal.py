@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.test_storage import left_in
 
 import interbasin as ib
 from interbasin.errors import FileError
+from interbasin.jobs.transport.comparison import measure as comparison
 from interbasin.jobs.transport.journal import Journal
 
 
@@ -77,6 +79,58 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(more, shares, tmp_
         again, _, _ = ask(state, **more)
         assert same(again, whole)
         assert again.front == () or [row.effect for row in again.front] == [row.effect for row in whole.front]
+
+
+ROWS = ["none", "random", "direct", "theseus", "regression", "head-ridge", "tuned-source", "label-ridge"]
+
+
+def without_seconds(rows):
+    return [repr(replace(row, seconds=0.0)) for row in rows]  # repr: NaN is not equal to itself
+
+
+@pytest.mark.parametrize("last", [pytest.param(1, marks=pytest.mark.slow), 6])
+def test_rows_of_a_comparison_that_are_done_are_kept(last, tmp_path, monkeypatch):
+    more = {"compare": ROWS, "method": "theseus", "validate": [(rows(32, seed=5), torch.arange(32) % 3)]}
+    whole, _, _ = ask(None, **more)
+    assert any(row.note for row in whole.compared) and any(row.accuracy is not None for row in whole.compared)
+    tried, end = [], last
+
+    def counted(*arguments):
+        if len(tried) == end:
+            raise KeyboardInterrupt
+        tried.append(arguments[2])
+        return measure(*arguments)
+
+    measure = comparison._row
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "_row", counted)
+        with pytest.raises(KeyboardInterrupt):
+            ask(tmp_path / "state", **more)
+    tried.clear()
+    end = None
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "_row", counted)
+        again, _, _ = ask(tmp_path / "state", **more)
+        count = len(tried)
+        third, _, _ = ask(tmp_path / "state", **more)
+        assert len(tried) == count  # all of them are kept now, seconds included
+        # With other labels, or another seed, nothing of it is taken.
+        for change in ({"validate": [(rows(32, seed=5), torch.zeros(32).long())]}, {"seed": 3}):
+            tried.clear()
+            ask(tmp_path / "state", **(more | change))
+            assert len(tried) == len(again.compared)
+    assert count == len(whole.compared) - last
+    assert without_seconds(again.compared) == without_seconds(whole.compared)
+    assert list(map(repr, third.compared)) == list(map(repr, again.compared))
+
+
+def test_a_damaged_row_is_tried_again(tmp_path):
+    more = {"compare": ["none", "random"], "method": "theseus"}
+    whole, _, _ = ask(tmp_path / "state", **more)
+    (first, second) = sorted((tmp_path / "state").glob("compared-*/row-*/row.json"))
+    first.write_text("{")
+    second.with_suffix(".safetensors").write_bytes(b"no")
+    assert without_seconds(ask(tmp_path / "state", **more)[0].compared) == without_seconds(whole.compared)
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
