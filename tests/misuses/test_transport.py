@@ -15,6 +15,7 @@ from torch import nn
 import interbasin as ib
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError, WiringError
 from interbasin.jobs.transport import plan_transport, train_on, transport_on_disk
+from interbasin.jobs.transport.journal import Journal
 
 FACTORIES = "tests.misuses.factories"
 MODEL, WIDER = (f"{FACTORIES}:{name}_with_inputs" for name in ("mlp", "wider"))
@@ -49,6 +50,11 @@ def on_disk(**changes: Any) -> object:
 
 def train(labelled: Any) -> object:
     return train_on(the.mlp, the.mlp, labelled, labelled, steps=2)
+
+
+def in_another_runs_state() -> object:
+    with Journal.at("state").hold():
+        return transport(state="state")
 
 
 class Gain(nn.Module):
@@ -112,6 +118,7 @@ def with_nan() -> nn.Module:
     ("a front of one number", lambda: transport(front=0.5, generic=inputs()), DataError, "0.5"),
     ("a front of a whole number", lambda: transport(front=3, generic=inputs()), DataError, "found 3"),
     ("a state in a file", lambda: transport(state=the.letter), FileError, "is a file"),
+    ("a state that another run has", in_another_runs_state, FileError, "Another process"),
     ("a state in someone's folder", lambda: transport(state=the.someones_folder), FileError, "other things"),
     ("a rank of nothing", lambda: transport(as_lora=0), DataError, "as_lora"),
     ("a LoRA for a target without layers", lambda: transport(target=Gain(), as_lora=2), DataError, "no layer inside"),

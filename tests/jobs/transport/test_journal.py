@@ -17,7 +17,7 @@ from tests.jobs.transport.test_job import mlp, rows, tuned_of
 from tests.test_storage import left_in
 
 import interbasin as ib
-from interbasin.errors import FileError
+from interbasin.errors import FileError, UnknownNameError
 from interbasin.jobs.transport.comparison import measure as comparison
 from interbasin.jobs.transport.journal import Journal
 
@@ -183,6 +183,40 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+def test_a_state_is_for_one_run_at_a_time(tmp_path):
+    refusals = []
+
+    def again(text):
+        if not refusals:
+            with pytest.raises(FileError, match=r"Another process is writing the state in .*; wait for it") as refusal:
+                ask(tmp_path / "state")
+            refusals.append(refusal)
+
+    whole, _, _ = ask(None)
+    assert same(ask(tmp_path / "state", progress=again)[0], whole) and refusals
+    assert not (tmp_path / "state" / "lock").exists()
+    assert same(ask(tmp_path / "state")[0], whole)
+
+
+def test_a_run_that_keeps_nothing_leaves_no_state(tmp_path):
+    with pytest.raises(FileError, match="is a file"):
+        (tmp_path / "file").write_text("")
+        ask(tmp_path / "file")
+    with pytest.raises(UnknownNameError):
+        ask(tmp_path / "state", method="magic")
+    assert left_in(tmp_path) == ["file"]
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
+    whole, _, _ = ask(tmp_path / "state")
+    (stages, *_) = (tmp_path / "state").glob("fitted-*")
+    for folder in (tmp_path / "state", stages):
+        (folder / ".interbasin-abc").mkdir()
+        (folder / ".interbasin-abc" / "recording.json").write_text("{")
+    assert same(ask(tmp_path / "state")[0], whole)
+    assert not list((tmp_path / "state").rglob(".interbasin-*"))
+
+
 SCRIPT = """
 import sys, torch
 from tests.jobs.transport.test_journal import ask
@@ -211,6 +245,32 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
     assert found["metrics"] == dict(whole.metrics)
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(found["weights"][name], tensor)
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_state_do_not_disturb_one_another(tmp_path):
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path / "state"), str(tmp_path / f"{number}.pt")],
+            env=environment,
+            cwd=root,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    told = [run.communicate()[1] for run in runs]
+    whole = ask(None)[0]
+    done = [number for number, run in enumerate(runs) if run.returncode == 0]
+    # One that came while another was at work says so; one that came later took up what was there.
+    assert done and all("Another process is writing the state" in text for n, text in enumerate(told) if n not in done)
+    for number in done:
+        found = torch.load(tmp_path / f"{number}.pt")
+        assert found["metrics"] == dict(whole.metrics)
+        for name, tensor in whole.model.state_dict().items():
+            assert torch.equal(found["weights"][name], tensor)
 
 
 def test_of_a_mask_function_it_counts_what_it_answers(tmp_path):

@@ -42,7 +42,7 @@ from interbasin.jobs.transport.figures import (
     trial_model_of,
 )
 from interbasin.jobs.transport.front import measure_front, require_answers, weights_of_front
-from interbasin.jobs.transport.journal import Journal
+from interbasin.jobs.transport.journal import Journal, holding_state
 from interbasin.jobs.transport.judge import COMPARED_ON, Judge, Part, Steady, count_repeats, relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
@@ -63,6 +63,7 @@ SCALES = ("none", "rms")
 GENERIC_TARGETS = ("keep", "tuned")
 
 
+@holding_state
 @leaving_buffers
 def transport(
     source: nn.Module,
@@ -146,14 +147,15 @@ def transport(
         as_lora: Give the update as factors of this rank, which PEFT loads.
         compare: Also try the baselines and controls; True for all that these data allow, or a list of names.
         seed: Of all that is drawn at random.
-        state: A folder to keep what was recorded and which layers were fitted in: a run that was killed goes on from
-            there, to the same result. It is yours to remove.
+        state: A folder to keep what was recorded, which layers were fitted and which rows compared in: a run that was
+            killed goes on from there, to the same result. One process at a time has it. It is yours to remove.
         progress: Called with a line of text as the work goes on; True for lines on stderr.
 
     Raises:
         WiringError: if a network cannot be traced, or the two have nothing in common.
         DataError, ShapeError: if the data are empty, hold NaN or do not fit, or the tuned model is not of the base.
         UnknownNameError: for a name that does not exist.
+        FileError: if the state holds other things, or another process has it.
 
     Example:
         >>> import torch

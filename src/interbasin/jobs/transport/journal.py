@@ -8,14 +8,17 @@ else.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +29,8 @@ from interbasin.batches import BATCH_SIZE, as_batches, cut_inputs, inputs_in, ou
 from interbasin.checkpoints.lora import Factors
 from interbasin.errors import FileError
 from interbasin.storage import as_path, new_folder, read_record, write_record
+from interbasin.storage.atomic import TEMPORARY, cannot_write
+from interbasin.storage.journal import claim_growing_folder
 from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import forget_what_was_derived
 
@@ -36,7 +41,11 @@ if TYPE_CHECKING:
 
 NAME, FORMAT, VERSION = "stage", "fitted-stage", 1
 ROW, ROW_FORMAT = "row", "compared-row"
-OURS = re.compile(r"(recorded|fitted|compared)-[0-9a-f]{16}")
+# A process that was killed may have left something half-written under a temporary name.
+OURS = re.compile(rf"(recorded|fitted|compared)-[0-9a-f]{{16}}|lock|{re.escape(TEMPORARY)}.*")
+
+Given = ParamSpec("Given")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,30 @@ class Journal:
             )
         return cls(place)
 
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Have the folder for this process alone while the block lasts; what a killed one left half-written goes.
+
+        Raises:
+            FileError: if another process has it.
+        """
+        is_new = not self.folder.exists()
+        try:
+            lock = claim_growing_folder(self.folder, f"the state in {self.folder}")
+        except OSError as error:
+            raise cannot_write(self.folder, error) from error
+        try:
+            for left in (*self.folder.glob(f"{TEMPORARY}*"), *self.folder.glob(f"*/{TEMPORARY}*")):
+                shutil.rmtree(left, ignore_errors=True)
+            yield
+        finally:
+            (self.folder / "lock").unlink(missing_ok=True)
+            if lock is not None:
+                lock.close()
+            if is_new:
+                with contextlib.suppress(OSError):  # unless something is kept in it
+                    self.folder.rmdir()
+
     def recording(self, networks: Sequence[nn.Module], data: Any, **options: Any) -> Path:
         """The folder for the state of a recording; see ``state`` of `interbasin.activations.record`."""
         return self.folder / f"recorded-{_hash(networks, [data], options)}"
@@ -80,6 +113,18 @@ class Journal:
     def rows(self, networks: Sequence[nn.Module], data: Sequence[Any], **options: Any) -> RowJournal:
         """The rows of a comparison; labels in the data count, for some rows are fitted to them."""
         return RowJournal(self.folder / f"compared-{_hash(networks, data, options, labelled=True)}")
+
+
+def holding_state(function: Callable[Given, Value]) -> Callable[Given, Value]:
+    """``function(..., state=)`` that has its state for itself while it runs."""
+
+    @functools.wraps(function)
+    def run(*arguments: Given.args, **options: Given.kwargs) -> Value:
+        state: Any = options.get("state")
+        with contextlib.nullcontext() if state is None else Journal.at(state).hold():
+            return function(*arguments, **options)
+
+    return run
 
 
 @dataclass
