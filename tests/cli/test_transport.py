@@ -688,7 +688,17 @@ def test_an_adapter_stays_one_in_little_memory(texts):
 def test_a_dense_update_of_a_lora_is_remarked_on(texts):
     done = transport("old", "lora", "new", "--data", "task.txt", "--method", "regression", "-o", "out")
     assert done.exit_code == 0, done.output
-    assert "--as-lora RANK gives a LoRA" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "The fine-tune is a LoRA of rank 2 on 2 tensors; the update is dense, of" in said
+    assert "--as-lora gives a LoRA, and --method theseus keeps the rank" in said
+    found = summary_of(
+        "old", "lora", "new", "--data", "task.txt", "--method", "regression", "--as-lora", "3", "-o", "low"
+    )
+    (note,) = [note for note in found["notes"] if "fits every layer" in note]
+    held = json.loads(Path("low/adapter/adapter_config.json").read_text())
+    assert "and this adapter one of rank 3 on" in note and held["r"] == 3 and len(held["target_modules"]) > 2
+    kept = summary_of("old", "lora", "new", "--data", "task.txt", "--method", "theseus", "-o", "kept")
+    assert not [note for note in kept["notes"] if "LoRA of rank" in note]
 
 
 def test_an_adapter_of_another_base_and_another_tokenizer_are_refused(texts):

@@ -88,9 +88,9 @@ def show_result(
         if "trained" in usable:
             console.print(f"use the trained network as the MODEL {usable['trained']}", soft_wrap=True)
     notes = list(outcome.notes)
-    if is_adapter(terminal.request["tuned"]) and not result.delta.is_low_rank:
-        keeps = "" if result.method == "theseus" else ", and --method theseus keeps the rank of TUNED"
-        notes.append(f"The update is dense: --as-lora RANK gives a LoRA{keeps}.")
+    is_merged = terminal.request["also"] or terminal.request["merge"] == "ties"
+    if is_merged and is_adapter(terminal.request["tuned"]) and not result.delta.is_low_rank:
+        notes.append("The update is dense: --as-lora RANK gives a LoRA.")
     show_notes(console, terminal, notes)
     console.print(str(result.verdict), soft_wrap=True)
 

@@ -38,6 +38,7 @@ from interbasin.jobs.transport.figures import (
     note_repeats,
     note_unmatched,
     note_unobserved,
+    note_wider,
     own_answers,
     trial_model_of,
 )
@@ -291,7 +292,7 @@ def transport(
             notes.append(f"Rank {as_lora} explains {effect.value:.0%} of the effect, the whole update {full:.0%}.")
         evidence = gather_evidence(trial.as_given, held, generic, trial_model, best, effect, validate, loss, update)
         metrics |= labelled_metrics(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
-        notes += note_large(metrics["norm_ratio"])
+        notes += note_large(metrics["norm_ratio"]) + note_wider(update, delta, best.method)
         for name in ("kept", "source_apart"):
             interval = getattr(evidence, name)
             if interval is not None:
