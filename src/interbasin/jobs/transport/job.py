@@ -192,7 +192,8 @@ def transport(
     if world_size() > 1:
         raise DataError(
             f"{world_size()} processes would each judge by inputs of their own, and could choose differently; record "
-            "with prepare_transport, which sums what all of them see, and apply what it gives."
+            "in all of them with prepare_transport, which sums what they see, save that in one, and call its "
+            "apply(tuned) there; or call transport in one process, before torch.distributed is initialised."
         )
     front_weights = weights_of_front(front, generic, generic_target)
     journal = None if state is None else Journal.at(state)
