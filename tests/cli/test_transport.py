@@ -216,6 +216,69 @@ def test_several_fine_tunes_are_merged(here):
     assert plan["share_moved"] + plan["share_kept"] == pytest.approx(1)
 
 
+def test_in_little_memory_weights_stay_in_their_files_and_nothing_is_judged(here, monkeypatch):
+    asked = (A, TUNED, B, *TASK, "--memory", "1kB")
+    before = left_in(here)
+    done = transport(*asked, "--dry-run")
+    shown = " ".join(done.stdout.split())
+    assert (
+        done.exit_code == 0 and "passes over the data 1" in shown and "memory about" in shown and "time about" in shown
+    )
+    assert "more than the 0.001 MB that --memory allows" in shown and "there is no verdict" in shown
+    assert done.stdout.rstrip().endswith("Nothing was written (--dry-run).")
+    plan = summary_of(*asked, "--dry-run")
+    assert plan["dry_run"] and plan["passes"] == 1 and plan["memory"] > 0 and plan["seconds"] > 0
+    assert left_in(here) == before
+    done = transport(*asked, "--model", "--alpha", "0.5", "-o", "out")
+    assert done.exit_code == 0, done.output
+    assert "1 pass over the data, about" in done.stderr  # before the work
+    shown = " ".join(done.stdout.split())
+    assert (
+        "moved 3 tensors" in shown
+        and "kept 1 tensor" in shown
+        and "written to out: update.safetensors, model, moved.csv" in shown
+    )
+    assert "use the new network as the MODEL transport_nets:wide@out/model" in shown
+    outcome = Outcome.load("out")
+    outcome.verify()
+    assert (outcome.request["memory"], outcome.request["alpha"], outcome.request["limit"]) == (1000, 0.5, 2000)
+    assert {"source", "tuned", "target", "data"} == set(outcome.inputs) and not Path("out/verdict.txt").exists()
+    # The same numbers as in memory.
+    found = summary_of(A, TUNED, B, *TASK, "--method", "theseus", "--alpha", "0.5", "-o", "usual")
+    for name, tensor in load_file("out/update.safetensors").items():
+        torch.testing.assert_close(tensor, load_file(found["use"]["update"])[name], rtol=1e-4, atol=1e-5)
+    again = summary_of(*asked, "--also", "other.safetensors", "--merge-weights", "1,0.5", "-o", "out", "--force")
+    assert again["verdict"] is None and again["use"] == {"update": "out/update.safetensors"}
+    assert again["estimate"]["passes"] == 1 and "also-1" in again["inputs"]
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    before = left_in(here)
+    monkeypatch.setattr("interbasin.jobs.transport.theseus.on_disk.Carrier", interrupt)
+    assert transport(*asked, "-o", "below/other").exit_code == 130
+    shutil.rmtree("below", ignore_errors=True)
+    assert left_in(here) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--method", "regression"), "--method regression"),
+        (("--method", "direct", "--variant", "copy"), "--variant copy, --method direct"),
+        (("--alpha", "auto"), "--alpha auto"),
+        (("--validate", "valid.npz"), "--validate"),
+        (("--generic", "generic.npz", "--front"), "--generic, --front"),
+        (("--compare", "--as-lora", "2", "--readout", "logits"), "--readout, --as-lora, --compare"),
+        (("--then-train", "5", "--train-data", "train.npz", "--validate", "valid.npz"), "--then-train, --train-data"),
+    ],
+)
+def test_what_little_memory_cannot_have_is_refused_in_one_sentence(here, options, words):
+    done = transport(A, TUNED, B, *TASK, "-o", "out", "--memory", "1GB", *options)
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert done.exit_code == 2 and words in said and "leave" in said and not Path("out").exists()
+
+
 def test_the_front_is_a_table_a_plot_and_json(here):
     asked = (A, TUNED, B, *TASK, "--generic", "generic.npz", "--readout", "logits", "--front-weights", "0.1,3")
     found = summary_of(*asked, "-o", "out")
@@ -224,6 +287,38 @@ def test_the_front_is_a_table_a_plot_and_json(here):
     assert {"front.csv", "front.svg"} <= set(Outcome.load("out").written())
     shown = " ".join(transport(*asked, "-o", "again").stdout.split())
     assert "front generic weight explains interval forgotten" in shown and "tuned source -" in shown
+
+
+def test_a_comparison_is_printed_kept_and_written(here, monkeypatch):
+    from interbasin.jobs.transport.journal import RowJournal
+
+    asked = (A, TUNED, B, *TASK, "--method", "theseus", "--compare", "--validate", "valid.npz")
+    keep, kept = RowJournal.keep, []
+
+    def interrupted(self, method, variant, row):
+        keep(self, method, variant, row)
+        kept.append(method)
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowJournal, "keep", interrupted)
+        done = transport(*asked, "-o", "out")
+        assert done.exit_code == 130 and "run the same command to go on" in done.stderr
+        done = transport(*asked, "-o", "out")  # stdout is no terminal here
+    assert done.exit_code == 0, done.output
+    assert len(kept) == len(set(kept) - {"theseus", "linear", "linear-ridge", "distil"}) + 3 + 2 + 2 + 2
+    shown = " ".join(done.stdout.split())
+    assert "compared needs explains interval accuracy" in shown and "head-ridge data outputs tuned" in shown
+    assert "direct could not be tried: A direct copy needs networks of the same tensors" in shown
+    table = Outcome.load("out").table("compared")
+    place = table["method"].index("direct")
+    assert table["effect"][place] != table["effect"][place] and "same tensors" in table["note"][place]
+    assert {"norm_ratio", "loss", "accuracy", "seconds"} <= set(table) and "forgotten" not in table
+    found = summary_of(*asked, "-o", "again")["compared"]
+    assert [row["method"] for row in found] == table["method"]
+    numbers = [row["effect"] for row in found if row["effect"] is not None]
+    assert numbers == [effect for effect in table["effect"] if effect == effect]
 
 
 def test_training_goes_on_from_the_transport_beside_a_cold_start(here):
@@ -257,6 +352,8 @@ def test_training_goes_on_from_the_transport_beside_a_cold_start(here):
         (("--then-train", "0"), "--then-train"),
         (("--merge-weights", "one"), "1,0.5"),
         (("--front-weights", "low"), "0.1,1,10"),
+        (("--memory", "much"), "takes a size, as 8GB"),
+        (("--memory", "0GB"), "takes a size, as 8GB"),
     ],
 )
 def test_options_that_do_not_go_together_are_usage_errors(here, options, words):
@@ -575,10 +672,33 @@ def test_the_tuned_network_is_not_loaded_for_its_adapter(texts, monkeypatch):
     assert found["use"]["update"] == "out/adapter"
 
 
+def test_an_adapter_stays_one_in_little_memory(texts):
+    asked = ("old", "lora", "new", "--data", "task.txt", "--memory", "10MB")
+    found = summary_of(*asked, "-o", "out", "--model")
+    assert found["use"] == {"update": "out/adapter", "model": "out/model"}
+    tokens = torch.tensor([[2, 3, 4, 5, 6]])
+    wanted = ib.models.load_model("out/model").model(tokens).logits
+    torch.testing.assert_close(ib.models.load_model("out/adapter").model(tokens).logits, wanted, rtol=1e-4, atol=1e-5)
+    usual = summary_of(*asked[:-2], "--method", "theseus", "-o", "usual", "--model")
+    torch.testing.assert_close(
+        ib.models.load_model(usual["use"]["model"]).model(tokens).logits, wanted, rtol=1e-4, atol=1e-5
+    )
+
+
 def test_a_dense_update_of_a_lora_is_remarked_on(texts):
     done = transport("old", "lora", "new", "--data", "task.txt", "--method", "regression", "-o", "out")
     assert done.exit_code == 0, done.output
-    assert "--as-lora RANK gives a LoRA" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "The fine-tune is a LoRA of rank 2 on 2 tensors; the update is dense, of" in said
+    assert "--as-lora gives a LoRA, and --method theseus keeps the rank" in said
+    found = summary_of(
+        "old", "lora", "new", "--data", "task.txt", "--method", "regression", "--as-lora", "3", "-o", "low"
+    )
+    (note,) = [note for note in found["notes"] if "fits every layer" in note]
+    held = json.loads(Path("low/adapter/adapter_config.json").read_text())
+    assert "and this adapter one of rank 3 on" in note and held["r"] == 3 and len(held["target_modules"]) > 2
+    kept = summary_of("old", "lora", "new", "--data", "task.txt", "--method", "theseus", "-o", "kept")
+    assert not [note for note in kept["notes"] if "LoRA of rank" in note]
 
 
 def test_an_adapter_of_another_base_and_another_tokenizer_are_refused(texts):

@@ -14,7 +14,8 @@ from torch import nn
 
 import interbasin as ib
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError, WiringError
-from interbasin.jobs.transport import plan_transport, train_on
+from interbasin.jobs.transport import plan_transport, train_on, transport_on_disk
+from interbasin.jobs.transport.journal import Journal
 
 FACTORIES = "tests.misuses.factories"
 MODEL, WIDER = (f"{FACTORIES}:{name}_with_inputs" for name in ("mlp", "wider"))
@@ -42,8 +43,18 @@ def plan(**changes: Any) -> object:
     return plan_transport(the.mlp, {"2.bias": torch.ones(3)}, the.wider_mlp, inputs(), **changes)
 
 
+def on_disk(**changes: Any) -> object:
+    asked: dict[str, Any] = {"tuned": {"2.bias": torch.ones(3)}, "folder": "out"} | changes
+    return transport_on_disk(the.mlp, asked.pop("tuned"), the.wider_mlp, inputs(), **asked)
+
+
 def train(labelled: Any) -> object:
     return train_on(the.mlp, the.mlp, labelled, labelled, steps=2)
+
+
+def in_another_runs_state() -> object:
+    with Journal.at("state").hold():
+        return transport(state="state")
 
 
 class Gain(nn.Module):
@@ -107,6 +118,7 @@ def with_nan() -> nn.Module:
     ("a front of one number", lambda: transport(front=0.5, generic=inputs()), DataError, "0.5"),
     ("a front of a whole number", lambda: transport(front=3, generic=inputs()), DataError, "found 3"),
     ("a state in a file", lambda: transport(state=the.letter), FileError, "is a file"),
+    ("a state that another run has", in_another_runs_state, FileError, "Another process"),
     ("a state in someone's folder", lambda: transport(state=the.someones_folder), FileError, "other things"),
     ("a rank of nothing", lambda: transport(as_lora=0), DataError, "as_lora"),
     ("a LoRA for a target without layers", lambda: transport(target=Gain(), as_lora=2), DataError, "no layer inside"),
@@ -121,6 +133,14 @@ def with_nan() -> nn.Module:
     ("a plan whose progress is no function", lambda: plan(progress=3), DataError, "progress is a function"),
     ("a plan whose progress fails", lambda: plan(progress=lambda text: 1 / 0), DataError, "progress was called"),
     ("a plan of one weight that is no list", lambda: plan(merge_weights=3), DataError, "merge_weights is a list"),
+    ("a transport on disk without a folder", lambda: on_disk(folder=None), DataError, "without a folder"),
+    ("a transport on disk over someone's folder", lambda: on_disk(folder=the.someones_folder), FileError, "exists"),
+    ("a transport on disk in no memory", lambda: on_disk(memory=0), DataError, "memory"),
+    ("a transport on disk in half a byte", lambda: on_disk(memory=0.5), DataError, "memory"),
+    ("a transport on disk with an unknown scale", lambda: on_disk(scale="sums"), UnknownNameError, "rms"),
+    ("a transport on disk with unknown directions", lambda: on_disk(unobserved="up"), UnknownNameError, "drop"),
+    ("a transport on disk whose progress is no function", lambda: on_disk(progress=3), DataError, "progress"),
+    ("a transport on disk of NaN", lambda: on_disk(tuned={"2.bias": torch.full((3,), math.nan)}), DataError, "2.bias"),
     ("training on what is measured on", lambda: train(the.labelled), DataError, "is trained on"),
     (
         "a part of the tuned network in the place of updates",
@@ -230,6 +250,14 @@ def with_weights(model: str, **changes: Any) -> str:
         2,
         "--train-data",
     ),
+    (
+        "a regression in little memory",
+        lambda: command("--memory", "1GB", "--method", "regression"),
+        2,
+        "leave that out",
+    ),
+    ("a comparison in little memory", lambda: command("--memory", "1GB", "--compare"), 2, "--compare"),
+    ("a memory in words", lambda: command("--memory", "plenty"), 2, "takes a size"),
     ("a transport over someone's folder", lambda: [*command(), "-o", the.someones_folder, "--force"], 1, "not write"),
 )
 def test_what_the_command_cannot_transport_is_refused(misuse):

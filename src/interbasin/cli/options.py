@@ -104,6 +104,27 @@ def numbers(text: str | None, option: str, kind: Callable[[str], Any] = float, l
         raise typer.BadParameter(message, param_hint=option) from error
 
 
+def size(text: str | None, option: str, like: str) -> int | None:
+    """The bytes that an option names; ``like`` is an example.
+
+    Example:
+        >>> size("8GB", "--memory", "8GB"), size("1.5 MiB", "--memory", "8GB"), size("4096", "--memory", "8GB")
+        (8000000000, 1572864, 4096)
+    """
+    if text is None:
+        return None
+    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?\s*", text, re.IGNORECASE)
+    count = (
+        0
+        if parts is None
+        else float(parts[1]) * (1024 if parts[3] else 1000) ** " kmgt".index((parts[2] or " ").lower())
+    )
+    if count < 1:
+        message = f"takes a size, as {like} or 500MB, and got {shorten(repr(text))}."
+        raise typer.BadParameter(message, param_hint=option)
+    return int(count)
+
+
 # ---------------------------------------------------------------------- networks
 
 
@@ -126,8 +147,10 @@ class NetworkOptions:
         """The sizes that ``--input-shape`` names."""
         return numbers(self.input_shape, "--input-shape", int, "1,3,224,224")
 
-    def load(self, model: str, *, seed: int, inputs: Path | None = None, base: str | None = None) -> LoadedModel:
-        """The network that a MODEL string names."""
+    def load(
+        self, model: str, *, seed: int, inputs: Path | None = None, base: str | None = None, in_files: bool = False
+    ) -> LoadedModel:
+        """The network that a MODEL string names, in memory, or with its weights left in their files."""
         from interbasin.models import load_model
 
         return load_model(
@@ -138,6 +161,7 @@ class NetworkOptions:
             strict=self.strict,
             trust_remote_code=self.trust_remote_code,
             seed=seed,
+            in_files=in_files,
         )
 
 

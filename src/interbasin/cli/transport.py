@@ -27,6 +27,7 @@ from interbasin.cli.options import (
 )
 from interbasin.cli.output import Terminal, foreign_code
 from interbasin.cli.paired_data import read_for_both
+from interbasin.cli.transport_memory import MemoryOptions, move_on_disk, refuse_with_memory
 from interbasin.cli.transport_training import TrainOptions, read_training, require_train_data, train
 from interbasin.cli.transported import is_adapter, name_results, show_plan, show_result, summarize_plan, without_nan
 
@@ -150,6 +151,7 @@ def transport(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Show what would move, what the data show and what it costs; write nothing.")
     ] = False,
+    memory_options: MemoryOptions,
     several_options: SeveralOptions,
     train_options: TrainOptions,
     limit: Annotated[int, Option(min=1, help="At most so many samples of each DATA, drawn with --seed.")] = 2000,
@@ -173,10 +175,15 @@ def transport(
     trained and both curves. What was recorded and fitted is kept beside OUTPUT until it is there: a command that was
     interrupted or killed goes on from that when it is given again.
 
+    --memory SIZE is for networks that are larger than memory: weights stay in their safetensors files, DATA are read
+    once for as many spaces as SIZE allows, and the update is written tensor by tensor. What that takes is printed
+    first. Nothing is judged then, and OUTPUT holds no verdict.
+
     Examples:
       interbasin transport old old-lora new --data task.jsonl -o moved
       interbasin transport old old-lora new --data task.jsonl --dry-run
       interbasin transport old old-tuned new --data task.jsonl --generic web.txt --front --as-lora 16 -o moved
+      interbasin transport old old-tuned new --data task.jsonl --memory 8GB -o moved
       interbasin transport old lora-1 new --also lora-2 --merge ties --data task.jsonl -o moved
       interbasin transport old tuned new --data a.jsonl --then-train 300 --train-data b.jsonl --validate c.jsonl -o out
       interbasin transport my.nets:small@a my.nets:small@tuned my.nets:wide@b --data task.npz --readout logits -o moved
@@ -188,13 +195,16 @@ def transport(
         raise typer.BadParameter("says where results go; give it, or --dry-run.", param_hint="-o")
     if method != "auto":
         METHODS[method].variant(variant)
+    memory = memory_options.bytes()
+    refuse_with_memory(terminal, memory_options)
     amount = _amount(alpha)
     weights = numbers(front_weights, "--front-weights", float, "0.1,1,10") or front or None
     require_train_data(train_options, validate)
     if not dry_run:
         terminal.require_free(output, force=force)
     with terminal.status("Loading") as tell, foreign_code():
-        loaded, other = (network_options.load(name, seed=seed) for name in (source, target))
+        in_files = memory is not None
+        loaded, other = (network_options.load(name, seed=seed, in_files=in_files) for name in (source, target))
         logits = None if readout is None else _readout(readout)
         batches = {
             name: None
@@ -203,24 +213,43 @@ def transport(
             for name, text in (("data", data), ("validate", validate), ("generic", generic))
         }
         training = read_training(train_options, input_options, source, target, loaded.inputs, seed)
-        fine_tunes = [_fine_tune(name, network_options, seed) for name in (tuned, *(several_options.also or ()))]
-        shared: dict[str, Any] = {
-            "method": method,
-            "variant": variant,
+        names = (tuned, *(several_options.also or ()))
+        fine_tunes = [_fine_tune(name, network_options, seed, in_files) for name in names]
+        common: dict[str, Any] = {
             "outputs": outputs,
-            "generic": batches["generic"],
             "centered": centered,
             "tokens": tokens,
             "unobserved": unobserved,
             "heads": heads,
             "depth": depth,
-            "seed": seed,
-            "progress": tell,
             **several_options.arguments(),
         }
+        shared: dict[str, Any] = {
+            "method": method,
+            "variant": variant,
+            "generic": batches["generic"],
+            "seed": seed,
+            "progress": tell,
+            **common,
+        }
         weight: dict[str, Any] = {} if generic_weight is None else {"generic_weight": generic_weight}
-        if dry_run:
+        if dry_run and memory is None:
             plan = plan_transport(loaded.model, fine_tunes, other.model, batches["data"], **shared)
+    about: dict[str, Any] = {
+        "like": other.checkpoint,
+        "base": os.path.abspath(target) if os.path.exists(target) else target,
+        "inputs": {
+            **terminal.inputs("source", "tuned", "target", "data", "validate", "generic", "train_data"),
+            **{f"also-{place}": name for place, name in enumerate(several_options.also or (), 1)},
+        },
+        "model": model,
+        "force": force,
+    }
+    if memory is not None:
+        given = loaded.model, fine_tunes, other.model, batches["data"], output
+        options = common | about | {"alpha": 1.0 if amount is None else amount, "scale": scale or "none"}
+        move_on_disk(terminal, given, target, memory=memory, dry_run=dry_run, **options)
+        return
     if dry_run:
         terminal.result(summarize_plan(plan), lambda console: show_plan(console, terminal, plan))
         return
@@ -248,19 +277,10 @@ def transport(
             own = None if readout in (None, LOGITS) else logits
             result = train(terminal, result, training, batches["validate"], train_options, own, seed)
         known = {*result.request, "dry_run"}
-        outcome = result.save(
-            output,
-            model=model,
-            like=other.checkpoint,
-            base=os.path.abspath(target) if os.path.exists(target) else target,
-            inputs={
-                **terminal.inputs("source", "tuned", "target", "data", "validate", "generic", "train_data"),
-                **{f"also-{place}": name for place, name in enumerate(several_options.also or (), 1)},
-            },
-            request={name: value for name, value in terminal.request.items() if name not in known},
-            force=force,
-        )
-    usable = name_results(output, target, result, model)
+        asked = {name: value for name, value in terminal.request.items() if name not in known}
+        outcome = result.save(output, request=asked, **about)
+    networks = {"model": model, "trained": result.trained is not None}
+    usable = name_results(output, target, low_rank=result.delta.is_low_rank, networks=networks)
     verdict = {**asdict(result.verdict), "text": str(result.verdict)}
     more = {
         "output": str(output),
@@ -295,11 +315,11 @@ def _readout(name: str) -> Any:
     return (lambda found: found) if name == LOGITS else import_function(name, "readout")
 
 
-def _fine_tune(tuned: str, network_options: NetworkOptions, seed: int) -> Any:
+def _fine_tune(tuned: str, network_options: NetworkOptions, seed: int, in_files: bool) -> Any:
     """The fine-tune: a path, which is read tensor by tensor, or a network that has to be built."""
     if os.path.exists(os.path.expanduser(tuned)) and not network_options.trust_remote_code:
         return tuned
-    return tuned if is_adapter(tuned) else network_options.load(tuned, seed=seed).model
+    return tuned if is_adapter(tuned) else network_options.load(tuned, seed=seed, in_files=in_files).model
 
 
 # ---------------------------------------------------------------------- going on after an interrupt

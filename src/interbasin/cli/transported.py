@@ -48,13 +48,12 @@ def is_adapter(tuned: str) -> bool:
     return any(os.path.exists(os.path.join(tuned, place, "adapter_config.json")) for place in (".", "adapter"))
 
 
-def name_results(output: Path, target: str, result: Transport, model: bool) -> dict[str, str]:
-    """What to go on with: name -> path or MODEL."""
-    usable = {"update": str(output / ("adapter" if result.delta.is_low_rank else "update.safetensors"))}
-    if model and (name := model_in(target, str(output / "model"))):
-        usable["model"] = name
-    if result.trained is not None and (name := model_in(target, str(output / "trained"))):
-        usable["trained"] = name
+def name_results(output: Path, target: str, *, low_rank: bool, networks: Mapping[str, bool]) -> dict[str, str]:
+    """What to go on with: name -> path or MODEL. ``networks`` says which folders of them were written."""
+    usable = {"update": str(output / ("adapter" if low_rank else "update.safetensors"))}
+    for place, is_written in networks.items():
+        if is_written and (name := model_in(target, str(output / place))):
+            usable[place] = name
     return usable
 
 
@@ -76,7 +75,7 @@ def show_result(
         show_compared(console, result.compared)
     if result.front:
         _show_front(console, result.front)
-    _show_shares(console, result.moved)
+    show_shares(console, result.moved)
     figures = [
         (name, number(outcome.metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in outcome.metrics
     ]
@@ -89,10 +88,10 @@ def show_result(
         if "trained" in usable:
             console.print(f"use the trained network as the MODEL {usable['trained']}", soft_wrap=True)
     notes = list(outcome.notes)
-    if is_adapter(terminal.request["tuned"]) and not result.delta.is_low_rank:
-        keeps = "" if result.method == "theseus" else ", and --method theseus keeps the rank of TUNED"
-        notes.append(f"The update is dense: --as-lora RANK gives a LoRA{keeps}.")
-    _show_notes(console, terminal, notes)
+    is_merged = terminal.request["also"] or terminal.request["merge"] == "ties"
+    if is_merged and is_adapter(terminal.request["tuned"]) and not result.delta.is_low_rank:
+        notes.append("The update is dense: --as-lora RANK gives a LoRA.")
+    show_notes(console, terminal, notes)
     console.print(str(result.verdict), soft_wrap=True)
 
 
@@ -139,7 +138,7 @@ def show_plan(console: Console, terminal: Terminal, plan: Plan) -> None:
         for row in plan.moved
     ]
     print_table(console, ("tensor", "goes to", "", "share", "unseen", "why"), rows, words=(0, 1, 2, 5))
-    _show_shares(console, plan.moved)
+    show_shares(console, plan.moved)
     spaces = [
         (row.source, row.target, f"{row.widths[0]} -> {row.widths[1]}", f"{row.seen} of {row.full}")
         for row in plan.spaces
@@ -148,11 +147,11 @@ def show_plan(console: Console, terminal: Terminal, plan: Plan) -> None:
     facts = [
         ("outputs", "shared" if plan.shares_outputs else "each network has its own"),
         ("heads", plan.heads),
-        *((f"time, {name}", f"about {_seconds(value)}") for name, value in plan.seconds.items()),
+        *((f"time, {name}", f"about {in_seconds(value)}") for name, value in plan.seconds.items()),
         ("memory", f"about {plan.memory / 1e6:,.0f} MB, beside the activations of a batch"),
     ]
     print_facts(console, facts)
-    _show_notes(console, terminal, plan.notes)
+    show_notes(console, terminal, plan.notes)
     console.print("Nothing was written (--dry-run).")
 
 
@@ -161,7 +160,7 @@ def summarize_plan(plan: Plan) -> dict[str, Any]:
     return {"job": "transport", "dry_run": True, **asdict(plan), **shares}
 
 
-def _show_shares(console: Console, moved: Sequence[Moved]) -> None:
+def show_shares(console: Console, moved: Sequence[Moved]) -> None:
     """How much was moved, kept and skipped, and for what reasons."""
     groups: dict[tuple[str, str], list[Moved]] = {}
     for row in moved:
@@ -182,7 +181,8 @@ def _why(reason: str, members: Sequence[Moved]) -> str:
     return f"{list_names(row.source for row in members)}: {reason}" if reason else ""
 
 
-def _show_notes(console: Console, terminal: Terminal, notes: Sequence[str]) -> None:
+def show_notes(console: Console, terminal: Terminal, notes: Sequence[str]) -> None:
+    """The notes, in the words of the command, unless it is to be quiet."""
     if not terminal.quiet:
         for note in notes:
             console.print(in_options(note, terminal.options), style="dim", soft_wrap=True)
@@ -192,5 +192,6 @@ def _interval(low: float, high: float) -> str:
     return f"[{low:.3f}, {high:.3f}]"
 
 
-def _seconds(value: float) -> str:
+def in_seconds(value: float) -> str:
+    """A time for people."""
     return f"{value:.1g} s" if value < 10 else f"{value:,.0f} s" if value < 600 else f"{value / 60:,.0f} min"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -116,12 +117,17 @@ def map_weights(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         CheckpointError: If there is no such checkpoint, it is not in safetensors files, or not of this network; or if
             a buffer that no checkpoint holds is on the meta device.
     """
-    checkpoint = open_checkpoint(path)
-    what = f"the {type(model).__name__}"
+    map_checkpoint(model, open_checkpoint(path), f"the {type(model).__name__}")
+    return model.eval().requires_grad_(False)
+
+
+def map_checkpoint(model: nn.Module, checkpoint: Checkpoint, what: str, *, strict: bool = True) -> tuple[str, ...]:
+    """What `load_weights` does, with the weights left in their files, as `map_weights` has them."""
     odd = next((file for file in checkpoint.files if file.suffix != ".safetensors"), None)
     if odd is not None:
         raise CheckpointError(f"{odd} cannot be mapped into memory; store the weights as safetensors first.")
-    own = model.state_dict()
+    rebuild_as_folded(model, checkpoint, what)
+    own = model.state_dict(keep_vars=True)
     for name in (name for name in own if name in checkpoint and tuple(own[name].shape) != checkpoint.shape(name)):
         raise CheckpointError(
             f"{name} has shape {checkpoint.shape(name)} in {checkpoint.path} and {tuple(own[name].shape)} in {what}; "
@@ -134,16 +140,43 @@ def map_weights(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     for name, stored in checkpoint.ties.items():
         tensors[name] = tensors[stored]
     result = model.load_state_dict(tensors, strict=False, assign=True)
-    tied = {id(tensor) for tensor in model.state_dict(keep_vars=True).values() if tensor.device.type != "meta"}
-    missing = [name for name in result.missing_keys if id(model.state_dict(keep_vars=True)[name]) not in tied]
-    refuse_mismatch(checkpoint, what, missing, result.unexpected_keys)
+    there = {id(tensor): name for name, tensor in own.items() if name in tensors}
+    tied = {name: there[id(tensor)] for name, tensor in own.items() if there.get(id(tensor), name) != name}
+    for name, stored in tied.items():  # as they were before each name was given a tensor
+        (place, _, leaf), (beside, _, other) = name.rpartition("."), stored.rpartition(".")
+        model.get_submodule(place)._parameters[leaf] = model.get_submodule(beside)._parameters[other]
+    missing = [name for name in result.missing_keys if name not in tied and not name.endswith(".num_batches_tracked")]
+    refuse_mismatch(checkpoint, what, missing, result.unexpected_keys if strict else [])
     empty = [name for name, buffer in model.named_buffers() if buffer.device.type == "meta"]
     if empty:
         raise CheckpointError(
             f"{list_names(empty)} of {what} is on the meta device and in no checkpoint; make the network's buffers on "
             "the CPU, as accelerate.init_empty_weights() does."
         )
-    return model.eval().requires_grad_(False)
+    return tuple(result.unexpected_keys)
+
+
+@contextlib.contextmanager
+def without_numbers(*, wanted: bool = True) -> Iterator[None]:
+    """Networks that are made in the block have parameters without numbers, which take no memory; buffers are whole.
+
+    They are for `map_checkpoint`. Parameters that are one tensor stay one.
+    """
+    if not wanted:
+        yield
+        return
+    register = nn.Module.register_parameter
+
+    def register_empty(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        register(self, name, param)
+        if param is not None and param.device.type != "meta" and not nn.parameter.is_lazy(param):
+            self._parameters[name] = nn.Parameter(param.to("meta"), param.requires_grad)
+
+    nn.Module.register_parameter = register_empty  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def _refuse_empty(name: str, tensor: Tensor, what: str) -> None:

@@ -16,21 +16,24 @@ from torch import nn
 from interbasin.checkpoints import open_checkpoint
 from interbasin.errors import DataError, InterbasinError, UnknownNameError
 from interbasin.extras import retry_with_torchvision
-from interbasin.models.base import LoadedModel, load_weights
+from interbasin.models.base import LoadedModel, load_weights, map_checkpoint, without_numbers
 from interbasin.text import one_line
 
 
-def load_factory(text: str, name: str, weights: Path | None, *, strict: bool = True) -> LoadedModel:
-    """The network that the factory returns, with the weights put in."""
+def load_factory(
+    text: str, name: str, weights: Path | None, *, strict: bool = True, in_files: bool = False
+) -> LoadedModel:
+    """The network that the factory returns, with the weights put in, or left in their files."""
     checkpoint = None if weights is None else open_checkpoint(weights)
-    with _current_folder_importable():
+    with _current_folder_importable(), without_numbers(wanted=in_files and checkpoint is not None):
         result = retry_with_torchvision(lambda: _call(name))
     model, inputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     if not isinstance(model, nn.Module):
         raise DataError(
             f"The factory {name} should return a torch.nn.Module, or one and its inputs, got a {type(model).__name__}."
         )
-    unused = () if checkpoint is None else load_weights(model, checkpoint, f"the network of {name}", strict=strict)
+    put_in = map_checkpoint if in_files else load_weights
+    unused = () if checkpoint is None else put_in(model, checkpoint, f"the network of {name}", strict=strict)
     training = any(module.training for module in model.modules())
     model.eval()
     return LoadedModel(model, inputs, checkpoint, text, type(model).__name__, unused, training)

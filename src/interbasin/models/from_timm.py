@@ -11,14 +11,16 @@ import torch
 from interbasin.checkpoints import Checkpoint, open_checkpoint
 from interbasin.errors import DataError, UnknownNameError
 from interbasin.extras import import_extra
-from interbasin.models.base import LoadedModel, load_weights, working_dtype_of
+from interbasin.models.base import LoadedModel, load_weights, map_checkpoint, without_numbers, working_dtype_of
 from interbasin.randomness import generator_of
 from interbasin.text import one_line
 
 BATCH = 2
 
 
-def load_timm(text: str, name: str, weights: Path | None, *, strict: bool = True, seed: int = 0) -> LoadedModel:
+def load_timm(
+    text: str, name: str, weights: Path | None, *, strict: bool = True, seed: int = 0, in_files: bool = False
+) -> LoadedModel:
     """A network of timm with as many classes and input channels as its weights have."""
     timm = import_extra("timm", f"Loading {text}", "timm")
     if not timm.is_model(name):
@@ -26,17 +28,19 @@ def load_timm(text: str, name: str, weights: Path | None, *, strict: bool = True
         raise UnknownNameError.of("architecture of timm", name, near)
     checkpoint = None if weights is None else open_checkpoint(weights)
     try:
-        model = timm.create_model(name, pretrained=False)
-        sizes = {} if checkpoint is None else _sizes(model.pretrained_cfg, checkpoint, model.state_dict())
-        if sizes:
-            model = timm.create_model(name, pretrained=False, **sizes)
+        with without_numbers(wanted=in_files and checkpoint is not None):
+            model = timm.create_model(name, pretrained=False)
+            sizes = {} if checkpoint is None else _sizes(model.pretrained_cfg, checkpoint, model.state_dict())
+            if sizes:
+                model = timm.create_model(name, pretrained=False, **sizes)
     # Every architecture has its own conditions, and its own way to complain.
     except Exception as error:
         raise DataError(
             f"timm could not make {name} ({type(error).__name__}: {one_line(error)}); make it with a factory instead: "
             "package.module:factory@weights."
         ) from error
-    unused = () if checkpoint is None else load_weights(model, checkpoint, f"timm's {name}", strict=strict)
+    put_in = map_checkpoint if in_files else load_weights
+    unused = () if checkpoint is None else put_in(model, checkpoint, f"timm's {name}", strict=strict)
     channels, *sides = model.pretrained_cfg.get("input_size") or (3, 224, 224)
     shape = (BATCH, sizes.get("in_chans", channels), *sides)
     inputs = torch.randn(shape, generator=generator_of(seed)).to(working_dtype_of(model))

@@ -19,7 +19,7 @@ from interbasin.checkpoints.checkpoint import read_json
 from interbasin.checkpoints.lora import DEFAULT, name_in_file, read_adapter
 from interbasin.errors import CheckpointError
 from interbasin.extras import import_extra, is_transformers_model
-from interbasin.models.base import LoadedModel, load_weights, refuse_mismatch
+from interbasin.models.base import LoadedModel, load_weights, map_checkpoint, refuse_mismatch, without_numbers
 from interbasin.models.example_inputs import example_inputs
 from interbasin.models.folding import is_folded, read_folding
 from interbasin.randomness import generator_of
@@ -45,8 +45,10 @@ def snapshot(name: str) -> Path:
         ) from error
 
 
-def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: bool, seed: int) -> LoadedModel:
-    """The network that a folder's configuration names, with the folder's weights."""
+def load_folder(
+    text: str, folder: Path, *, strict: bool, trust_remote_code: bool, seed: int, in_files: bool = False
+) -> LoadedModel:
+    """The network that a folder's configuration names, with the folder's weights, or these left in their files."""
     if not (folder / CONFIGURATION).is_file():
         raise CheckpointError(
             f"{folder} has no {CONFIGURATION}, so that it does not say which network it holds; give a folder that "
@@ -58,6 +60,8 @@ def load_folder(text: str, folder: Path, *, strict: bool, trust_remote_code: boo
     kind, name, remote = _class_of(transformers, folder, settings, trust_remote_code)
     if is_folded(checkpoint):
         model, unused = _load_folded(transformers, kind, name, checkpoint, folder, strict)
+    elif in_files and (mapped := _map_folder(transformers, kind, name, checkpoint, folder, remote)) is not None:
+        model, unused = mapped, ()
     else:
         options: dict[str, Any] = {"trust_remote_code": True} if remote else {}
         try:
@@ -105,6 +109,30 @@ def _load_folded(
             f"{error} It was saved with transformers {saved_with}, and this is {transformers.__version__}, which may "
             "name its tensors otherwise."
         ) from error
+
+
+def _map_folder(
+    transformers: Any, kind: Any, name: str, checkpoint: Checkpoint, folder: Path, remote: bool
+) -> Any | None:
+    """A network whose weights stay in their files; None where its tensors are not stored by the names it has them by.
+
+    Then transformers loads it, which renames tensors, and copies only those that it joins (from version 5 on).
+    """
+    options: dict[str, Any] = {"trust_remote_code": True} if remote else {}
+    try:
+        with _quiet(transformers.utils.logging), without_numbers():
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, **options)
+            model = kind.from_config(config, **options) if hasattr(kind, "from_config") else kind(config)
+            model.tie_weights()
+    # Each of a thousand architectures may object in its own way; and then it may load all the same.
+    except Exception:
+        return None
+    own = model.state_dict(keep_vars=True)
+    held = {id(tensor) for tensor_name, tensor in own.items() if tensor_name in checkpoint}
+    if set(checkpoint) - set(own) or any(id(tensor) not in held for tensor in own.values()):
+        return None
+    map_checkpoint(model, checkpoint, f"its {name}")
+    return model
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:

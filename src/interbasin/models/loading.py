@@ -107,6 +107,7 @@ def load_model(
     strict: bool = True,
     trust_remote_code: bool = False,
     seed: int = 0,
+    in_files: bool = False,
 ) -> LoadedModel:
     """The network that a MODEL string names, with its weights, in evaluation mode, and one batch of example inputs.
 
@@ -129,6 +130,8 @@ def load_model(
         strict: Whether tensors that the network has no use for are an error. Missing ones always are.
         trust_remote_code: Run Python code that comes with a folder of transformers.
         seed: For what is drawn at random: inputs, and weights where none were given.
+        in_files: Leave the weights in their safetensors files, from which the system reads what is used: the network
+            may be larger than memory; see `map_weights`. Weights that a factory makes itself are in memory.
 
     Raises:
         CheckpointError: If there is no such network, or its weights do not fit.
@@ -143,29 +146,32 @@ def load_model(
             f"base= (--base) names the network below an adapter, and {text} is no folder with an adapter; leave it out."
         )
     refuse_both(inputs, input_shape)
-    loaded = _load(str(text), name, base, strict, trust_remote_code, seed)
+    loaded = _load(str(text), name, base, strict, trust_remote_code, seed, in_files)
     if inputs is not None or input_shape is not None:
         loaded = replace(loaded, inputs=given_inputs(loaded.model, inputs, input_shape, generator))
     return loaded
 
 
-def _load(text: str, name: ModelName, base: str | None, strict: bool, trust: bool, seed: int) -> LoadedModel:
+def _load(
+    text: str, name: ModelName, base: str | None, strict: bool, trust: bool, seed: int, in_files: bool
+) -> LoadedModel:
     # Networks are initialised from torch's global generator: the seed is set for them, and the state put back.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if name.kind == "timm":
             from interbasin.models.from_timm import load_timm
 
-            return load_timm(text, name.name, name.weights, strict=strict, seed=seed)
+            return load_timm(text, name.name, name.weights, strict=strict, seed=seed, in_files=in_files)
         if name.kind == "factory":
             from interbasin.models.from_factory import load_factory
 
-            return load_factory(text, name.name, name.weights, strict=strict)
+            return load_factory(text, name.name, name.weights, strict=strict, in_files=in_files)
         from interbasin.models.from_transformers import base_of, load_adapter, load_folder, snapshot
 
         if name.kind == "adapter":
             folder = Path(name.name)
             beneath = base_of(folder, base)
-            return load_adapter(text, folder, _load(beneath, parse_model(beneath), None, strict, trust, seed))
+            below = _load(beneath, parse_model(beneath), None, strict, trust, seed, in_files)
+            return load_adapter(text, folder, below)
         folder = snapshot(name.name) if name.kind == "hub" else Path(name.name)
-        return load_folder(text, folder, strict=strict, trust_remote_code=trust, seed=seed)
+        return load_folder(text, folder, strict=strict, trust_remote_code=trust, seed=seed, in_files=in_files)

@@ -13,7 +13,7 @@ import torch
 from tests.jobs.transport.small import Attending, ready
 
 from interbasin.errors import DataError
-from interbasin.jobs.transport import prepare_transport, transport
+from interbasin.jobs.transport import PreparedTransport, Update, prepare_transport, transport
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,6 +31,9 @@ source, target = networks()
 prepared = prepare_transport(source, target, numbers()[rank::2])
 update = {name: torch.ones_like(tensor) for name, tensor in source.state_dict().items()}
 found = prepared.apply(update).update
+if rank == 0:  # as the documentation has it
+    prepared.save(f"{sys.argv[1]}/prepared")
+    found.write(f"{sys.argv[1]}/update", model=target)
 torch.save({name: found.tensor(name) for name in found}, f"{sys.argv[1]}/{rank}.pt")
 dist.destroy_process_group()
 """
@@ -66,14 +69,20 @@ def test_two_processes_find_the_maps_of_one(tmp_path: Path) -> None:
     source, target = networks()
     update = {name: torch.ones_like(tensor) for name, tensor in source.state_dict().items()}
     expected = prepare_transport(source, target, numbers()).apply(update).update
+    again = PreparedTransport.load(tmp_path / "prepared", source, target).apply(update).update
+    written = Update.of(tmp_path / "update", target)
     both = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
     for name in expected:
         torch.testing.assert_close(both[0][name], both[1][name], rtol=0, atol=0)
         torch.testing.assert_close(both[0][name], expected.tensor(name), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(again.tensor(name), both[0][name], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(written.tensor(name), both[0][name])
 
 
 def test_a_verdict_of_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("interbasin.jobs.transport.job.world_size", lambda: 2)
     source, target = networks()
-    with pytest.raises(DataError, match="2 processes would each judge by inputs of their own"):
+    with pytest.raises(
+        DataError, match=r"2 processes would each judge .* prepare_transport, which sums .* apply\(tuned\)"
+    ):
         transport(source, {}, target, numbers())

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from tests.jobs.transport.test_job import mlp, rows, tuned_of
 from tests.test_storage import left_in
 
 import interbasin as ib
-from interbasin.errors import FileError
+from interbasin.errors import FileError, UnknownNameError
+from interbasin.jobs.transport.comparison import measure as comparison
 from interbasin.jobs.transport.journal import Journal
 
 
@@ -79,6 +81,58 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(more, shares, tmp_
         assert again.front == () or [row.effect for row in again.front] == [row.effect for row in whole.front]
 
 
+ROWS = ["none", "random", "direct", "theseus", "regression", "head-ridge", "tuned-source", "label-ridge"]
+
+
+def without_seconds(rows):
+    return [repr(replace(row, seconds=0.0)) for row in rows]  # repr: NaN is not equal to itself
+
+
+@pytest.mark.parametrize("last", [pytest.param(1, marks=pytest.mark.slow), 6])
+def test_rows_of_a_comparison_that_are_done_are_kept(last, tmp_path, monkeypatch):
+    more = {"compare": ROWS, "method": "theseus", "validate": [(rows(32, seed=5), torch.arange(32) % 3)]}
+    whole, _, _ = ask(None, **more)
+    assert any(row.note for row in whole.compared) and any(row.accuracy is not None for row in whole.compared)
+    tried, end = [], last
+
+    def counted(*arguments):
+        if len(tried) == end:
+            raise KeyboardInterrupt
+        tried.append(arguments[2])
+        return measure(*arguments)
+
+    measure = comparison._row
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "_row", counted)
+        with pytest.raises(KeyboardInterrupt):
+            ask(tmp_path / "state", **more)
+    tried.clear()
+    end = None
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "_row", counted)
+        again, _, _ = ask(tmp_path / "state", **more)
+        count = len(tried)
+        third, _, _ = ask(tmp_path / "state", **more)
+        assert len(tried) == count  # all of them are kept now, seconds included
+        # With other labels, or another seed, nothing of it is taken.
+        for change in ({"validate": [(rows(32, seed=5), torch.zeros(32).long())]}, {"seed": 3}):
+            tried.clear()
+            ask(tmp_path / "state", **(more | change))
+            assert len(tried) == len(again.compared)
+    assert count == len(whole.compared) - last
+    assert without_seconds(again.compared) == without_seconds(whole.compared)
+    assert list(map(repr, third.compared)) == list(map(repr, again.compared))
+
+
+def test_a_damaged_row_is_tried_again(tmp_path):
+    more = {"compare": ["none", "random"], "method": "theseus"}
+    whole, _, _ = ask(tmp_path / "state", **more)
+    (first, second) = sorted((tmp_path / "state").glob("compared-*/row-*/row.json"))
+    first.write_text("{")
+    second.with_suffix(".safetensors").write_bytes(b"no")
+    assert without_seconds(ask(tmp_path / "state", **more)[0].compared) == without_seconds(whole.compared)
+
+
 @pytest.mark.slow
 def test_what_is_done_is_not_done_again(tmp_path):
     _, _, first = ask(tmp_path / "state")
@@ -132,6 +186,40 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+def test_a_state_is_for_one_run_at_a_time(tmp_path):
+    refusals = []
+
+    def again(text):
+        if not refusals:
+            with pytest.raises(FileError, match=r"Another process is writing the state in .*; wait for it") as refusal:
+                ask(tmp_path / "state")
+            refusals.append(refusal)
+
+    whole, _, _ = ask(None)
+    assert same(ask(tmp_path / "state", progress=again)[0], whole) and refusals
+    assert not (tmp_path / "state" / "lock").exists()
+    assert same(ask(tmp_path / "state")[0], whole)
+
+
+def test_a_run_that_keeps_nothing_leaves_no_state(tmp_path):
+    with pytest.raises(FileError, match="is a file"):
+        (tmp_path / "file").write_text("")
+        ask(tmp_path / "file")
+    with pytest.raises(UnknownNameError):
+        ask(tmp_path / "state", method="magic")
+    assert left_in(tmp_path) == ["file"]
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
+    whole, _, _ = ask(tmp_path / "state")
+    (stages, *_) = (tmp_path / "state").glob("fitted-*")
+    for folder in (tmp_path / "state", stages):
+        (folder / ".interbasin-abc").mkdir()
+        (folder / ".interbasin-abc" / "recording.json").write_text("{")
+    assert same(ask(tmp_path / "state")[0], whole)
+    assert not list((tmp_path / "state").rglob(".interbasin-*"))
+
+
 SCRIPT = """
 import sys, torch
 from tests.jobs.transport.test_journal import ask
@@ -160,6 +248,32 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
     assert found["metrics"] == dict(whole.metrics)
     for name, tensor in whole.model.state_dict().items():
         assert torch.equal(found["weights"][name], tensor)
+
+
+@pytest.mark.slow
+def test_processes_that_share_a_state_do_not_disturb_one_another(tmp_path):
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path / "state"), str(tmp_path / f"{number}.pt")],
+            env=environment,
+            cwd=root,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    told = [run.communicate()[1] for run in runs]
+    whole = ask(None)[0]
+    done = [number for number, run in enumerate(runs) if run.returncode == 0]
+    # One that came while another was at work says so; one that came later took up what was there.
+    assert done and all("Another process is writing the state" in text for n, text in enumerate(told) if n not in done)
+    for number in done:
+        found = torch.load(tmp_path / f"{number}.pt")
+        assert found["metrics"] == dict(whole.metrics)
+        for name, tensor in whole.model.state_dict().items():
+            assert torch.equal(found["weights"][name], tensor)
 
 
 def test_of_a_mask_function_it_counts_what_it_answers(tmp_path):

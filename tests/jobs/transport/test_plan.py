@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from tests.laws.strategies import generator
@@ -63,3 +69,73 @@ def test_nothing_is_run_that_cannot_be_done(pair):
         plan_transport(source, update, target, iter([data]))
     with pytest.raises(UnknownNameError, match="sideways"):
         plan_transport(source, update, target, data, unobserved="sideways")  # type: ignore[arg-type]
+
+
+def wide(kind: str, width: int) -> nn.Module:
+    """A network of which hidden spaces take most, or a table."""
+    torch.manual_seed(width)
+    if kind == "table":
+        return nn.Sequential(
+            nn.Embedding(100 * width, width // 4), nn.Linear(width // 4, 8), nn.ReLU(), nn.Linear(8, 3)
+        )
+    hidden = [module for _ in range(4) for module in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Linear(64, width), nn.ReLU(), *hidden, nn.Linear(width, 8))
+
+
+def drawn(kind: str, count: int, width: int) -> torch.Tensor:
+    numbers = generator(0)
+    table = torch.randint(100 * width, (count, 8), generator=numbers)
+    return table if kind == "table" else torch.randn(count, 64, generator=numbers)
+
+
+WORKER = """
+import json, sys, threading
+import torch
+from interbasin import transport
+from interbasin.jobs.transport import plan_transport
+from tests.jobs.transport.test_plan import drawn, wide
+from tests.jobs.transport.theseus.test_on_disk import changed, status
+
+torch.set_num_threads(1)
+kind, method = sys.argv[1:]
+
+def ask(width, count):
+    networks = [wide(kind, width).eval(), wide(kind, width + width // 4).eval()]
+    return networks[0], changed(networks[0]), networks[1], drawn(kind, count, width)
+
+transport(*ask(16, 64), method=method)  # imports and pools
+before, peak, done = status("RssAnon"), [0], threading.Event()
+asked = ask(384, 256)
+
+def watch():
+    while not done.wait(0.002):
+        peak[0] = max(peak[0], status("RssAnon"))
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+transport(*asked, method=method)
+done.set()
+watcher.join()
+print(json.dumps({"peak": peak[0] - before, "estimate": plan_transport(*asked, method=method).memory}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("method", ["theseus", "regression"])
+@pytest.mark.parametrize("kind", ["spaces", "table"])
+def test_the_memory_that_is_planned_is_about_what_is_taken(kind, method):
+    """The peak of what the process holds of its own, networks included."""
+    root = Path(__file__).parents[3]
+    answer = subprocess.run(
+        [sys.executable, "-c", WORKER, kind, method],
+        cwd=root,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert answer.returncode == 0, answer.stderr[-2000:]
+    found = json.loads(answer.stdout)
+    assert found["peak"] / 3 < found["estimate"] < 3 * found["peak"], found
+    assert found["peak"] > 50e6

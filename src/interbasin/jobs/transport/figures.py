@@ -214,6 +214,20 @@ def note_large(ratio: float) -> list[str]:
     ]
 
 
+def note_wider(fine_tune: Update, delta: Update, method: str) -> list[str]:
+    """That a regression changes more than the LoRA did that came in."""
+    if method != "regression" or not fine_tune.is_low_rank:
+        return []
+    came = f"The fine-tune is a LoRA of rank {fine_tune.rank} on {plural(len(fine_tune.factors), 'tensor')}"
+    keeps = "method='theseus' keeps the rank, and changes their counterparts alone."
+    if not delta.is_low_rank:
+        return [f"{came}; the update is dense, of {plural(len(delta), 'tensor')}: as_lora= gives a LoRA, and {keeps}"]
+    return [
+        f"{came}, and this adapter one of rank {delta.rank} on {len(delta.factors)}, for a regression fits every layer "
+        f"that it can; {keeps}"
+    ]
+
+
 def note_few(held: int) -> list[str]:
     if held >= FEW_HELD_OUT:
         return []

@@ -38,11 +38,12 @@ from interbasin.jobs.transport.figures import (
     note_repeats,
     note_unmatched,
     note_unobserved,
+    note_wider,
     own_answers,
     trial_model_of,
 )
 from interbasin.jobs.transport.front import measure_front, require_answers, weights_of_front
-from interbasin.jobs.transport.journal import Journal
+from interbasin.jobs.transport.journal import Journal, holding_state
 from interbasin.jobs.transport.judge import COMPARED_ON, Judge, Part, Steady, count_repeats, relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
@@ -63,6 +64,7 @@ SCALES = ("none", "rms")
 GENERIC_TARGETS = ("keep", "tuned")
 
 
+@holding_state
 @leaving_buffers
 def transport(
     source: nn.Module,
@@ -148,14 +150,15 @@ def transport(
         as_lora: Give the update as factors of this rank, which PEFT loads.
         compare: Also try the baselines and controls; True for all that these data allow, or a list of names.
         seed: Of all that is drawn at random.
-        state: A folder to keep what was recorded and which layers were fitted in: a run that was killed goes on from
-            there, to the same result. It is yours to remove.
+        state: A folder to keep what was recorded, which layers were fitted and which rows compared in: a run that was
+            killed goes on from there, to the same result. One process at a time has it. It is yours to remove.
         progress: Called with a line of text as the work goes on; True for lines on stderr.
 
     Raises:
         WiringError: if a network cannot be traced, or the two have nothing in common.
         DataError, ShapeError: if the data are empty, hold NaN or do not fit, or the tuned model is not of the base.
         UnknownNameError: for a name that does not exist.
+        FileError: if the state holds other things, or another process has it.
 
     Example:
         >>> import torch
@@ -191,7 +194,8 @@ def transport(
     if world_size() > 1:
         raise DataError(
             f"{world_size()} processes would each judge by inputs of their own, and could choose differently; record "
-            "with prepare_transport, which sums what all of them see, and apply what it gives."
+            "in all of them with prepare_transport, which sums what they see, save that in one, and call its "
+            "apply(tuned) there; or call transport in one process, before torch.distributed is initialised."
         )
     front_weights = weights_of_front(front, generic, generic_target)
     journal = None if state is None else Journal.at(state)
@@ -291,7 +295,7 @@ def transport(
             notes.append(f"Rank {as_lora} explains {effect.value:.0%} of the effect, the whole update {full:.0%}.")
         evidence = gather_evidence(trial.as_given, held, generic, trial_model, best, effect, validate, loss, update)
         metrics |= labelled_metrics(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
-        notes += note_large(metrics["norm_ratio"])
+        notes += note_large(metrics["norm_ratio"]) + note_wider(update, delta, best.method)
         for name in ("kept", "source_apart"):
             interval = getattr(evidence, name)
             if interval is not None:

@@ -1,39 +1,51 @@
 """What a transport has done so far, in a folder: a run that was killed goes on from there, to the same bytes.
 
-Two things take long and are kept: what the bases were recorded to show, and the layers that a regression has fitted.
-Each stands in a folder of its own, named after a hash of all that it depends on (networks and some of their answers,
-data, options, the version of this package), so that a run finds what is its own and nothing else.
+Three things take long and are kept: what the bases were recorded to show, the layers that a regression has fitted, and
+the rows of a comparison. Each stands in a folder of its own, named after a hash of all that it depends on (networks and
+some of their answers, data, options, the version of this package), so that a run finds what is its own and nothing
+else.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from interbasin._version import __version__
 from interbasin.activations.recording import digest_of, fingerprint
-from interbasin.batches import WithoutLabels, cut_inputs, inputs_in, outputs_of
+from interbasin.batches import BATCH_SIZE, as_batches, cut_inputs, inputs_in, outputs_of, split_batch
 from interbasin.checkpoints.lora import Factors
 from interbasin.errors import FileError
 from interbasin.storage import as_path, new_folder, read_record, write_record
+from interbasin.storage.atomic import TEMPORARY, cannot_write
+from interbasin.storage.journal import claim_growing_folder
 from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import forget_what_was_derived
 
 if TYPE_CHECKING:
     from interbasin.jobs.transport.regression.layers import Layer
     from interbasin.jobs.transport.regression.sequence import Fitted
+    from interbasin.jobs.transport.result import ComparedRow
 
 NAME, FORMAT, VERSION = "stage", "fitted-stage", 1
-OURS = re.compile(r"(recorded|fitted)-[0-9a-f]{16}")
+ROW, ROW_FORMAT = "row", "compared-row"
+# A process that was killed may have left something half-written under a temporary name.
+OURS = re.compile(rf"(recorded|fitted|compared)-[0-9a-f]{{16}}|lock|{re.escape(TEMPORARY)}.*")
+
+Given = ParamSpec("Given")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,30 @@ class Journal:
             )
         return cls(place)
 
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Have the folder for this process alone while the block lasts; what a killed one left half-written goes.
+
+        Raises:
+            FileError: if another process has it.
+        """
+        is_new = not self.folder.exists()
+        try:
+            lock = claim_growing_folder(self.folder, f"the state in {self.folder}")
+        except OSError as error:
+            raise cannot_write(self.folder, error) from error
+        try:
+            for left in (*self.folder.glob(f"{TEMPORARY}*"), *self.folder.glob(f"*/{TEMPORARY}*")):
+                shutil.rmtree(left, ignore_errors=True)
+            yield
+        finally:
+            (self.folder / "lock").unlink(missing_ok=True)
+            if lock is not None:
+                lock.close()
+            if is_new:
+                with contextlib.suppress(OSError):  # unless something is kept in it
+                    self.folder.rmdir()
+
     def recording(self, networks: Sequence[nn.Module], data: Any, **options: Any) -> Path:
         """The folder for the state of a recording; see ``state`` of `interbasin.activations.record`."""
         return self.folder / f"recorded-{_hash(networks, [data], options)}"
@@ -73,6 +109,22 @@ class Journal:
     ) -> StageJournal:
         """The stages of a regression that changes ``model`` and fills ``factors``."""
         return StageJournal(self.folder / f"fitted-{_hash(networks, data, options)}", model, factors)
+
+    def rows(self, networks: Sequence[nn.Module], data: Sequence[Any], **options: Any) -> RowJournal:
+        """The rows of a comparison; labels in the data count, for some rows are fitted to them."""
+        return RowJournal(self.folder / f"compared-{_hash(networks, data, options, labelled=True)}")
+
+
+def holding_state(function: Callable[Given, Value]) -> Callable[Given, Value]:
+    """``function(..., state=)`` that has its state for itself while it runs."""
+
+    @functools.wraps(function)
+    def run(*arguments: Given.args, **options: Given.kwargs) -> Value:
+        state: Any = options.get("state")
+        with contextlib.nullcontext() if state is None else Journal.at(state).hold():
+            return function(*arguments, **options)
+
+    return run
 
 
 @dataclass
@@ -136,21 +188,62 @@ class StageJournal:
         return {name: digest_of(tensor) for name, tensor in self.model.state_dict().items()}
 
 
+@dataclass(frozen=True)
+class RowJournal:
+    """The rows of a comparison that are done: one folder for each method and variant is in ``folder``."""
+
+    folder: Path
+
+    def restore(self, method: str, variant: str) -> ComparedRow | None:
+        """A row that was kept, or None if it was not kept whole."""
+        from interbasin.jobs.transport.result import ComparedRow
+
+        try:
+            words, figures = read_record(self._place(method, variant), ROW, ROW_FORMAT, VERSION)
+            numbers = {name: float(figure) for name, figure in figures.items()}
+            return ComparedRow(words["method"], tuple(words["needs"]), note=words["note"], **_WITHOUT | numbers)
+        except (FileError, KeyError, TypeError, ValueError):  # it is tried again
+            return None
+
+    def keep(self, method: str, variant: str, row: ComparedRow) -> None:
+        """Keep a row. Numbers are kept as tensors, in which infinity and NaN have a place as well."""
+        values = {one.name: getattr(row, one.name) for one in fields(row)}
+        words = {name: values.pop(name) for name in ("method", "needs", "note")}
+        figures = {
+            name: torch.tensor(value, dtype=torch.float64) for name, value in values.items() if value is not None
+        }
+        with new_folder(self._place(method, variant), force=True, ours=_is_row) as folder:
+            write_record(folder, ROW, ROW_FORMAT, VERSION, words, figures)
+
+    def _place(self, method: str, variant: str) -> Path:
+        return self.folder / f"{ROW}-{method}-{variant}".rstrip("-")
+
+
+_WITHOUT: dict[str, Any] = {"norm_ratio": None}  # what a row must be told, though there may be none
+
+
 def _is_stage(folder: Path) -> bool:
     """Whether a folder holds a stage, damaged or not, and nothing else."""
     return {path.name for path in folder.iterdir()} <= {f"{NAME}.json", f"{NAME}.safetensors"}
 
 
-def _hash(networks: Sequence[nn.Module], data: Sequence[Any], options: Mapping[str, Any]) -> str:
+def _is_row(folder: Path) -> bool:
+    return {path.name for path in folder.iterdir()} <= {f"{ROW}.json", f"{ROW}.safetensors"}
+
+
+def _hash(
+    networks: Sequence[nn.Module], data: Sequence[Any], options: Mapping[str, Any], *, labelled: bool = False
+) -> str:
     functions = {name: value for name, value in options.items() if callable(value)}  # a mask, of each batch
     digests = []
     for batches in data:
         digest = ""
-        for number, batch in enumerate(() if batches is None else WithoutLabels(batches)):
+        for number, whole in enumerate(() if batches is None else as_batches(batches, BATCH_SIZE)):
+            batch, labels = split_batch(whole)
             # Of a function it counts what it answers: another one may have the same name. So it does of networks.
             answers = [function(batch) for function in functions.values()]
             answers += [_answer(network, batch) for network in networks] if number == 0 else []
-            digest = digest_of([batch, *answers], digest)
+            digest = digest_of([batch, *answers, *([labels] if labelled else [])], digest)
         digests.append(digest)
     words = {name: "a function" if name in functions else repr(value) for name, value in options.items()}
     described = [[fingerprint(network) for network in networks], digests, words, __version__]

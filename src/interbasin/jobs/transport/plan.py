@@ -35,6 +35,7 @@ from interbasin.wiring.trace.copying import leaving_buffers
 
 AUTO = "auto"
 NUMBER = 8  # bytes of a float64, in which statistics are kept
+CARRYING = 24  # bytes for each number of a tensor while it is carried, some of them in float64
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def plan_transport(
         moved,
         tuple(_spaces(bases, maps)),
         seconds,
-        _memory(bases, moments),
+        _memory(bases, moments, maps, regression="regression" in seconds),
         bases.shares_outputs,
         bases.heads,
         tuple(dict.fromkeys(notes)),
@@ -239,15 +240,28 @@ def _costs(layers: list[Layer], generic: Any, data: Any, passing: float, carryin
     }
 
 
-def _memory(bases: Bases, moments: Mapping[Pair, PairedMoments]) -> int:
-    """Bytes: the networks and the copies that are made of them, the update before and after, and the statistics."""
-    held = [sum(_bytes(tensor) for tensor in network.state_dict().values()) for network in (bases.source, bases.target)]
-    statistics = sum(
-        NUMBER * (each.source_width * each.target_width + each.source_width**2 + each.target_width**2)
-        for each in moments.values()
+def _memory(
+    bases: Bases, moments: Mapping[Pair, PairedMoments], maps: Mapping[Pair, SpaceMap], *, regression: bool
+) -> int:
+    """Bytes that are held at once: networks and copies of them, updates, statistics and maps.
+
+    The factors were measured (tests/jobs/transport/test_plan.py holds them to a factor of 3): each stands for what is
+    there when most is there, on the data without the held-out inputs and on all of them.
+    """
+    source, target = (network.state_dict().values() for network in (bases.source, bases.target))
+    largest = max((tensor.numel() for tensor in target), default=0)
+    crosses = sum(NUMBER * each.source_width * each.target_width for each in moments.values())
+    widest = max((each.target_width for each in moments.values()), default=0)
+    fitted = sum(
+        NUMBER * each.map.source_width * each.map.target_width
+        for each in maps.values()
+        if not isinstance(each.map, Identity)
     )
-    # Tuned A beside its base; the target, what it starts from, what is fitted, and its update.
-    return 2 * held[0] + 4 * held[1] + 2 * statistics
+    own = [sum(map(_bytes, tensors)) for tensors in (source, target)]
+    held = 3 * own[0] + 6 * own[1] + CARRYING * largest + 2 * crosses + 7 * fitted
+    if regression:  # what it starts from, what it has fitted, and the Gram matrices of a layer
+        held += 2 * own[1] + CARRYING // 2 * largest + 6 * NUMBER * widest**2
+    return held
 
 
 def _bytes(tensor: Tensor) -> int:

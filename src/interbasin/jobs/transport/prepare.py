@@ -16,7 +16,7 @@ from interbasin.activations.recording import HASHES, fingerprint
 from interbasin.batches import Progress, WithoutLabels, require_reiterable
 from interbasin.checks import require_choice, require_finite
 from interbasin.correspondence import Correspondence
-from interbasin.errors import DataError, FileError, WiringError
+from interbasin.errors import DataError, FileError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.blocks import Filling, Lengthening
 from interbasin.jobs.transport.methods import METHODS
@@ -25,10 +25,9 @@ from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
 from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
 from interbasin.jobs.transport.updates.reading import require_numbers
-from interbasin.jobs.transport.updates.ties import names_apart
+from interbasin.jobs.transport.updates.ties import refuse_names_apart
 from interbasin.jobs.transport.updates.update import Update
 from interbasin.storage import new_folder, read_record, write_record
-from interbasin.text import list_names
 from interbasin.wiring.trace.copying import leaving_buffers
 
 VERSION = 1
@@ -87,13 +86,7 @@ class PreparedTransport:
         """
         alpha = require_finite("alpha", alpha, least=-100, most=100)
         update = read_fine_tune(tuned, self.bases.given_source, merge=merge, weights=merge_weights, density=density)
-        apart = names_apart(update, self.bases.given_source)
-        if apart:
-            raise WiringError(
-                f"{list_names(apart)} is tied to another tensor of the source, and {update.label} changes the two in "
-                "different ways, while the bases were prepared as they are; call interbasin.transport, which takes "
-                "such tensors apart."
-            )
+        refuse_names_apart(update, self.bases.given_source)
         update = self.bases.lengthen(update)
         found = METHODS["theseus"].function(self.task(update), self.variant)
         notes = (*update.notes, *self.bases.notes, *found.notes)

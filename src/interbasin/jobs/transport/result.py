@@ -12,7 +12,7 @@ from torch import nn
 
 from interbasin.checkpoints.write import write_into
 from interbasin.errors import DataError
-from interbasin.jobs.transport.theseus.carrier import Moved
+from interbasin.jobs.transport.theseus.carrier import Moved, table_of
 from interbasin.jobs.transport.updates.ties import names_apart
 from interbasin.jobs.transport.updates.update import Update
 from interbasin.jobs.transport.verdict import Verdict
@@ -179,17 +179,7 @@ class Transport(Result):
                 document.write_text(json.dumps(written, indent=2) + "\n", "utf-8")
 
     def _write_tables(self, draft: Draft) -> None:
-        draft.table(
-            "moved",
-            {
-                "source": [row.source for row in self.moved],
-                "target": [row.target or "-" for row in self.moved],
-                "status": [row.status for row in self.moved],
-                "reason": [row.reason for row in self.moved],
-                "share": [row.share for row in self.moved],
-                "unobserved": [row.unobserved for row in self.moved],
-            },
-        )
+        draft.table("moved", table_of(self.moved))
         if self.spaces:
             draft.table(
                 "spaces",
@@ -219,35 +209,26 @@ class Transport(Result):
                 ),
             )
         if self.compared:
-            rows = [row for row in self.compared if math.isfinite(row.effect)]
-            draft.table(
-                "compared",
-                {
-                    "method": [row.method for row in rows],
-                    "needs": [" ".join(row.needs) or "-" for row in rows],
-                    "effect": [row.effect for row in rows],
-                    "low": [row.low for row in rows],
-                    "high": [row.high for row in rows],
-                    "seconds": [row.seconds for row in rows],
-                },
-            )
-            effects = {row.method: row.effect for row in rows}
-            draft.plot("compared-plot", bar_chart(effects, title="Effect explained", x_label="share, held-out inputs"))
-
+            self._write_compared(draft)
         if self.front:
             self._write_front(draft)
 
+    def _write_compared(self, draft: Draft) -> None:
+        """All rows, also those that could not be tried, with the reason; and a plot of those that could."""
+        words = {
+            "method": [row.method for row in self.compared],
+            "needs": [" ".join(row.needs) or "-" for row in self.compared],
+        }
+        figures = ("effect", "low", "high", "norm_ratio", "loss", "accuracy", "forgotten", "seconds")
+        notes = {"note": [row.note for row in self.compared]}
+        draft.table("compared", {**words, **_columns(self.compared, figures), **notes})
+        effects = {row.method: row.effect for row in self.compared if math.isfinite(row.effect)}
+        if effects:
+            draft.plot("compared-plot", bar_chart(effects, title="Effect explained", x_label="share, held-out inputs"))
+
     def _write_front(self, draft: Draft) -> None:
-        columns = {
-            name: [getattr(row, name) for row in self.front]
-            for name in ("point", "generic_weight", "effect", "low", "high", "forgotten", "loss", "accuracy", "seconds")
-        }
-        present = {
-            name: [math.nan if value is None else value for value in values]
-            for name, values in columns.items()
-            if any(value is not None for value in values)
-        }
-        draft.table("front", present)
+        figures = ("generic_weight", "effect", "low", "high", "forgotten", "loss", "accuracy", "seconds")
+        draft.table("front", {"point": [row.point for row in self.front], **_columns(self.front, figures)})
         curve = [row for row in self.front if row.generic_weight is not None]
         series = {"regression, by generic weight": curve} | {
             row.point: [row] for row in self.front if row.generic_weight is None and row.point != "target"
@@ -278,3 +259,13 @@ class Transport(Result):
                 reasons.setdefault(row.reason, []).append(row.source)
         lines += [f"  skipped: {list_names(names)} ({why})" for why, names in reasons.items()]
         return "\n".join([*lines, str(self.verdict)])
+
+
+def _columns(rows: Sequence[Any], names: Sequence[str]) -> dict[str, list[float]]:
+    """Figures as columns of a table, without those that no row has; NaN where one has none."""
+    columns = {name: [getattr(row, name) for row in rows] for name in names}
+    return {
+        name: [math.nan if value is None else value for value in values]
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }

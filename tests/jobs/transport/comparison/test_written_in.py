@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-from tests.jobs.transport.small import Attending, Plain, inputs, ready, task_of
+from tests.jobs.transport.small import Attending, Plain, inputs, ready, task_of, tuned
+from tests.laws.strategies import generator
 from torch import nn
 from torch.testing import assert_close
 
 from interbasin.errors import WiringError
+from interbasin.extras import import_extra
 from interbasin.jobs.transport.comparison.written_in import written_in
 
 WIDER = {
@@ -43,6 +47,49 @@ def test_projections_may_be_fused():
     task = task_of(without_epsilon(source), without_epsilon(target), data)
     found = written_in(task, "").applied_to(task.bases.target)
     assert_close(found(data[1]), task.tuned(data[1]), rtol=1e-9, atol=1e-9)
+
+
+def without_biases(model):
+    """Readers of norms that have no place for a norm's bias."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear) and name != "stem":
+            module.bias = None
+    return without_epsilon(model)
+
+
+@pytest.mark.parametrize("wider", WIDER)
+def test_biases_of_norms_that_no_reader_has_a_place_for_stay_with_the_norms(wider):
+    data = inputs(width=4, tokens=3)
+    task = task_of(without_biases(Attending(6)), without_biases(copy.deepcopy(WIDER[wider])), data)
+    assert any(module.bias.any() for module in task.tuned.modules() if isinstance(module, nn.LayerNorm))
+    found = written_in(task, "")
+    assert_close(found.applied_to(task.bases.target)(data[1]), task.tuned(data[1]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_an_untied_gpt2_is_written_into_a_wider_one():
+    transformers = import_extra("transformers", "This test", "hf")
+    tokens = [{"input_ids": torch.randint(0, 20, (8, 7), generator=generator(seed))} for seed in range(4)]
+
+    def network(width, heads, seed):
+        shape = {"n_embd": width, "n_head": heads, "n_layer": 2, "n_positions": 16, "vocab_size": 20}
+        ends = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False, "layer_norm_epsilon": 0.0}
+        torch.manual_seed(seed)
+        return tuned(ready(transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, **ends))))
+
+    task = task_of(network(8, 2, 0), network(12, 3, 1), tokens)
+    found = written_in(task, "").applied_to(task.bases.target)
+    assert_close(found(**tokens[1]).logits, task.tuned(**tokens[1]).logits, rtol=1e-8, atol=1e-8)
+
+
+def test_a_bias_behind_a_gain_of_zero_is_refused():
+    task = task_of(without_biases(Attending(6)), without_biases(Attending(9, seed=1)), inputs(width=4, tokens=3))
+    with torch.no_grad():
+        for module in task.tuned.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.weight[0] = 0
+    with pytest.raises(WiringError, match="some of A has no place there"):
+        written_in(task, "")
 
 
 def test_a_network_without_norms_is_padded():

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 import torch
 from tests.jobs.transport.small import Attending, Plain, ready
+from tests.test_storage import left_in
 from torch import Tensor, nn
 
 from interbasin.checkpoints import open_checkpoint, write_checkpoint
-from interbasin.errors import CheckpointError, DataError, FileError
+from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.extras import import_extra
 from interbasin.jobs.transport import Update, prepare_transport, transport_on_disk
 from interbasin.models import map_weights
+from interbasin.outcome import Outcome
 
 ROOT = Path(__file__).parents[4]
 
@@ -124,10 +126,68 @@ def test_what_cannot_be_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
         transport_on_disk(source, changed(source), target, inputs, tmp_path / "out", alpha=float("nan"))
     assert not (tmp_path / "out").exists()
     transport_on_disk(source, changed(source), target, inputs, tmp_path / "out")
-    with pytest.raises(FileError, match=r"update\.safetensors"):
+    with pytest.raises(FileError, match="exists already"):
         transport_on_disk(source, changed(source), target, inputs, tmp_path / "out")
-    assert os.listdir(tmp_path / "out") == ["update.safetensors"]
     transport_on_disk(source, changed(source), target, inputs, tmp_path / "out", force=True)
+    with pytest.raises(DataError, match="without a folder"):
+        transport_on_disk(source, changed(source), target, inputs)
+    assert left_in(tmp_path) == ["out", "out/moved.csv", "out/outcome.json", "out/update.safetensors"]
+
+
+def test_it_leaves_an_outcome_with_the_account_and_says_that_nothing_was_judged(tmp_path: Path) -> None:
+    source, target, inputs = attending()
+    written = transport_on_disk(source, changed(source), target, inputs, tmp_path / "out", alpha=0.5, memory=1)
+    outcome = Outcome.load(tmp_path / "out")
+    outcome.verify()
+    assert outcome.job == "transport" and outcome.request["memory"] == 1 and outcome.metrics["alpha"] == 0.5
+    assert outcome.metrics["share_moved"] + outcome.metrics["share_skipped"] == pytest.approx(1)
+    assert outcome.table("moved")["source"] == [row.source for row in written.moved]
+    assert outcome.notes == written.notes and "there is no verdict" in outcome.notes[-1]
+    assert any("the largest tensors and spaces have to fit" in note for note in outcome.notes)
+    assert set(outcome.written()) == {"update.safetensors", "moved.csv"}
+
+
+@pytest.mark.parametrize("where", ["observe", "Carrier"])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    source, target, inputs = attending()
+
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"interbasin.jobs.transport.theseus.on_disk.{where}", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        transport_on_disk(source, changed(source), target, inputs, tmp_path / "out", memory=1)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [{"merge_weights": [1, 0.5]}, {"merge": "ties", "density": 0.3}])
+def test_several_fine_tunes_are_merged_on_the_way(tmp_path: Path, options: Any) -> None:
+    source, target, inputs = attending()
+    tuned = [changed(source, seed) for seed in (5, 6)]
+    transport_on_disk(source, tuned, target, inputs, tmp_path / "out", **options)
+    expected = prepare_transport(source, target, inputs).apply(tuned, **options).update
+    found = Update.of(tmp_path / "out", target)
+    for name in expected:
+        torch.testing.assert_close(found.tensor(name), expected.tensor(name), rtol=1e-9, atol=1e-11)
+
+
+class Tied(nn.Module):
+    """A table of tokens that is also the head."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table, self.mid, self.head = nn.Embedding(7, width), nn.Linear(width, width), nn.Linear(width, 7)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.mid(self.table(x))))  # type: ignore[no-any-return]
+
+
+def test_tied_names_with_updates_of_their_own_are_refused(tmp_path: Path) -> None:
+    tokens, update = torch.arange(7).repeat(4, 2), {"head.weight": torch.ones(7, 4), "table.weight": torch.zeros(7, 4)}
+    with pytest.raises(WiringError, match=r"call interbasin.transport without memory="):
+        transport_on_disk(Tied(4).eval(), update, Tied(6).eval(), tokens, tmp_path / "out")
+    assert left_in(tmp_path) == []
 
 
 # ---------------------------------------------------------------------- weights that stay in their files
@@ -166,6 +226,17 @@ def test_mapped_weights_of_another_network_are_refused(tmp_path: Path) -> None:
         map_weights(network, tmp_path / "linear.safetensors")
 
 
+def test_tied_tensors_stay_one_when_they_are_mapped(tmp_path: Path) -> None:
+    network = Tied(4).eval()
+    stored = {name: tensor for name, tensor in network.state_dict().items() if name != "head.weight"}
+    write_checkpoint(tmp_path / "tied.safetensors", stored)
+    with torch.device("meta"):
+        made = Tied(4)
+    mapped: Any = map_weights(made, tmp_path / "tied.safetensors")
+    assert mapped.head.weight is mapped.table.weight
+    torch.testing.assert_close(mapped(torch.arange(7)), network(torch.arange(7)))
+
+
 class Residual(nn.Module):
     """Blocks on one stream, each with a hidden space of its own that is as wide."""
 
@@ -193,6 +264,7 @@ from pathlib import Path
 import torch
 from interbasin.jobs.transport import transport_on_disk
 from interbasin.models import map_weights
+from interbasin.outcome import Outcome
 from tests.jobs.transport.theseus.test_on_disk import Residual, status
 
 torch.set_num_threads(1)

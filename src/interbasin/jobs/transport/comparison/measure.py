@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
-from interbasin.errors import DataError, InterbasinError
+from interbasin.activations.recording import digest_of
+from interbasin.errors import DataError, FileError, InterbasinError
 from interbasin.evaluate.performance import Loss, performance
 from interbasin.jobs.transport.choice import ReadOut, Referee
 from interbasin.jobs.transport.comparison.table import COMPARED
+from interbasin.jobs.transport.journal import RowJournal
 from interbasin.jobs.transport.judge import Judge, relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow
@@ -52,10 +56,35 @@ def compare_methods(
         generic: Held-out generic inputs, for what is forgotten, or None.
     """
     rows = []
+    kept = _journal(trial, referee, labelled, generic)
     for name, variant in rows_to_compare(names):
-        trial.report(f"comparing: {name} {variant}".rstrip())
-        rows.append(_row(trial, referee, name, variant, labelled, loss, generic))
+        row = None if kept is None else kept.restore(name, variant)
+        if row is None:
+            trial.report(f"comparing: {name} {variant}".rstrip())
+            row = _row(trial, referee, name, variant, labelled, loss, generic)
+            if kept is not None:
+                kept.keep(name, variant, row)
+        rows.append(row)
     return tuple(rows)
+
+
+def _journal(trial: Task, referee: Referee, labelled: Any, generic: Any) -> RowJournal | None:
+    """Where rows are kept that depend on the same networks, data, options and functions of the caller's."""
+    if trial.journal is None:
+        return None
+    bases, judge = trial.bases, referee.judge
+    pairs = bases.correspondence.tensors, bases.correspondence.spaces
+    score = None if labelled is None else referee.score(bases.target)
+    return trial.journal.rows(
+        (bases.source, bases.target, trial.tuned),
+        (trial.data, judge.held, trial.generic, generic, labelled),
+        options=replace(trial.options, mask=None),
+        mask=trial.options.mask,
+        bases=(bases.heads, bases.shares_outputs, *pairs, bases.lengthening is None),
+        update=sorted((name, name in trial.update.factors) for name in trial.update),
+        # What readout and loss make of the target's answers stands for these functions.
+        measured=(digest_of(torch.from_numpy(judge.before)), score),
+    )
 
 
 def _row(
@@ -69,6 +98,8 @@ def _row(
         model: nn.Module = found.model if found.model is not None else found.update.added_to(trial.bases.target)
         seconds = time.perf_counter() - start
         effect = relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
+    except FileError:  # a full disk is no fault of the method
+        raise
     except InterbasinError as error:
         nothing = math.nan
         return ComparedRow(title, needs, nothing, nothing, nothing, None, 0.0, note=one_line(error))

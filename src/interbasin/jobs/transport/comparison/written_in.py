@@ -4,15 +4,17 @@ The gains of A's norms go into what reads them first (`fold_norms`), so that the
 takes it to directions of B's stream whose entries sum to zero, where B's layer norms see no mean. A norm divides by the
 root of the mean square, which is :math:`\sqrt{d_A / d_B}` times as large there, so that B's gains are that number.
 Hidden units, heads and the channels of heads that A does not have get zeros. Logits of attention are divided by the
-root of the head's width: queries and keys are multiplied by :math:`(h_B / h_A)^{1/4}` each. What remains is the norms'
-epsilon, which weighs more in the wider network.
+root of the head's width: queries and keys are multiplied by :math:`(h_B / h_A)^{1/4}` each. A norm's bias goes into
+what reads it too; where that has no bias (the untied head of a GPT-2), it stays with B's norm, divided by the gain and
+turned by the isometry, which comes to the same. What remains is the norms' epsilon, which weighs more in the wider
+network.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +52,8 @@ def written_in(task: Task, variant: str) -> Transported:
     if not bases.shares_outputs:
         raise _refusal("the networks' outputs are their own")
     folded = _folded(task.tuned, inputs)
+    if folded.homeless:
+        folded = _folded_but_biases(task.tuned, inputs, folded.norms, bases)
     maps = _embeddings(bases, folded.norms)
     state = {
         name: tensor.detach()
@@ -58,10 +62,10 @@ def written_in(task: Task, variant: str) -> Transported:
     }
     carried = Carrier(bases, maps).carry(Update(dense=state, label="tuned A"))
     lost = [f"{row.source} ({row.reason})" for row in carried.moved if row.status == "skipped" and row.share > 0]
-    missing = [name for name in folded.new if bool(folded.model.state_dict()[name].any())]
-    if lost or missing:
-        raise _refusal(f"some of A has no place there: {list_names([*lost, *missing])}")
-    tensors = {name: carried.update.tensor(name) for name in carried.update} | _gains(bases, folded.norms)
+    if lost or folded.homeless:
+        raise _refusal(f"some of A has no place there: {list_names([*lost, *folded.homeless])}")
+    gains = _gains(bases, folded.norms, maps, folded.shifts)
+    tensors = {name: carried.update.tensor(name) for name in carried.update} | gains
     model = copied(task.bases.target).eval()
     own = model.state_dict()
     wiring = bases.wirings[1]
@@ -93,12 +97,20 @@ class _Folded:
         norms: Which of its norms have no gain any more.
         new: Biases that folding made.
         why_not: Why nothing was folded.
+        shifts: Biases of norms that were not folded, divided by the gains that were.
     """
 
     model: nn.Module
     norms: frozenset[str] = frozenset()
     new: tuple[str, ...] = field(default=())
     why_not: str = ""
+    shifts: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def homeless(self) -> list[str]:
+        """Biases that folding made, and for which the target has no tensor."""
+        own = self.model.state_dict() if self.new else {}
+        return [name for name in self.new if bool(own[name].any())]
 
 
 def _folded(tuned: nn.Module, inputs: object) -> _Folded:
@@ -113,6 +125,22 @@ def _folded(tuned: nn.Module, inputs: object) -> _Folded:
         raise _refusal(f"the gain of {list_names(spelled)} has no linear layer behind it to go into")
     norms = frozenset(name for name, each in done.replaced.items() if each.kind == "unit")
     return _Folded(model, norms, tuple(f"{name}.bias" for name in done.biases))
+
+
+def _folded_but_biases(tuned: nn.Module, inputs: object, norms: Iterable[str], bases: Bases) -> _Folded:
+    """Tuned A without gains; its norms keep biases that the target's have a place for: ``g u + b = g (u + b / g)``."""
+    model, shifts = copied(tuned).eval(), {}
+    paired = {pair.source for pair in expand(bases.correspondence.tensors, *bases.wirings)}
+    for name in norms:
+        module = model.get_submodule(name)
+        gain, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        if f"{name}.bias" not in paired or not isinstance(gain, Tensor) or not isinstance(bias, Tensor):
+            continue
+        if bool((gain != 0).all()):
+            shifts[f"{name}.bias"] = bias.detach().double() / gain.detach().double()
+            with torch.no_grad():
+                bias.zero_()
+    return replace(_folded(model, inputs), shifts=shifts)
 
 
 # ---------------------------------------------------------------------- where A lies in B
@@ -167,8 +195,10 @@ def _zero_mean(source: int, target: int) -> Tensor:
     return columns / (steps * (steps + 1)).sqrt()
 
 
-def _gains(bases: Bases, norms: Iterable[str]) -> dict[str, Tensor]:
-    """What B's norms hold: the ratio of sizes as gain, and no bias."""
+def _gains(
+    bases: Bases, norms: Iterable[str], maps: Mapping[Pair, SpaceMap], shifts: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What B's norms hold: the ratio of sizes as gain, and no bias but those that were not folded, turned."""
     source, target = bases.wirings
     found: dict[str, Tensor] = {}
     modules: set[str] = set()
@@ -180,6 +210,8 @@ def _gains(bases: Bases, norms: Iterable[str]) -> dict[str, Tensor]:
         is_gain = isinstance(axis, In) and axis.role is Role.SCALE
         ratio = math.sqrt(ours.shape[-1] / theirs.shape[-1]) if is_gain else 0.0
         found[pair.target] = torch.full(theirs.shape, ratio, dtype=torch.float64)
+        if pair.source in shifts and isinstance(axis, In) and isinstance(own := ours.axes[-1], In):
+            found[pair.target] = maps[own.space, axis.space].map(shifts[pair.source])
         modules.add(pair.target.rpartition(".")[0])
     for name in _owned(target.tensors, modules):  # a bias that A's norms do not have
         found.setdefault(name, torch.zeros(tensor_of(target, name).shape, dtype=torch.float64))

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,18 @@ class Moved:
     reason: str
     share: float
     unobserved: float = 0.0
+
+
+def table_of(moved: Sequence[Moved]) -> dict[str, list[Any]]:
+    """The account as the columns of a table."""
+    return {
+        "source": [row.source for row in moved],
+        "target": [row.target or "-" for row in moved],
+        "status": [row.status for row in moved],
+        "reason": [row.reason for row in moved],
+        "share": [row.share for row in moved],
+        "unobserved": [row.unobserved for row in moved],
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,10 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -23,25 +23,27 @@ from torch import nn
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
 from interbasin.batches import WithoutLabels, outputs_of, require_reiterable
-from interbasin.checkpoints import write_checkpoint
+from interbasin.checkpoints import Checkpoint
 from interbasin.checkpoints.delta import add
-from interbasin.checks import require_choice, require_finite, require_whole
+from interbasin.checks import require_choice, require_finite, require_flag, require_whole
 from interbasin.correspondence import Correspondence
-from interbasin.errors import FileError
+from interbasin.errors import DataError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
-from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
+from interbasin.jobs.transport.task import reporter_of
+from interbasin.jobs.transport.theseus.carrier import Carrier, Moved, table_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
 from interbasin.jobs.transport.theseus.maps import Sought, fit_maps, observe, seek
 from interbasin.jobs.transport.theseus.rules import How, Seen, SpaceMap, Unobserved, procrustes
-from interbasin.jobs.transport.updates.reading import FILE, FOLDER
+from interbasin.jobs.transport.theseus.stored_maps import NUMBER, StoredMaps
+from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
+from interbasin.jobs.transport.updates.reading import FOLDER
+from interbasin.jobs.transport.updates.ties import refuse_names_apart
 from interbasin.jobs.transport.updates.update import Update
-from interbasin.maps import Map
-from interbasin.maps.files import load
-from interbasin.storage import as_path
+from interbasin.outcome import Outcome, Stopwatch, new_outcome, refuse_outcome_in_the_way
 from interbasin.text import plural
 
 MEMORY = 2**30
-NUMBER = 8  # bytes of a float64, in which statistics are kept and maps are fitted
+NOT_JUDGED = "Nothing is judged: there is no verdict, and alpha is as it was given. Measure on data of your own."
 # Matrices of a pair of spaces that are there at once while its moments grow, and while its map is fitted; measured.
 GROWING, FITTING = 3, 8
 # Bytes for each number of a tensor while it is carried: both networks' and their difference, and that in float64.
@@ -69,18 +71,21 @@ class Stages:
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """What a transport on disk left.
+    """What a transport on disk left. Nothing was judged, so that there is no verdict.
 
     Attributes:
-        moved: What became of each tensor of the source's update.
+        moved: What became of each tensor of the source's update; empty after a dry run.
         stages: What was estimated before.
-        folder: Where the update, and the model where that was asked for, were written to.
+        outcome: The folder, read again: the update, the account and, where that was asked for, the model. None after a
+            dry run.
+        is_low_rank: Whether the update is an adapter.
         notes: What a user should know.
     """
 
     moved: tuple[Moved, ...]
     stages: Stages
-    folder: Path
+    outcome: Outcome | None
+    is_low_rank: bool
     notes: tuple[str, ...] = ()
 
 
@@ -89,12 +94,12 @@ def transport_on_disk(
     tuned: Any,
     target: nn.Module,
     data: Any,
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
     *,
     alpha: float = 1.0,
     memory: int = MEMORY,
     model: bool = False,
-    like: str | os.PathLike[str] | None = None,
+    like: Checkpoint | str | os.PathLike[str] | None = None,
     base: str | os.PathLike[str] | None = None,
     scale: str = "none",
     outputs: Outputs = "auto",
@@ -105,30 +110,38 @@ def transport_on_disk(
     heads: Heads = "auto",
     depth: Depth = "auto",
     correspondence: Correspondence | Mapping[str, Any] | None = None,
+    merge: str = "task-arithmetic",
+    merge_weights: Sequence[float] | None = None,
+    density: float | None = None,
     dry_run: bool = False,
     force: bool = False,
-    progress: Callable[[str], object] | None = None,
+    inputs: Mapping[str, str | os.PathLike[str]] | None = None,
+    request: Mapping[str, Any] | None = None,
+    progress: Callable[[str], object] | bool | None = None,
 ) -> Written:
     """Carry a fine-tune of ``source`` to ``target`` by Theseus and write it, in bounded memory. Nothing is judged.
 
-    Give networks whose weights lie in files (`interbasin.models.map_weights`), and ``tuned`` as a path. What is
-    written is what `prepare_transport` and ``apply`` give, to rounding.
+    Give networks whose weights lie in files (``load_model(..., in_files=True)`` or `interbasin.models.map_weights`),
+    and ``tuned`` as a path. What is written is what `prepare_transport` and ``apply`` give, to rounding.
 
     Args:
         source, target: The base models.
         tuned: The fine-tune of the source, as for `interbasin.transport`.
         data: Inputs, without labels or with. They are read once for each pass.
-        folder: For ``update.safetensors``, or ``adapter`` if the fine-tune is a LoRA; it is made where there is none.
+        folder: A new folder for the outcome: ``update.safetensors``, or ``adapter`` if the fine-tune is a LoRA, and the
+            table of what moved. It appears whole or not at all. A dry run needs none.
         alpha: What the update is multiplied with.
         memory: Bytes that statistics and maps may take at once. Less means more passes over the data.
         model: Also write the target with the update, to ``folder/model``; ``like`` is the checkpoint whose
             configuration and tokenizer are copied along.
         base: The MODEL that the update belongs to, for those who load it.
         dry_run: Only estimate: `Written.stages` says what it would take, and nothing is written.
-        force: Replace what this wrote there before.
-        progress: Called with a line of text on the way; the first says what it will take.
-        scale, outputs, centered, tokens, mask, unobserved, heads, depth, correspondence: As for
-            `interbasin.transport`.
+        force: Replace an earlier outcome.
+        inputs: Name to path of the networks and data, for the outcome; the files behind them are hashed.
+        request: What was asked, for the outcome, where that is more than these arguments.
+        progress: Called with a line of text on the way; the first says what it will take. True for lines on stderr.
+        scale, outputs, centered, tokens, mask, unobserved, heads, depth, correspondence, merge, merge_weights, density:
+            As for `interbasin.transport`.
 
     Raises:
         DataError: If alpha or the memory is no number that can be, and as `interbasin.transport` does.
@@ -136,48 +149,90 @@ def transport_on_disk(
 
     Example:
         >>> nets = [nn.Sequential(nn.Linear(4, n), nn.ReLU(), nn.Linear(n, 2)) for n in (8, 12)]
-        >>> folder = tempfile.mkdtemp()
+        >>> folder = Path(tempfile.mkdtemp()) / "out"
         >>> written = transport_on_disk(nets[0], {"2.bias": torch.ones(2)}, nets[1], torch.randn(64, 4), folder)
         >>> Update.of(folder, nets[1]).tensor("2.bias")
         tensor([1., 1.])
     """
-    alpha = require_finite("alpha", alpha, least=-100, most=100)
-    require_whole("memory", memory, least=1)
+    asked = {
+        "method": "theseus",
+        "variant": "spaces",
+        "alpha": require_finite("alpha", alpha, least=-100, most=100),
+        "memory": require_whole("memory", memory, least=1),
+        "scale": scale,
+        "outputs": outputs,
+        "centered": require_flag("centered", centered),
+        "unobserved": unobserved,
+        "heads": heads,
+        "depth": depth,
+        "merge": merge,
+        "merge_weights": None if merge_weights is None else list(merge_weights),
+        "density": density,
+    }
     require_choice("scale", scale, ("none", "rms"))
+    require_choice("unobserved", unobserved, get_args(Unobserved))
     require_reiterable(data, "Transport")
-    report = progress or (lambda text: None)
-    update = Update.of(tuned, source)
-    bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
-    update = bases.lengthen(update)
-    sought = seek(bases)
-    stages = _plan(bases, sought, update, data, memory)
+    if folder is None and not dry_run:
+        raise DataError("A transport on disk was asked for without a folder to write to; give one, or dry_run=True.")
+    if folder is not None:
+        refuse_outcome_in_the_way(folder, force=force)
+    report, watch = reporter_of(progress), Stopwatch()
+    with watch("wire"):
+        update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
+        refuse_names_apart(update, source, "call interbasin.transport without memory=")
+        bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
+        update = bases.lengthen(update)
+        sought = seek(bases)
+        stages = _plan(bases, sought, update, data, memory)
     report(str(stages))
-    place = as_path(folder)
-    for name in (FILE, FOLDER, "model") if not force else ():
-        if (place / name).exists():
-            raise FileError(f"{place / name} exists already; choose another folder, or ask for it with force=True.")
-    if dry_run:
-        return Written((), stages, place, update.notes)
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".maps-", dir=place) as shelf:
+    notes = (*update.notes, *bases.notes, *_note_memory(stages, memory), NOT_JUDGED)
+    if dry_run or folder is None:
+        return Written((), stages, None, update.is_low_rank, notes)
+    saying = {**asked, **{name: value for name, value in (request or {}).items() if name not in asked}}
+    elapsed = sum(watch.timings.values())
+    with (
+        new_outcome(folder, job="transport", request=saying, inputs=inputs, force=force, elapsed=elapsed) as draft,
+        tempfile.TemporaryDirectory(prefix=".maps-", dir=draft.folder) as shelf,
+    ):
         maps = StoredMaps(Path(shelf), memory // 2)
         maps.keep(fit_maps(bases, Sought({}, (), {}), {}))  # what the networks share
-        how = How(procrustes, unobserved, scale == "rms")
-        gathered = _Gathered(bases, sought, how)
-        for number, pairs in enumerate(stages.passes):
-            report(f"pass {number + 1} of {len(stages.passes)} over the data")
-            moments = observe(bases, data, pairs, tokens=tokens, mask=mask, grams=False)
-            for pair in pairs:
-                for fitted in gathered.add(pair, Seen.of(moments.pop(pair), centered=centered)):
-                    maps.keep(fitted)
+        gathered = _Gathered(bases, sought, How(procrustes, unobserved, scale == "rms"))
+        with watch("record"):
+            for number, pairs in enumerate(stages.passes):
+                report(f"pass {number + 1} of {len(stages.passes)} over the data")
+                moments = observe(bases, data, pairs, tokens=tokens, mask=mask, grams=False)
+                for pair in pairs:
+                    for fitted in gathered.add(pair, Seen.of(moments.pop(pair), centered=centered)):
+                        maps.keep(fitted)
         report("carrying the update, a tensor at a time")
-        carried = Carrier(bases, maps, sought.missing).carry(update, lazily=True)
-        delta = carried.update if alpha == 1 else carried.update.scaled(alpha)
-        where = place / FOLDER if delta.is_low_rank else place
-        notes = delta.write(where, base=base, model=target, force=force)
-        if model:
-            write_checkpoint(place / "model", add(target, delta.tensors), like=like, force=force)
-    return Written(carried.moved, stages, place, (*update.notes, *notes))
+        with watch("carry"):
+            carried = Carrier(bases, maps, sought.missing).carry(update, lazily=True)
+            delta = carried.update if alpha == 1 else carried.update.scaled(alpha)
+            place = FOLDER if delta.is_low_rank else "."
+            with draft.filled(FOLDER if delta.is_low_rank else "update", "file", place=place) as into:
+                notes = (*notes, *delta.write(into, base=base, model=target))
+            if model:
+                report("writing the model")
+                draft.write_checkpoint(add(target, delta.tensors), place="model", like=like)
+        draft.table("moved", table_of(carried.moved))
+        draft.metrics.update(
+            share_moved=carried.share("moved") + carried.share("kept"),
+            share_skipped=carried.share("skipped"),
+            share_unobserved=carried.unobserved,
+            alpha=asked["alpha"],
+        )
+        draft.timings.update(watch.timings)
+        draft.notes.extend(notes)
+    return Written(carried.moved, stages, draft.outcome, delta.is_low_rank, notes)
+
+
+def _note_memory(stages: Stages, memory: int) -> list[str]:
+    if stages.memory <= memory:
+        return []
+    return [
+        f"About {stages.memory / 1e6:,.3g} MB are needed beside a batch's activations, more than the "
+        f"{memory / 1e6:,.3g} MB that memory= allows, for the largest tensors and spaces have to fit one by one."
+    ]
 
 
 # ---------------------------------------------------------------------- what it takes
@@ -301,62 +356,3 @@ class _Gathered:
         pairs = cluster.recorded
         if all(pair in self.blocks for pair in pairs):
             yield cluster.fit(self.bases, {pair: self.blocks.pop(pair) for pair in pairs}, self.how)
-
-
-class StoredMaps(Mapping[Pair, SpaceMap]):
-    """Maps of pairs of spaces in a folder; those that were used last are in memory as well.
-
-    Args:
-        folder: An empty one.
-        memory: Bytes of maps that may be in memory.
-    """
-
-    def __init__(self, folder: Path, memory: int) -> None:
-        self.folder, self.memory = folder, memory
-        # For each pair what a `SpaceMap` says beside its maps, and the folders of those; some may be one.
-        self._kept: dict[Pair, tuple[dict[str, Any], dict[str, Path]]] = {}
-        self._recent: dict[Pair, SpaceMap] = {}
-
-    def keep(self, maps: Mapping[Pair, SpaceMap]) -> None:
-        """Put some maps on disk."""
-        for pair, found in maps.items():
-            said = {name: getattr(found, name) for name in ("rank", "full", "why", "scale")}
-            folders: dict[int, Path] = {}
-            for name, each in _maps_of(found).items():
-                if id(each) not in folders:
-                    folders[id(each)] = self.folder / f"{len(self._kept)}-{name}"
-                    each.save(folders[id(each)])
-            self._kept[pair] = said, {name: folders[id(each)] for name, each in _maps_of(found).items()}
-
-    def __getitem__(self, pair: Pair) -> SpaceMap:
-        said, folders = self._kept[pair]
-        found = self._recent.pop(pair, None)
-        if found is None:
-            loaded = {folder: load(folder) for folder in dict.fromkeys(folders.values())}
-            maps: dict[str, Any] = {name: loaded[folder] for name, folder in folders.items()}
-            found = SpaceMap(**said, **maps)
-        self._recent[pair] = found  # as the last one
-        held = {pair: _bytes_of(each) for pair, each in self._recent.items()}
-        for old in list(held)[:-1]:
-            if sum(held.values()) <= self.memory:
-                break
-            del self._recent[old], held[old]
-        return found
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self._kept)
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __contains__(self, pair: object) -> bool:
-        return pair in self._kept
-
-
-def _maps_of(found: SpaceMap) -> dict[str, Map]:
-    return {name: each for name in ("map", "reads", "observed") if (each := getattr(found, name)) is not None}
-
-
-def _bytes_of(found: SpaceMap) -> int:
-    distinct = {id(each): each for each in _maps_of(found).values()}
-    return sum(NUMBER * each.source_width * each.target_width for each in distinct.values())

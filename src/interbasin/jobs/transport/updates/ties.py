@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from interbasin.batches import outputs_of
 from interbasin.checkpoints.in_memory import HeldTensors
+from interbasin.errors import WiringError
+from interbasin.text import list_names
 from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 
@@ -35,6 +37,22 @@ def names_apart(update: Update, model: nn.Module) -> list[str]:
         if stored not in update or not torch.equal(update.tensor(name), update.tensor(stored)):
             apart.append(name)
     return apart
+
+
+def refuse_names_apart(update: Update, model: nn.Module, remedy: str = "call interbasin.transport") -> None:
+    """Refuse an update for which tied tensors would have to be taken apart, where the bases stay as they are.
+
+    ``remedy`` says who takes them apart.
+
+    Raises:
+        WiringError: if a tensor that is tied in the network has different updates under its names.
+    """
+    apart = names_apart(update, model)
+    if apart:
+        raise WiringError(
+            f"{list_names(apart)} is tied to another tensor of the source, and {update.label} changes the two in "
+            f"different ways, while the bases are taken as they are here; {remedy}, which takes such tensors apart."
+        )
 
 
 def untie(model: nn.Module, names: Collection[str]) -> None:
