@@ -119,6 +119,14 @@ def test_an_interrupt_in_the_middle_of_an_update_leaves_the_moments_as_they_were
     assert state(moments) == before
 
 
+def test_the_origin_is_near_the_mean_whatever_a_batch_begins_with_and_however_many_rows_it_has():
+    for count in (1, 2, 255, 256, 257, 5000, 20_000):
+        x = 1e4 + rows(count, 3)
+        x[: count // 20] += 1e3  # as a black image in front of others
+        origin = PairedMoments.of(x, x, grams=False)._state.sources["source"].origin
+        assert float(((origin - x.mean(0)).abs() / (x.std(0, correction=0) + 1e-9)).max()) < 0.25
+
+
 def test_tokens_may_be_flattened_on_one_side():
     x, y = rows(2, 3, 4), rows(2, 3, 5, seed=1)
     one, two = PairedMoments.of(x, y), PairedMoments.of(x.reshape(6, 4), y)

@@ -52,7 +52,7 @@ class Role(StrEnum):
 
     def of(self, inner: Role) -> Role:
         """This role of what already has the role ``inner``."""
-        if Role.SCALE in (self, inner):
+        if self is Role.SCALE or inner is Role.SCALE:
             return Role.SCALE
         return Role.WRITE if self is inner else Role.READ
 

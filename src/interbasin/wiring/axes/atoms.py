@@ -56,6 +56,8 @@ class Atoms:
     def resolve(self, term: Term, role: Role = Role.WRITE) -> Term:
         """The term with everything that is known by now put in, in normal form."""
         if isinstance(term, In):
+            if role is Role.WRITE and term.space.link is None and term.space.parts is None:
+                return term
             root, step = self.find(term.space)
             role = role.of(term.role.of(step))
             return whole(root, role) if root.parts is None else self.resolve(root.parts, role)
