@@ -36,8 +36,10 @@ __all__ = ["MARK", "Inputs", "Trace", "bound_inputs", "trace"]
 _LIBRARY = torch.library.Library("interbasin", "DEF")  # type: ignore[no-untyped-call]
 _LIBRARY.define("mark(Tensor value, str place) -> ()")  # type: ignore[no-untyped-call]
 _LIBRARY.impl("mark", lambda value, place: None, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-# Nothing comes out of it, so a tensor without storage need not go through it: that was half of what a mark cost.
-torch.library.register_torch_dispatch("interbasin::mark", FakeTensorMode, lambda *_: None, lib=_LIBRARY)
+# Nothing comes out of it, so a tensor without storage need not go through it: that was half of what a mark cost. The
+# oldest versions of torch that we take cannot say so.
+if hasattr(torch.library, "register_torch_dispatch"):
+    torch.library.register_torch_dispatch("interbasin::mark", FakeTensorMode, lambda *_: None, lib=_LIBRARY)
 MARK = torch.ops.interbasin.mark.default
 fx.node.has_side_effect(MARK)
 
