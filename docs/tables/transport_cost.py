@@ -57,9 +57,15 @@ def growth(results: dict[str, Any]) -> str:
 
 def memory(results: dict[str, Any]) -> str:
     """What is held at once: more inputs, weights on disk, and a LoRA."""
+    samples = results.get("samples", {})
+    returned = samples.get("bytes_without_gaps", {})
     rows = [
-        (f"recording {count} batches of 32 images", megabytes(held), "")
-        for count, held in results.get("samples", {}).get("bytes", {}).items()
+        (
+            f"recording {count} batches of 32 images",
+            megabytes(held),
+            f"without gaps in the heap: {megabytes(returned[count])}" if count in returned else "",
+        )
+        for count, held in samples.get("bytes", {}).items()
     ]
     if "disk" in results:
         part = results["disk"]
