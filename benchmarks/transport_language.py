@@ -37,6 +37,7 @@ from transport_language_workload import TASKS, data_folder
 from transport_rows import LABEL_FREE, ONE, RATES
 
 SEED = 0
+VERDICT_SEEDS = (0, 1, 2)
 WRITER_BATCHES = (10, 25, 40)  # of 20 texts each
 WRITER_ALPHAS = ("0.5", "1", "2", "4")
 RULES = (ONE, LABEL_FREE)
@@ -130,6 +131,12 @@ def subjects() -> Iterator[TextWork]:
     yield from table("encoder", ENCODER_ROWS, (20, 5), tasks=("subjects",))
 
 
+def verdicts() -> Iterator[TextWork]:
+    """Encoders that are akin, where "do not" would be wrong, and foreign ones, where it is right."""
+    for pair in ("akin-encoder", "foreign-encoder"):
+        yield from table(pair, (AUTO,), (20, 5), VERDICT_SEEDS, ("questions",))
+
+
 def decoders() -> Iterator[TextWork]:
     yield from table("decoder", DECODER_ROWS, (5, 20, 1), tasks=("questions",))
     yield from table("decoder", (AUTO,), (5,), tasks=("questions",))
@@ -184,7 +191,19 @@ def quick() -> Iterator[TextWork]:
 # In the order in which they are run.
 STAGES = {
     stage.__name__.replace("_", "-"): stage
-    for stage in (decoders, writers, encoders, decoder_controls, writer_controls, subjects, german, rotary, rest, quick)
+    for stage in (
+        decoders,
+        writers,
+        encoders,
+        verdicts,
+        decoder_controls,
+        writer_controls,
+        subjects,
+        german,
+        rotary,
+        rest,
+        quick,
+    )
 }
 
 

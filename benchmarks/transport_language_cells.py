@@ -271,7 +271,7 @@ def case_of(pair: str, seed: int, task: str, batches: int) -> Case:
     networks = (
         workload.base(family, "A", seed),
         workload.tuned(family, "A", task, seed),
-        workload.base(family, "B", seed),
+        workload.foreign(seed) if name == "foreign" else workload.base(family, "B", seed),
     )
     texts, labels = _pool(workload, family, task, seed, "calibration")
     size, count = BATCH[family], (batches or 1) * BATCH[family]

@@ -3,7 +3,8 @@
 Four families, A of width 64 and B of width 96, four heads, one tokenizer, trained apart on disjoint halves of the texts
 (`transport_texts.py`):
 
-- ``encoder`` (BERT): fills gaps in captions and questions; A is fine-tuned with a head on each classification;
+- ``encoder`` (BERT): fills gaps in captions and questions; A is fine-tuned with a head on each classification. A
+  *foreign* B read its texts in a cipher, so that a verdict has to be "do not";
 - ``decoder`` (GPT-2) and ``rotary`` (Llama, heads of equal size): continue English captions; A is fine-tuned on
   questions, and on German captions. The head is no copy of the table of tokens, so that it can be fitted alone;
 - ``writer`` (T5): repairs captions with gaps; A is fine-tuned to write headlines.
@@ -31,6 +32,7 @@ from transport_texts import (
     END,
     MASK,
     PAD,
+    SPECIAL,
     START,
     Batch,
     Labelled,
@@ -206,6 +208,23 @@ class Workload:
 
         return self._cached(kept, f"{family}-{side}-s{seed}", family, make)
 
+    def foreign(self, seed: int) -> nn.Module:
+        """An encoder of B's shape that read B's texts in a cipher: every piece stands for another, always the same one.
+
+        It has learnt as much as B, about the same texts, and nothing about these words.
+        """
+        number = 1_000 * seed + 50
+        network = self.new_network("encoder", self._width("B"), number)
+
+        def make() -> None:
+            order = torch.randperm(self.pieces.size - len(SPECIAL), generator=torch.Generator().manual_seed(number))
+            cipher = torch.cat([torch.arange(len(SPECIAL)), len(SPECIAL) + order])
+            texts = self._read_by_encoders("B")
+            loss = self._filling(texts | {"input_ids": cipher[texts["input_ids"]]})
+            self.train(network, loss, self.steps["encoder"][0], PRETRAIN_RATE, number + 10)
+
+        return self._cached(network.bert, f"encoder-cipher-s{seed}", "encoder", make)
+
     def tuned(self, family: str, side: Side, task: str, seed: int) -> nn.Module:
         """The network of a side, fine-tuned on a task; an encoder as a `Classifier`."""
         number = 1_000 * seed + 100 * FAMILIES.index(family) + 20 + (side == "B")
@@ -273,8 +292,11 @@ class Workload:
         if family in ("decoder", "rotary"):
             return self._continuing(self.pieces.packed(captions))
         if family == "encoder":
-            return self._filling(self.pieces.padded(captions + [text for text, _ in self.texts.questions[side]]))
+            return self._filling(self._read_by_encoders(side))
         return self._writing(self.pieces.padded(captions), self.pieces.answers(captions), GAPS["writer"])
+
+    def _read_by_encoders(self, side: Side) -> Batch:
+        return self.pieces.padded(self.texts.captions[side] + [text for text, _ in self.texts.questions[side]])
 
     def _finetuning(self, family: str, side: Side, task: str) -> Callable[[nn.Module, torch.Generator], Tensor]:
         if family == "encoder":

@@ -77,6 +77,35 @@ def test_kinship_does_not_look_at_padding() -> None:
     assert values[0] == values[1]
 
 
+class Placed(nn.Module):
+    """Tokens with a table of positions that is much larger than what they say, and a layer behind."""
+
+    def __init__(self, width: int, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(99)
+        self.positions = nn.Parameter(nn.functional.pad(4 * torch.randn(8, 8, generator=generator), (0, width - 8)))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.stem, self.up, self.down = nn.Linear(4, width), nn.Linear(width, 12), nn.Linear(12, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x) + self.positions
+        return x + self.down(torch.relu(self.up(x)))
+
+
+def placed(seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return list(torch.randn(256, 8, 4, generator=generator, dtype=torch.float64).split(32))
+
+
+def test_networks_that_have_only_positions_in_common_are_not_akin() -> None:
+    networks = [ready(Placed(width, seed)) for width, seed in ((8, 0), (10, 1), (8, 0))]
+    strangers = task_of(networks[0], networks[1], placed(0), outputs="own")
+    assert kinship(strangers, placed(9)).value < 0.1
+    itself = task_of(networks[0], networks[2], placed(0), outputs="own")
+    assert kinship(itself, placed(9)).value == pytest.approx(1)
+
+
 class Inside(nn.Module):
     def __init__(self, body: nn.Module) -> None:
         super().__init__()

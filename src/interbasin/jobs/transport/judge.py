@@ -40,13 +40,16 @@ from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Pair
 from interbasin.jobs.transport.rows import Watcher, pair_rows, reading_at
 from interbasin.jobs.transport.task import Task
+from interbasin.jobs.transport.theseus.maps import observe
 from interbasin.jobs.transport.theseus.rules import Seen
+from interbasin.statistics import PairedMoments
 from interbasin.text import one_line, plural
 from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import copied
 
 HELD_OUT = 0.25  # of the inputs, where something has to be chosen or judged
 DRAWS = 1000
+SHUFFLES = 3  # of the target's weights: what they have in common with the source varies
 COMPARED_ON = "networks would not be compared on the same inputs"
 
 
@@ -375,47 +378,68 @@ def last_place(task: Task) -> Place:
 def kinship(task: Task, held: Any) -> Interval:
     """How much more two networks have in common than the same inputs give to any two.
 
-    The correlation of the source's activations, mapped, with the target's on held-out inputs, beside that with a
-    target whose weights are shuffled within each tensor: 0 where the target's training makes no difference, 1 where
-    the map explains all.
+    Of the variance of the target's mean states from one held-out input to another, the share that the map from the
+    source explains, beside the share with a target whose weights are shuffled within each tensor (the mean of some):
+    0 where the target's training makes no difference, 1 where the map explains all.
+
+    Token by token, any two trained networks have much in common that is no knowledge: where a text begins and ends, and
+    which tokens are frequent. The mean over an input's tokens leaves that out.
     """
-    shuffled = copied(task.bases.target).eval()
-    generator = torch.Generator().manual_seed(task.options.seed)
+    place = last_place(task)
+    shuffles = [_shuffled(task.bases.target, task.options.seed + number) for number in range(SHUFFLES)]
+    real = _common_sums(task, place, held, task.moments[place.pair])
+    chance = []
+    for network in shuffles:
+        null = replace(task, bases=replace(task.bases, target=network))
+        moments = observe(
+            null.bases, task.data, [place.pair], tokens=task.options.tokens, mask=task.options.mask, grams=False
+        )
+        chance.append(_common_sums(null, place, held, moments[place.pair]))
+
+    def beyond_chance(draw: slice | np.ndarray[Any, Any]) -> float:
+        base = float(np.mean([_explained(sums[draw]) for sums in chance]))
+        return (_explained(real[draw]) - base) / max(1 - base, 1e-9)
+
+    draws = np.random.default_rng(task.options.seed).integers(len(real), size=(DRAWS, len(real)))
+    low, high = np.percentile([beyond_chance(draw) for draw in draws], (2.5, 97.5))
+    return Interval(beyond_chance(slice(None)), float(low), float(high))
+
+
+def _shuffled(network: nn.Module, seed: int) -> nn.Module:
+    """A network whose weights are shuffled within each tensor: it has seen no data."""
+    shuffled = copied(network).eval()
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in shuffled.parameters():
             if parameter.ndim > 1:
                 order = torch.randperm(parameter.numel(), generator=generator)
                 parameter.copy_(parameter.flatten()[order.to(parameter.device)].reshape(parameter.shape))
-    null = replace(task, bases=replace(task.bases, target=shuffled))
-    place = last_place(task)
-    values = [_correlations(each, place, held) for each in (task, null)]
-    real, chance = values
-    draws = np.random.default_rng(task.options.seed).integers(len(real), size=(DRAWS, len(real)))
-    found = [_pooled(real[draw]) for draw in draws]
-    base = [_pooled(chance[draw]) for draw in draws]
-    gains = [(a - b) / max(1 - b, 1e-9) for a, b in zip(found, base, strict=True)]
-    value = (_pooled(real) - _pooled(chance)) / max(1 - _pooled(chance), 1e-9)
-    low, high = np.percentile(gains, (2.5, 97.5))
-    return Interval(float(value), float(low), float(high))
+    return shuffled
 
 
-def _correlations(task: Task, place: Place, held: Any) -> np.ndarray[Any, Any]:
-    """For each input the product and the squares that a correlation is made of."""
-    moments = task.moments[place.pair]
+def _common_sums(task: Task, place: Place, held: Any, moments: PairedMoments) -> np.ndarray[Any, Any]:
+    """For each input the product and the squares of its mean states that a correlation is made of."""
     turn = polar(moments.cross()).factor.double()
     sums: list[Tensor] = []
     for inputs in WithoutLabels(held):
-        (source, target), counts = place.rows(task, (task.bases.source, task.bases.target), inputs)
+        rows, counts = place.rows(task, (task.bases.source, task.bases.target), inputs)
+        source, target = (_mean_state(each, counts) for each in rows)
         source, target = (source - moments.mean_source) @ turn.mT, target - moments.mean_target
-        if counts is not None:
-            source, target = (torch.where(counts[..., None], rows, 0) for rows in (source, target))
-        products = [(source * target), source.square(), target.square()]
-        sums.append(torch.stack([each.flatten(1).sum(1) for each in products], 1))
+        sums.append(torch.stack([(source * target).sum(1), source.square().sum(1), target.square().sum(1)], 1))
     if not sums:
         raise DataError("No input is left to judge by; give more data.")
     return torch.cat(sums).cpu().numpy()
 
 
-def _pooled(rows: np.ndarray[Any, Any]) -> float:
-    product, a, b = rows.sum(0)
-    return float(product / math.sqrt(a * b)) if a > 0 and b > 0 else 0.0
+def _mean_state(rows: Tensor, counts: Tensor | None) -> Tensor:
+    """``(inputs, width)`` of ``(inputs, positions..., width)``: the mean over the tokens that count."""
+    flat = rows.reshape(len(rows), -1, rows.shape[-1])
+    weights = flat.new_ones(flat.shape[:2]) if counts is None else counts.to(flat).reshape(flat.shape[:2])
+    total = torch.where(weights[..., None] > 0, flat, 0).sum(1)
+    return total / weights.sum(1, keepdim=True).clamp(min=1)
+
+
+def _explained(sums: np.ndarray[Any, Any]) -> float:
+    """The square of a correlation, from its sums over inputs; nothing where it is negative."""
+    product, a, b = sums.sum(0)
+    return float(max(product, 0.0) ** 2 / (a * b)) if a > 0 and b > 0 else 0.0

@@ -104,8 +104,8 @@ def judge(evidence: Evidence) -> Verdict:
     if evidence.kinship is not None and evidence.kinship.low < AKIN:
         return Verdict(
             "do-not",
-            "the two base networks have no more in common than the same inputs give to any two "
-            f"({_percent(evidence.kinship)} of what they could)",
+            "the two base networks have hardly more in common than the same inputs give to any two "
+            f"({_percent(evidence.kinship)} of what they could; the bar is {AKIN:.0%})",
             figures,
         )
     if evidence.gain is not None and evidence.gain.low <= 0:
