@@ -22,7 +22,8 @@ import interbasin as ib
 from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, relate
 from interbasin.jobs.transport.choice import ALPHAS, Referee, try_method
-from interbasin.jobs.transport.judge import Judge, Part
+from interbasin.jobs.transport.held_out import Part
+from interbasin.jobs.transport.judge import Judge
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.theseus.maps import observe, seek
 from interbasin.jobs.transport.updates.update import Update

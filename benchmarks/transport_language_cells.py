@@ -26,7 +26,8 @@ from torch.nn.functional import cross_entropy
 import interbasin as ib
 from interbasin.jobs.transport.bases import Bases, relate
 from interbasin.jobs.transport.choice import ALPHAS, Referee, try_method
-from interbasin.jobs.transport.judge import Judge, Part
+from interbasin.jobs.transport.held_out import Part
+from interbasin.jobs.transport.judge import Judge
 from interbasin.jobs.transport.regression.ridge import Sums
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.updates.update import Update

@@ -14,7 +14,8 @@ from torch import nn
 
 import interbasin as ib
 from interbasin.errors import DataError, FileError, InterbasinError, ShapeError, UnknownNameError
-from interbasin.jobs.transport.judge import Part, relative_gain
+from interbasin.jobs.transport.held_out import Part
+from interbasin.jobs.transport.judge import relative_gain
 
 KEYS = (
     "share_moved",

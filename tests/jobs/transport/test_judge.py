@@ -12,7 +12,8 @@ from tests.jobs.transport.small import ready, task_of, tuned
 from torch import Tensor, nn
 
 from interbasin.errors import DataError
-from interbasin.jobs.transport.judge import Judge, Steady, kinship
+from interbasin.jobs.transport.held_out import Steady
+from interbasin.jobs.transport.judge import Judge, kinship
 from interbasin.jobs.transport.task import Options
 
 

@@ -43,8 +43,9 @@ from interbasin.jobs.transport.figures import (
     trial_model_of,
 )
 from interbasin.jobs.transport.front import measure_front, require_answers, weights_of_front
+from interbasin.jobs.transport.held_out import COMPARED_ON, Part, Steady, count_repeats
 from interbasin.jobs.transport.journal import Journal, holding_state
-from interbasin.jobs.transport.judge import COMPARED_ON, Judge, Part, Steady, count_repeats, relative_gain
+from interbasin.jobs.transport.judge import Judge, relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
 from interbasin.jobs.transport.task import Options, Task, reporter_of

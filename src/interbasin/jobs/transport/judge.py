@@ -10,7 +10,7 @@ which is gone: :math:`1 - \sum d(B_{\mathrm{new}}) / \sum d(B)`, 0 for the targe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,16 +23,12 @@ from torch.nn.functional import log_softmax
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import Masks, masks_of
 from interbasin.activations.places import Reading, choose_reading
-from interbasin.activations.recording import digest_of
 from interbasin.activations.tokens import pool_tokens
 from interbasin.batches import (
     WithoutLabels,
-    as_batches,
-    cut_inputs,
     device_of,
     inputs_in,
     outputs_of,
-    split_batch,
 )
 from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Interval
@@ -43,126 +39,12 @@ from interbasin.jobs.transport.task import Task
 from interbasin.jobs.transport.theseus.maps import observe
 from interbasin.jobs.transport.theseus.rules import Seen
 from interbasin.statistics import PairedMoments
-from interbasin.text import one_line, plural
+from interbasin.text import one_line
 from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import copied
 
-HELD_OUT = 0.25  # of the inputs, where something has to be chosen or judged
 DRAWS = 1000
 SHUFFLES = 3  # of the target's weights: what they have in common with the source varies
-COMPARED_ON = "networks would not be compared on the same inputs"
-
-
-class Steady:
-    """Data that must be numbers, and the same whenever they are read.
-
-    Labels inside mapping batches, under ``"labels"``, are left out: with them a network would put out a loss as well.
-
-    Args:
-        data: Batches, or a tensor.
-        what: Their name in messages.
-        fault: What would come of data that change.
-        labelled: Whether batches stay as they are, with all labels.
-
-    Raises:
-        DataError: when they are read, if they are not.
-    """
-
-    def __init__(
-        self,
-        data: Any,
-        what: str,
-        fault: str = "what is held out would be fitted on",
-        *,
-        labelled: bool = False,
-        batch_size: int = 32,
-    ) -> None:
-        self._data, self._what, self._fault, self._size = data, what, fault, batch_size
-        self._labelled = labelled
-        self._known: list[str] = []
-
-    def __iter__(self) -> Iterator[Any]:
-        for number, batch in enumerate(as_batches(self._data, self._size)):
-            digest = digest_of(batch)
-            if number < len(self._known) and self._known[number] != digest:
-                raise DataError(
-                    f"Batch {number} of the {self._what} was another one when they were read before, so that "
-                    f"{self._fault}; give a list, or a loader that does not shuffle."
-                )
-            if number >= len(self._known):
-                self._require_numbers(batch, number)
-                self._known.append(digest)
-            yield batch if self._labelled else _without_labels(batch)
-
-    def _require_numbers(self, batch: Any, number: int) -> None:
-        inputs = split_batch(batch)[0]
-        named = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
-        for name, part in named:
-            for tensor in output_tensors(part):
-                # In a mask, minus infinity is what leaves a token out.
-                bad = tensor.isnan() if "mask" in str(name) else ~tensor.isfinite()
-                if bool(bad.any()):
-                    where = f"{name} in batch" if name else "batch"
-                    raise DataError(
-                        f"The {self._what} hold NaN or infinity ({where} {number}, {int(bad.sum())} of "
-                        f"{plural(tensor.numel(), 'number')}); leave these inputs out, or repair them."
-                    )
-
-
-def count_repeats(data: Any) -> tuple[int, int]:
-    """How many inputs are held out, and how many of them are among the others as well.
-
-    Raises:
-        DataError: if all inputs are the same one.
-    """
-    fitted, held = (
-        [
-            digest_of(cut_inputs(inputs, slice(row, row + 1), count))
-            for inputs in WithoutLabels(Part(data, held=is_held))
-            for count in (inputs_in(inputs),)
-            for row in range(count)
-        ]
-        for is_held in (False, True)
-    )
-    total, others = len(fitted) + len(held), set(fitted)
-    if total > 1 and len(others | set(held)) == 1:
-        raise DataError(
-            f"A transport is fitted on some inputs and judged by others, and the {total} inputs of the data are all "
-            "the same one; give different inputs of the task, some hundreds."
-        )
-    return len(held), sum(digest in others for digest in held)
-
-
-def _without_labels(batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return {name: value for name, value in batch.items() if name != "labels"}
-    if isinstance(batch, list | tuple) and len(batch) == 2 and isinstance(batch[0], Mapping):
-        return _without_labels(batch[0]), batch[1]
-    return batch
-
-
-class Part:
-    """Some of the inputs of every batch, as often as the data can be read: the first ones, or the last ones.
-
-    Data whose batches hold one input each are divided by batches.
-    """
-
-    def __init__(self, data: Any, *, held: bool, share: float = HELD_OUT, batch_size: int = 32) -> None:
-        self._data, self._held, self._share, self._size = data, held, share, batch_size
-
-    def __iter__(self) -> Iterator[Any]:
-        every = round(1 / self._share)
-        for number, batch in enumerate(as_batches(self._data, self._size)):
-            inputs, labels = split_batch(batch)
-            count = inputs_in(inputs)
-            if count < every:
-                if (number % every == every - 1) == self._held:
-                    yield batch
-                continue
-            first = count - round(count * self._share)
-            chosen = slice(first, count) if self._held else slice(0, first)
-            cut = cut_inputs(inputs, chosen, count)
-            yield cut if labels is None else (cut, cut_inputs(labels, chosen, count))
 
 
 class Judge:

@@ -18,7 +18,7 @@ from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.choice import ALPHAS, SCALED
 from interbasin.jobs.transport.figures import note_unmatched
-from interbasin.jobs.transport.judge import HELD_OUT
+from interbasin.jobs.transport.held_out import HELD_OUT
 from interbasin.jobs.transport.methods import METHODS, direct, refuse_new_blocks
 from interbasin.jobs.transport.regression.layers import Layer, find_layers
 from interbasin.jobs.transport.task import Options, Task, reporter_of

@@ -15,7 +15,7 @@ from interbasin.batches import BATCH_SIZE, as_batches, outputs_of, require_reite
 from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError
 from interbasin.evaluate.performance import Loss, mean_loss, measure_performance
-from interbasin.jobs.transport.judge import COMPARED_ON, Steady
+from interbasin.jobs.transport.held_out import COMPARED_ON, Steady
 from interbasin.outcome import Draft, Result, Stopwatch
 from interbasin.outcome.plots import line_chart
 from interbasin.training import train
