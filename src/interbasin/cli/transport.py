@@ -246,9 +246,9 @@ def transport(
         "force": force,
     }
     if memory is not None:
-        given = loaded.model, fine_tunes, other.model, batches["data"], output
+        arguments = loaded.model, fine_tunes, other.model, batches["data"], output
         options = common | about | {"alpha": 1.0 if amount is None else amount, "scale": scale or "none"}
-        move_on_disk(terminal, given, target, memory=memory, dry_run=dry_run, **options)
+        move_on_disk(terminal, arguments, target, memory=memory, dry_run=dry_run, **options)
         return
     if dry_run:
         terminal.result(summarize_plan(plan), lambda console: show_plan(console, terminal, plan))

@@ -53,13 +53,13 @@ def refuse_with_memory(terminal: Terminal, options: MemoryOptions) -> None:
     """Refuse options that have no part in a transport on disk, in one sentence that says what to leave out."""
     if options.memory is None:
         return
-    asked = terminal.request
+    request = terminal.request
     odd = [terminal.options[name] for name in NOT_FOR_DISK if name in terminal.given]
-    if asked["method"] not in ("auto", "theseus"):
-        odd.insert(0, f"--method {asked['method']}")
-    if asked["variant"] not in (None, "spaces"):
-        odd.insert(0, f"--variant {asked['variant']}")
-    if asked["alpha"] == "auto":
+    if request["method"] not in ("auto", "theseus"):
+        odd.insert(0, f"--method {request['method']}")
+    if request["variant"] not in (None, "spaces"):
+        odd.insert(0, f"--variant {request['variant']}")
+    if request["alpha"] == "auto":
         odd.insert(0, "--alpha auto")
     if odd:
         from interbasin.text import list_names
@@ -72,13 +72,13 @@ def refuse_with_memory(terminal: Terminal, options: MemoryOptions) -> None:
 
 
 def move_on_disk(
-    terminal: Terminal, given: tuple[Any, ...], target: str, *, memory: int, dry_run: bool, **options: Any
+    terminal: Terminal, arguments: tuple[Any, ...], target: str, *, memory: int, dry_run: bool, **options: Any
 ) -> None:
     """Transport on disk, with what it takes printed first, and print what it left.
 
     Args:
         terminal: Where to.
-        given: What `transport_on_disk` takes: the networks, the data and the folder.
+        arguments: What `transport_on_disk` takes: the networks, the data and the folder.
         target: The MODEL that gets the update.
         memory: Bytes.
         dry_run: Whether only what it takes is asked for.
@@ -86,10 +86,10 @@ def move_on_disk(
     """
     from interbasin.jobs.transport import transport_on_disk
 
-    asked = {name: value for name, value in terminal.request.items() if name != "dry_run"}
+    request = {name: value for name, value in terminal.request.items() if name != "dry_run"}
     with _report_stages(terminal) as report, foreign_code():
         written = transport_on_disk(
-            *given, memory=memory, dry_run=dry_run, request=asked, progress=None if dry_run else report, **options
+            *arguments, memory=memory, dry_run=dry_run, request=request, progress=None if dry_run else report, **options
         )
     estimate = {
         "passes": len(written.stages.passes),
@@ -100,7 +100,7 @@ def move_on_disk(
         plan = {"job": "transport", "dry_run": True, **estimate, "notes": list(written.notes)}
         terminal.result(plan, lambda console: _show_plan(console, terminal, written))
         return
-    output = Path(given[-1])
+    output = Path(arguments[-1])
     networks = {"model": bool(options["model"])}
     usable = name_results(output, target, low_rank=written.is_low_rank, networks=networks)
     more = {"output": str(output), "verdict": None, "estimate": estimate, "use": usable}

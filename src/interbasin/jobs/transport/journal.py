@@ -84,8 +84,8 @@ class Journal:
         except OSError as error:
             raise cannot_write(self.folder, error) from error
         try:
-            for left in (*self.folder.glob(f"{TEMPORARY}*"), *self.folder.glob(f"*/{TEMPORARY}*")):
-                shutil.rmtree(left, ignore_errors=True)
+            for temporary in (*self.folder.glob(f"{TEMPORARY}*"), *self.folder.glob(f"*/{TEMPORARY}*")):
+                shutil.rmtree(temporary, ignore_errors=True)
             yield
         finally:
             (self.folder / "lock").unlink(missing_ok=True)
@@ -207,7 +207,7 @@ class RowJournal:
 
     def keep(self, method: str, variant: str, row: ComparedRow) -> None:
         """Keep a row. Numbers are kept as tensors, in which infinity and NaN have a place as well."""
-        values = {one.name: getattr(row, one.name) for one in fields(row)}
+        values = {each.name: getattr(row, each.name) for each in fields(row)}
         words = {name: values.pop(name) for name in ("method", "needs", "note")}
         figures = {
             name: torch.tensor(value, dtype=torch.float64) for name, value in values.items() if value is not None

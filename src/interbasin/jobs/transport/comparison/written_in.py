@@ -53,7 +53,7 @@ def written_in(task: Task, variant: str) -> Transported:
         raise _refusal("the networks' outputs are their own")
     folded = _folded(task.tuned, inputs)
     if folded.homeless:
-        folded = _folded_but_biases(task.tuned, inputs, folded.norms, bases)
+        folded = _fold_all_but_biases(task.tuned, inputs, folded.norms, bases)
     maps = _embeddings(bases, folded.norms)
     state = {
         name: tensor.detach()
@@ -127,7 +127,7 @@ def _folded(tuned: nn.Module, inputs: object) -> _Folded:
     return _Folded(model, norms, tuple(f"{name}.bias" for name in done.biases))
 
 
-def _folded_but_biases(tuned: nn.Module, inputs: object, norms: Iterable[str], bases: Bases) -> _Folded:
+def _fold_all_but_biases(tuned: nn.Module, inputs: object, norms: Iterable[str], bases: Bases) -> _Folded:
     """Tuned A without gains; its norms keep biases that the target's have a place for: ``g u + b = g (u + b / g)``."""
     model, shifts = copied(tuned).eval(), {}
     paired = {pair.source for pair in expand(bases.correspondence.tensors, *bases.wirings)}

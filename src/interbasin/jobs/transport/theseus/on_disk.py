@@ -154,7 +154,7 @@ def transport_on_disk(
         >>> Update.of(folder, nets[1]).tensor("2.bias")
         tensor([1., 1.])
     """
-    asked = {
+    settings = {
         "method": "theseus",
         "variant": "spaces",
         "alpha": require_finite("alpha", alpha, least=-100, most=100),
@@ -188,7 +188,7 @@ def transport_on_disk(
     notes = (*update.notes, *bases.notes, *_note_memory(stages, memory), NOT_JUDGED)
     if dry_run or folder is None:
         return Written((), stages, None, update.is_low_rank, notes)
-    saying = {**asked, **{name: value for name, value in (request or {}).items() if name not in asked}}
+    saying = {**settings, **{name: value for name, value in (request or {}).items() if name not in settings}}
     elapsed = sum(watch.timings.values())
     with (
         new_outcome(folder, job="transport", request=saying, inputs=inputs, force=force, elapsed=elapsed) as draft,
@@ -219,7 +219,7 @@ def transport_on_disk(
             share_moved=carried.share("moved") + carried.share("kept"),
             share_skipped=carried.share("skipped"),
             share_unobserved=carried.unobserved,
-            alpha=asked["alpha"],
+            alpha=settings["alpha"],
         )
         draft.timings.update(watch.timings)
         draft.notes.extend(notes)
