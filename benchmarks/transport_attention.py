@@ -18,22 +18,18 @@ Cells are lines of ``results/transport_attention/*.jsonl``; the summary with the
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-import frame
 from transport_bars import Bars
 from transport_cells import Store
-from transport_quality import run, table
+from transport_quality import table
 from transport_rows import LABEL_FREE, ONE, REFERENCES, Row, distillations
+from transport_stages import QUICK, missing, named, run_command
 from transport_summary import Figures, means_of, report
 from transport_workload import data_folder
 
@@ -143,49 +139,20 @@ def quick() -> Iterator[Any]:
 
 
 # In the order in which they are run.
-STAGES = {
-    stage.__name__.replace("_", "-"): stage
-    for stage in (bars, queries, keep, references, grids, heads, depths, more_batches, more_distillations, quick)
-}
+STAGES = named(bars, queries, keep, references, grids, heads, depths, more_batches, more_distillations, quick)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="embedded digits, one seed")
-    parser.add_argument("--only", nargs="+", choices=list(STAGES), help="these stages")
-    parser.add_argument("--again", nargs="+", default=[], help="rows or methods whose cells are run again")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many")
-    parser.add_argument("--summary", action="store_true", help="run nothing")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    is_quick = arguments.quick or data_folder() is None
-    stem = "transport_attention-quick" if is_quick else "transport_attention"
-    store = Store(frame.RESULTS / stem)
-    every = ["quick"] if is_quick else [name for name in STAGES if name != "quick"]
-    if arguments.again:
-        dropped = store.drop(lambda cell: cell["row"] in arguments.again or cell["method"] in arguments.again)
-        print(f"dropped {dropped} cells of {', '.join(arguments.again)}", flush=True)
-    if not arguments.summary:
-        names = every if is_quick else arguments.only or every
-        run(store, {name: STAGES[name] for name in names}, time.monotonic() + 60 * arguments.minutes)
-    work = {name: list(STAGES[name]()) for name in every}
-    content = {
-        "question": "transport_attention",
-        "environment": frame.environment(seed=SEED, threads=arguments.threads),
+def summary_of(store: Store, is_quick: bool) -> dict[str, Any]:
+    names = [name for name in STAGES if (name == QUICK) == is_quick]
+    content: dict[str, Any] = {
         "tables": means_of(store, [row.name for row in ROWS]),
         "refused": refusals(store),
         "bars": {},
-        "missing": {
-            "these tables": {
-                name: sum(key not in store for each in cells for key in each.keys) for name, cells in work.items()
-            }
-        },
+        "missing": {"these tables": missing(store, STAGES, names)},
     }
     if not is_quick:
         content["bars"], content["not_measured"] = find_bars(store)
-    frame.save(frame.RESULTS / f"{stem}.json", content)
-    report(content)
+    return content
 
 
 def find_bars(store: Store) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -215,6 +182,11 @@ def refusals(store: Store) -> dict[str, dict[str, str]]:
         if "refused" in cell:
             found.setdefault(cell["pair"], {})[cell["row"]] = cell["refused"]
     return found
+
+
+def main() -> None:
+    has_data = data_folder() is not None
+    run_command("transport_attention", __doc__, STAGES, summary_of, report, seed=SEED, has_data=has_data)
 
 
 if __name__ == "__main__":

@@ -18,23 +18,19 @@ INTERBASIN_DATA only the quick form can be run.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-import frame
 from transport_cells import Store
 from transport_language_cells import STEP_ROWS, STEPS, TextRow, TextWork
 from transport_language_workload import TASKS, data_folder
 from transport_rows import LABEL_FREE, ONE, RATES
+from transport_stages import QUICK, missing, named, run_command
 
 SEED = 0
 VERDICT_SEEDS = (0, 1, 2)
@@ -189,22 +185,19 @@ def quick() -> Iterator[TextWork]:
 
 
 # In the order in which they are run.
-STAGES = {
-    stage.__name__.replace("_", "-"): stage
-    for stage in (
-        decoders,
-        writers,
-        encoders,
-        verdicts,
-        decoder_controls,
-        writer_controls,
-        subjects,
-        german,
-        rotary,
-        rest,
-        quick,
-    )
-}
+STAGES = named(
+    decoders,
+    writers,
+    encoders,
+    verdicts,
+    decoder_controls,
+    writer_controls,
+    subjects,
+    german,
+    rotary,
+    rest,
+    quick,
+)
 
 
 def summarise(store: Store) -> list[dict[str, Any]]:
@@ -232,55 +225,20 @@ def summarise(store: Store) -> list[dict[str, Any]]:
     return lines
 
 
-def report(lines: Sequence[dict[str, Any]]) -> None:
-    for line in lines:
+def summary_of(store: Store, is_quick: bool) -> dict[str, Any]:
+    names = [name for name in STAGES if (name == QUICK) == is_quick]
+    return {"lines": summarise(store), "missing": missing(store, STAGES, names)}
+
+
+def report(content: dict[str, Any]) -> None:
+    for line in content["lines"]:
         figures = {name: round(line[name][0], 3) for name in FIGURES if name in line}
         print(line["pair"], line["task"], line["batches"], line["row"], line["rule"], figures or line.get("refused"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="texts made here, one seed")
-    parser.add_argument("--only", nargs="+", choices=list(STAGES), help="these stages")
-    parser.add_argument("--again", nargs="+", default=[], help="rows or methods whose cells are run again")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many")
-    parser.add_argument("--summary", action="store_true", help="run nothing")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    is_quick = arguments.quick or data_folder() is None
-    stem = "transport_language-quick" if is_quick else "transport_language"
-    store = Store(frame.RESULTS / stem)
-    everything = ["quick"] if is_quick else [name for name in STAGES if name != "quick"]
-    if arguments.again:
-        dropped = store.drop(lambda cell: cell["row"] in arguments.again or cell["method"] in arguments.again)
-        print(f"dropped {dropped} cells of {', '.join(arguments.again)}", flush=True)
-    if not arguments.summary:
-        until = time.monotonic() + 60 * arguments.minutes
-        run(store, everything if is_quick else arguments.only or everything, until)
-    content = {
-        "question": "transport_language",
-        "environment": frame.environment(seed=SEED, threads=arguments.threads),
-        "lines": summarise(store),
-        "missing": {name: sum(key not in store for work in STAGES[name]() for key in work.keys) for name in everything},
-    }
-    frame.save(frame.RESULTS / f"{stem}.json", content)
-    report(content["lines"])
-
-
-def run(store: Store, names: Sequence[str], until: float) -> None:
-    """Run what is missing, stage by stage."""
-    for name in names:
-        for work in STAGES[name]():
-            if all(key in store for key in work.keys):
-                continue
-            if time.monotonic() > until:
-                print(f"stopped in {name}", flush=True)
-                return
-            started = time.monotonic()
-            for cell in work.run():
-                store.add(cell)
-            print(name, work.task, work.row.name, work.batches, f"{time.monotonic() - started:.1f} s", flush=True)
+    has_data = data_folder() is not None
+    run_command("transport_language", __doc__, STAGES, summary_of, report, seed=SEED, has_data=has_data)
 
 
 if __name__ == "__main__":

@@ -22,14 +22,10 @@ Cells are lines of ``results/transport_quality/*.jsonl``; the summary with the b
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -52,6 +48,7 @@ from transport_rows import (
     Row,
     distillations,
 )
+from transport_stages import missing, named, run_command
 from transport_summary import draw, report, summarise
 from transport_workload import FULL, data_folder
 
@@ -211,75 +208,27 @@ def quick() -> Iterator[Any]:
     yield from table(rows, (5, 1), pair="quick", seeds=range(1), tasks=("digits",))
 
 
-def _named(*stages: Callable[[], Iterator[Any]]) -> dict[str, Callable[[], Iterator[Any]]]:
-    return {stage.__name__.replace("_", "-"): stage for stage in stages}
-
-
 # In the order in which they are run.
-CORE = _named(closed, chosen, controls, verdicts, warm, baselines)
-ELSEWHERE = _named(narrower, same, deeper, shallower, ablations, sweep, shots, more_elsewhere)
-REST = _named(more_baselines, more_controls, more_directions)
+CORE = named(closed, chosen, controls, verdicts, warm, baselines)
+ELSEWHERE = named(narrower, same, deeper, shallower, ablations, sweep, shots, more_elsewhere)
+REST = named(more_baselines, more_controls, more_directions)
 GROUPS = {"the core": CORE, "elsewhere": ELSEWHERE, "the rest (--all)": REST}
-STAGES = {**CORE, **ELSEWHERE, **REST, **_named(quick)}
+STAGES = {**CORE, **ELSEWHERE, **REST, **named(quick)}
+QUESTION = "transport_quality"
+
+
+def summary_of(store: Store, is_quick: bool) -> dict[str, Any]:
+    content = {**summarise(store), "bars": {}, "missing": {}}
+    if not is_quick:
+        content["missing"] = {title: missing(store, STAGES, stages) for title, stages in GROUPS.items()}
+        content["bars"], content["not_measured"] = find_bars(store)
+        draw(store, frame.RESULTS, QUESTION)
+    return content
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="embedded digits, one seed")
-    parser.add_argument("--all", action="store_true", help="also " + ", ".join(REST))
-    parser.add_argument("--only", nargs="+", choices=list(STAGES), help="these stages")
-    parser.add_argument("--again", nargs="+", default=[], help="rows or methods whose cells are run again")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many")
-    parser.add_argument("--summary", action="store_true", help="run nothing")
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    is_quick = arguments.quick or data_folder() is None
-    stem = "transport_quality-quick" if is_quick else "transport_quality"
-    store = Store(frame.RESULTS / stem)
-    names = ["quick"] if is_quick else arguments.only or [*CORE, *ELSEWHERE, *(REST if arguments.all else ())]
-    if arguments.again:
-        dropped = store.drop(lambda cell: cell["row"] in arguments.again or cell["method"] in arguments.again)
-        print(f"dropped {dropped} cells of {', '.join(arguments.again)}", flush=True)
-    if not arguments.summary:
-        run(store, {name: STAGES[name] for name in names}, time.monotonic() + 60 * arguments.minutes)
-    processors = sorted({cell["processor"] for cell in store.cells.values() if "processor" in cell})
-    environment = frame.environment(seed=SEED, threads=arguments.threads)
-    content = {
-        "question": "transport_quality",
-        "environment": {**environment, "processor": " and ".join(processors) or environment["processor"]},
-        **summarise(store),
-        "bars": {},
-        "missing": {} if is_quick else {title: missing(store, stages) for title, stages in GROUPS.items()},
-    }
-    if not is_quick:
-        content["bars"], content["not_measured"] = find_bars(store)
-        draw(store, frame.RESULTS, stem)
-    frame.save(frame.RESULTS / f"{stem}.json", content)
-    report(content)
-
-
-def missing(store: Store, stages: Iterable[str]) -> dict[str, int]:
-    """How many cells of each stage were not run."""
-    return {name: sum(key not in store for work in STAGES[name]() for key in work.keys) for name in stages}
-
-
-def run(store: Store, stages: Mapping[str, Callable[[], Iterator[Any]]], until: float) -> None:
-    """Run what is missing, stage by stage."""
-    for name, stage in stages.items():
-        todo = [work for work in stage() if not all(key in store for key in work.keys)]
-        started = time.monotonic()
-        for number, work in enumerate(todo):
-            if time.monotonic() > until:
-                print(f"{name}: stopped with {len(todo) - number} of {len(todo)} to do", flush=True)
-                return
-            for cell in work.run():
-                store.add(cell)
-            if number % 50 == 49:
-                taken = time.monotonic() - started
-                print(f"{name}: {number + 1} of {len(todo)}, {taken / (number + 1):.1f} s each", flush=True)
-        if todo:
-            print(f"{name}: {len(todo)} in {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+    has_data = data_folder() is not None
+    run_command(QUESTION, __doc__, STAGES, summary_of, report, seed=SEED, has_data=has_data, later=list(REST))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import torch
 from tests.jobs.transport.small import ready, task_of, tuned
 from torch import Tensor, nn
 
-from interbasin.errors import DataError
-from interbasin.jobs.transport.held_out import Steady
 from interbasin.jobs.transport.judge import Judge, kinship
 from interbasin.jobs.transport.task import Options
 
@@ -126,12 +124,3 @@ def test_padding_is_left_out_of_the_means_of_networks_with_other_tokens() -> Non
     given = task_of(*networks, batches(0.0), outputs="own", options=Options(tokens="mean", mask=mask))
     losses = [Judge(given, batches(filler, seed=9)).losses(networks[1]) for filler in (0.0, 50.0)]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-9)
-
-
-def test_minus_infinity_in_a_mask_is_no_fault() -> None:
-    mask = torch.zeros(4, 3).masked_fill(torch.arange(3) > 1, -torch.inf)
-    batch = {"x": torch.zeros(4, 3), "attention_mask": mask, "labels": torch.zeros(4)}
-    assert [list(part) for part in Steady([batch], "data")] == [["x", "attention_mask"]]
-    assert [list(part) for part in Steady([batch], "data", labelled=True)] == [list(batch)]
-    with pytest.raises(DataError, match=r"data hold NaN or infinity \(x in batch 0, 6 of 12 numbers\)"):
-        list(Steady([{**batch, "x": torch.where(torch.arange(12).reshape(4, 3) < 6, torch.inf, 0.0)}], "data"))
