@@ -186,9 +186,9 @@ class Workload:
                 num_decoder_layers=depth - 1,
                 num_heads=HEADS,
                 dropout_rate=0.0,
-                initializer_factor=0.1,  # the head is no copy of the table of tokens, and must not begin as large
+                initializer_factor=0.1,
                 feed_forward_proj="gated-gelu",
-                tie_word_embeddings=False,
+                tie_word_embeddings=False,  # transformers 5 ties them all the same, but does not scale what they read
                 use_cache=False,
                 decoder_start_token_id=PAD,
                 pad_token_id=PAD,

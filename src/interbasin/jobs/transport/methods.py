@@ -101,14 +101,18 @@ def refuse_new_blocks(bases: Bases) -> None:
 
 
 def _account(found: Regressed, carried: Sequence[Moved]) -> tuple[Moved, ...]:
-    """What became of each tensor of the source's update: fitted with its layer, or carried, where no layer holds it."""
-    fitted = {name: fit.explained for fit in found.layers for name in fit.layer.stored}
+    """What became of each tensor of the source's update: fitted, or carried, where no layer holds it."""
+    reasons = {
+        name: "the tuned source's rows" if fit.layer.aim == "taken" else f"fitted; explains {fit.explained:.0%}"
+        for fit in found.layers
+        for name in fit.layer.stored
+    }
     rows = []
     for row in carried:
         tensor = (row.target or "").partition("[")[0]
         why = found.left_out.get(tensor)
-        if tensor in fitted:
-            row = replace(row, status="moved", reason=f"fitted; explains {fitted[tensor]:.0%}", unobserved=0.0)
+        if tensor in reasons:
+            row = replace(row, status="moved", reason=reasons[tensor], unobserved=0.0)
         elif why is not None:
             row = replace(row, reason=f"{row.reason}; not fitted: {why}")
         rows.append(row)

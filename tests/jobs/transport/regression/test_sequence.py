@@ -266,7 +266,7 @@ def test_rotary_heads_that_are_not_alike_are_fitted_all_the_same() -> None:
     one = pair(narrow, wide, [inputs])
     headed = ib.Correspondence.by_role(*(ib.wire(network, inputs) for network in (one.source, one.target)))
     found = regress(relate(one.source, one.target, one.data, correspondence=headed), one.tuned, one.data)
-    assert {*found.left_out} == {"model.embed_tokens.weight"}
+    assert not found.left_out
     assert distance(one.tuned, found.model, inputs) < 0.8 * distance(one.tuned, one.target, inputs)
 
 

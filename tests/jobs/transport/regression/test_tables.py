@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from tests.jobs.transport.small import tuned as tuned_of
 from tests.laws.strategies import gaussian, generator
-from tests.laws.transported import CASES
+from tests.laws.transported import distance
 from torch import Tensor, nn
 
 from interbasin.errors import DataError
-from interbasin.jobs.transport.bases import relate
+from interbasin.jobs.transport.bases import Bases, relate
 from interbasin.jobs.transport.regression.layers import find_layers
-from interbasin.jobs.transport.regression.sequence import regress
+from interbasin.jobs.transport.regression.sequence import Recipe, regress
 from interbasin.jobs.transport.regression.tables import rows_added, set_table, table_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -102,11 +103,121 @@ def test_rows_that_are_scaled_on_the_way_are_left_out() -> None:
     assert "not added to the stream as they are" in left_out["positions"]
 
 
-def test_rows_of_tokens_are_left_out() -> None:
-    case = CASES["bert"]
-    network = case.make().double().eval()
-    _, left_out = find_layers(relate(network, network, [case.inputs(0)]), case.inputs(0))
-    assert "belong to tokens" in left_out["bert.embeddings.word_embeddings.weight"]
+class Worded(nn.Module):
+    """Tokens, and a residual block; the head may be the table of tokens."""
+
+    def __init__(self, width: int, seed: int, *, tied: bool = False, words: int = 9) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.words, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
+            self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 12), nn.Linear(12, width)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        return self.head(x + self.down(torch.relu(self.up(self.norm(x)))))
+
+
+IDS = torch.randint(0, 6, (24, 5), generator=torch.Generator().manual_seed(0))  # three words are never seen
+
+
+def worded(*networks: nn.Module) -> tuple[Bases, nn.Module]:
+    source, target = (network.double().eval() for network in networks)
+    return relate(source, target, [IDS]), tuned_of(source)
+
+
+def test_rows_of_tokens_are_those_of_the_tuned_source_whether_they_are_seen_or_not() -> None:
+    bases, tuned = worded(Worded(6, 0), Worded(8, 1))
+    found = regress(bases, tuned, [IDS]).model.words.weight
+    # Through an isometry and a scale, distances between words are those of the tuned source, but for one factor.
+    ratios = torch.pdist(found) / torch.pdist(tuned.words.weight)
+    torch.testing.assert_close(ratios, ratios[:1].expand_as(ratios))
+    carried = regress(bases, tuned, [IDS], recipe=Recipe(tables="carried"))
+    torch.testing.assert_close(carried.model.words.weight, bases.target.words.weight)
+    assert "tables='carried'" in carried.left_out["words.weight"]
+
+
+def test_rows_of_tokens_stay_where_the_target_is_to_keep_what_it_knows() -> None:
+    bases, tuned = worded(Worded(6, 0), Worded(8, 1))
+    kept = regress(bases, tuned, [IDS], generic=[IDS])
+    assert "needs its own" in kept.left_out["words.weight"]
+    torch.testing.assert_close(kept.model.words.weight, bases.target.words.weight)
+    given = regress(bases, tuned, [IDS], generic=[IDS], recipe=Recipe(generic_target="tuned"))
+    assert not given.left_out
+
+
+@pytest.mark.parametrize(
+    ("networks", "why"),
+    [
+        ((Worded(8, 0), Worded(6, 1)), "too narrow"),
+        ((Worded(6, 0), Worded(8, 1, words=10)), "the source has others"),
+        ((Worded(6, 0), Worded(8, 1, tied=True)), "in the source they are two"),
+    ],
+)
+def test_rows_of_tokens_that_cannot_be_taken_are_carried(networks: tuple[nn.Module, nn.Module], why: str) -> None:
+    bases, _ = worded(*networks)
+    layers, left_out = find_layers(bases, IDS)
+    assert why in left_out["words.weight"]
+    assert not [layer for layer in layers if layer.is_table]
+
+
+def test_a_tied_table_of_tokens_is_taken_with_its_head() -> None:
+    bases, tuned = worded(Worded(6, 0, tied=True), Worded(8, 1, tied=True))
+    found = regress(bases, tuned, [IDS]).model
+    assert found.head.weight is found.words.weight
+    carried = regress(bases, tuned, [IDS], recipe=Recipe(tables="carried")).model
+    assert distance(tuned, found, IDS) < 0.9 * distance(tuned, carried, IDS)
+
+
+class Distant(nn.Module):
+    """Attention with a bias for each distance and head, which may be all that tells its heads apart."""
+
+    def __init__(self, width: int, size: int, seed: int, heads: int = 2, scaling: float | None = None) -> None:
+        super().__init__()
+        self.heads, self.size = heads, size
+        self.scaling = size**-0.5 if scaling is None else scaling
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.stem, self.head = nn.Linear(4, width), nn.Linear(width, 3)
+            self.q, self.k, self.v = (nn.Linear(width, heads * size) for _ in range(3))
+            self.o = nn.Linear(heads * size, width)
+            self.bias = nn.Parameter(3 * torch.randn(9, heads))
+
+    def attention(self, stream: Tensor) -> Tensor:
+        q, k = (self.split(layer(stream)) for layer in (self.q, self.k))
+        places = torch.arange(stream.shape[1])
+        bias = self.bias[places[:, None] - places + 4].permute(2, 0, 1)
+        return torch.softmax(q @ k.mT * self.scaling + bias, -1)
+
+    def split(self, rows: Tensor) -> Tensor:
+        return rows.unflatten(-1, (self.heads, self.size)).transpose(1, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = self.stem(x)
+        mixed = self.attention(stream) @ self.split(self.v(stream))
+        return self.head(stream + self.o(mixed.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("scaling", [None, 1.0])
+def test_attention_with_a_bias_for_each_distance_is_that_of_the_tuned_source(scaling: float | None) -> None:
+    """The widths of heads differ, so that a wrong factor of the logits would show."""
+    source, target = (Distant(*sizes, scaling=scaling).double().eval() for sizes in ((6, 3, 0), (12, 6, 1)))
+    x = gaussian(0, 300, 5, 4)
+    tuned = tuned_of(source)
+    bases = relate(source, target, [x])
+    layers, left_out = find_layers(bases, x)
+    assert (layers[0].tensors[1], layers[0].aim) == ("bias", "taken")
+    found = regress(bases, tuned, [x])
+    assert not found.left_out and not left_out
+    taken = found.model.bias
+    assert any(torch.allclose(taken, tuned.bias[:, order]) for order in ([0, 1], [1, 0]))
+    fresh = gaussian(9, 50, 5, 4)
+    order = [0, 1] if torch.allclose(taken, tuned.bias) else [1, 0]
+    ours, theirs = (network.attention(network.stem(fresh)) for network in (found.model, tuned))
+    torch.testing.assert_close(ours, theirs[:, order], rtol=1e-6, atol=1e-6)
+    assert "bias" in regress(bases, tuned, [x], recipe=Recipe(attention="full")).left_out
 
 
 class Repeated(nn.Module):

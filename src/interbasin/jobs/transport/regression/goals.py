@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor
+from torch import Tensor, nn
 
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
@@ -58,13 +58,13 @@ def find_goals(
     for layer in layers:
         if layer.aim == "hidden" and all(map(is_observable, bases.wirings, layer.spaces)):
             wanted[layer.spaces] = None
-        if not layer.is_shared(bases):
+        if not layer.is_shared(bases) and all(layer.at):
             wanted[layer.at] = None
     wanted |= dict.fromkeys((space, layer.spaces[1]) for layer in layers for space, _ in layer.earlier)
     moments = observe(bases, data, wanted, tokens=tokens, mask=mask, grams=False)
     crosses: dict[Pair, Tensor] = {}
     for layer in layers if recipe.stream == "shared" else ():
-        if layer.aim in ("stream", "own") and all(layer.spaces) and layer.at in moments:
+        if layer.aim in ("stream", "own", "taken") and all(layer.spaces) and layer.at in moments:
             cross = _unit_cross(layer, moments[layer.at], centered)
             crosses[layer.spaces] = crosses[layer.spaces] + cross if layer.spaces in crosses else cross
     shared = {spaces: polar(cross).factor for spaces, cross in crosses.items()}
@@ -153,8 +153,11 @@ def _match_all_heads(
         if layer.aim in ("query", "key", "value"):
             clusters.setdefault(bases.wirings[1].spaces[layer.spaces[1]].within[0], []).append(layer)
     goals: dict[Layer, Goal] = {}
-    for cluster in clusters.values():
-        goals |= _match_heads(bases, cluster, moments, centered)
+    for heads, cluster in clusters.items():
+        of = _match_heads(bases, cluster, moments, centered, goals)
+        for layer in layers:
+            if layer.aim == "taken" and layer.spaces[1] == heads:
+                goals[layer] = Goal(lambda rows, of=of: rows[..., of], len(of))  # type: ignore[misc]
     return goals
 
 
@@ -196,8 +199,13 @@ _ROWS = Reason("structure", "rows lie along it")
 
 
 def _match_heads(
-    bases: Bases, cluster: Sequence[Layer], moments: Mapping[Pair, PairedMoments], centered: bool
-) -> dict[Layer, Goal]:
+    bases: Bases,
+    cluster: Sequence[Layer],
+    moments: Mapping[Pair, PairedMoments],
+    centered: bool,
+    goals: dict[Layer, Goal],
+) -> list[int]:
+    """Add the goals of layers that share their heads, and give the source's head for each head of the target."""
     source, target = bases.wirings
     counts = [
         wiring.spaces[wiring.spaces[cluster[0].spaces[side]].within[0]].size
@@ -235,15 +243,15 @@ def _match_heads(
         if layer.aim in ("query", "key"):
             compared.setdefault(layer.spaces[1], []).append(layer)
     turns = {space: [_common_turn(pair, crosses, i, j) for i, j in enumerate(of)] for space, pair in compared.items()}
-    goals = {}
     for layer in cluster:
         seen = moments[layer.at]
         width = sum(len(row[0][0]) for row in crosses[layer])
         if layer.aim == "value":
             goals[layer] = _value_goal(layer, seen, crosses[layer], of, width)
         else:
-            goals[layer] = _query_goal(layer, compared[layer.spaces[1]], crosses, turns[layer.spaces[1]], of, width)
-    return goals
+            together, own = compared[layer.spaces[1]], turns[layer.spaces[1]]
+            goals[layer] = _query_goal(bases, layer, together, crosses, own, of, width)
+    return of
 
 
 def _common_turn(layers: Sequence[Layer], crosses: Any, i: int, j: int) -> Tensor:
@@ -275,14 +283,27 @@ def _value_goal(layer: Layer, seen: PairedMoments, table: Any, of: list[int], wi
 
 
 def _query_goal(
-    layer: Layer, compared: Sequence[Layer], crosses: Any, turns: Sequence[Tensor], of: list[int], width: int
+    bases: Bases,
+    layer: Layer,
+    compared: Sequence[Layer],
+    crosses: Any,
+    turns: Sequence[Tensor],
+    of: list[int],
+    width: int,
 ) -> Goal:
     """Tuned A's queries (or keys), turned, so that their products with the keys are tuned A's attention logits."""
     others = {other.aim: other for other in compared}
     parts = []
     for i, j in enumerate(of):
         turn = turns[i].double()
-        both = math.sqrt(turn.shape[0] / turn.shape[1])  # logits are divided by the root of the head's width
+        scales = [
+            _logit_scale(network, name, len_of_head)
+            for network, name, len_of_head in (
+                (bases.source, layer.source, turn.shape[1]),
+                (bases.target, layer.target, turn.shape[0]),
+            )
+        ]
+        both = scales[0] / scales[1]
         ratios = {}
         for aim, other in others.items():
             _, a, b = crosses[other][i][j]
@@ -298,6 +319,20 @@ def _query_goal(
         )
 
     return Goal(goal, width)
+
+
+def _logit_scale(network: nn.Module, projection: str, width: int) -> float:
+    """What attention multiplies the products of queries and keys with.
+
+    As the module around the projection says (``scaling`` in transformers, ``scale`` in timm), which for T5 is 1; else
+    one over the root of the head's width.
+    """
+    around = network.get_submodule(projection.rpartition(".")[0])
+    for name in ("scaling", "scale"):
+        value = getattr(around, name, None)
+        if isinstance(value, int | float) and value > 0:
+            return float(value)
+    return 1 / math.sqrt(width)
 
 
 def _cut(cross: Tensor, layer: Layer) -> Tensor:

@@ -4,7 +4,8 @@ A layer that writes a hidden space aims at the units of tuned A that its own wer
 residual stream aims at the stream itself, behind the addition, so that it also makes good what earlier layers missed.
 Queries and keys aim at tuned A's attention, head by head, whether layers of their own make them or
 `torch.nn.MultiheadAttention` does inside; the last layer at tuned A's outputs where outputs are shared. Class tokens
-and positions are layers too, which read nothing but which of their rows is wanted.
+and positions are layers too, which read nothing but which of their rows is wanted. Tables of tokens and what attention
+adds for each head are not fitted but taken from tuned A, in the target's coordinates.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from interbasin.wiring import Wiring
 from interbasin.wiring.axes.spaces import Axis, In, Role, leaves, spaces_in
 from interbasin.wiring.trace.copying import copied
 
-Aim = Literal["hidden", "stream", "output", "query", "key", "value", "own"]
+Aim = Literal["hidden", "stream", "output", "query", "key", "value", "own", "taken"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class Layer:
             of a deeper source whose work one block of the target does.
         positions: Of a stream, which of its positions the layer adds to, of the source and of the target, where that
             is not all: patches, but not the class token before them.
-        axis: Of a table, along which the stream lies; None for layers.
+        axis: Of a table, along which the stream lies, or the heads; None for layers.
         beside: A table that adds a row of its own wherever this layer adds something, and is fitted with it.
     """
 
@@ -120,12 +121,11 @@ def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]
         ]
         if None in sides:
             inside = [axis for axis in tensor_of(target, pair.target).axes if spaces_in([axis])]
-            is_one = is_table(bases, pair)
-            tied = _tie(bases, pair.target)
-            if is_one and tied is None:
+            if is_table(bases, pair):
                 pairs_of_tables.append(pair)
-            elif is_one or len(inside) > 1:
-                left_out[pair.target] = tied or "it is no linear layer that is called by itself"
+            elif len(inside) > 1:
+                why = "it is no linear layer that is called by itself"
+                left_out[pair.target] = _tie(bases, pair.target) or why
             continue
         outlets = [side for side in sides if side is not None]
         problem = _problem(bases, (outlets[0].place, outlets[1].place), pair.target)
@@ -139,13 +139,23 @@ def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]
         if before is not None and before.aim == layer.aim == "hidden" and layer.columns == (None, None):
             layer = replace(layer, earlier=(*before.earlier, (before.spaces[0], before.at[0])))
         layers[key] = layer
-    tables, reasons = find_tables(bases, pairs_of_tables, few(inputs, 8))
-    fitted = {Layer(table.tensors, "stream", table.at, table.spaces, axis=table.axis): table for table in tables}
+    tied = {pair.target: tie for pair in pairs_of_tables if (tie := _tie(bases, pair.target)) is not None}
+    tables, reasons = find_tables(bases, pairs_of_tables, tied, few(inputs, 8))
+    fitted = {
+        Layer(table.tensors, "stream", table.at, table.spaces, axis=table.axis): table
+        for table in tables
+        if table.index is not None
+    }
+    taken = [
+        Layer(table.tensors, "taken", table.at, table.spaces, axis=table.axis)
+        for table in tables
+        if table.index is None
+    ]
     checked = [_with_table_beside(layer, fitted) for layer in _check_streams(bases, list(layers.values()), inputs)]
     ranks = {layer: (order[_followed(layer.output)], 0) for layer in checked}
     # The largest table first: a class token and the first position say the same.
     ranks |= {layer: (order[f"{layer.at[1]}:0"], -table.count) for layer, table in fitted.items()}
-    return sorted(ranks, key=lambda layer: ranks[layer]), left_out | reasons
+    return [*taken, *sorted(ranks, key=lambda layer: ranks[layer])], left_out | reasons
 
 
 @dataclass(frozen=True)
@@ -339,6 +349,8 @@ def _blocks_around(module: str) -> list[str]:
 def _with_table_beside(layer: Layer, tables: Mapping[Layer, Table]) -> Layer:
     """The layer with the table that adds a row of its own at every position that the layer adds to, if there is one."""
     for other, table in tables.items():
+        if table.index is None:
+            continue
         if layer.aim == "stream" and layer.at == table.at and table.index.ndim > 1:
             own = table.index if layer.positions is None else table.index.flatten(1)[:, list(layer.positions[1])]
             if bool((own >= 0).all()) and bool((own != own.flatten()[0]).any()):

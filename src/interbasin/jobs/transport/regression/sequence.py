@@ -31,6 +31,7 @@ from interbasin.jobs.transport.regression.feeds import Chain, Feed
 from interbasin.jobs.transport.regression.goals import Goal, find_goals
 from interbasin.jobs.transport.regression.layers import Layer, find_layers
 from interbasin.jobs.transport.regression.ridge import Solution, Sums, reduced
+from interbasin.jobs.transport.regression.tables import table_rows
 from interbasin.jobs.transport.rows import Watcher, argument_at
 from interbasin.jobs.transport.updates.adapter import kinds_of
 from interbasin.text import list_names
@@ -58,8 +59,11 @@ class Recipe:
         aim: What layers before the last aim at on task inputs: ``"tuned"``, tuned A's activations in B's coordinates;
             ``"shift"``, B's own activations and the change that fine-tuning made in A's, which asks less of them where
             generic inputs are to be kept.
-        rest: What is not fitted (gains, tables of tokens, tied heads): ``"carried"``, with the Theseus-transported
-            update, or ``"base"``, the target's own.
+        tables: Tables of tokens, and what attention adds for each head: ``"taken"`` from tuned A, in the target's
+            coordinates, or ``"carried"``. Where generic inputs or shifts aim at B's own activations they are always
+            carried: B's own are needed.
+        rest: What is not fitted (gains, tied heads): ``"carried"``, with the Theseus-transported update, or ``"base"``,
+            the target's own.
         ridge: Relative; None: by generalised cross-validation.
         rank: Of every layer's update, by reduced-rank regression; None: as it comes. Layers further on make good what
             the truncation of earlier ones loses. What an adapter has no factors for (tables, the inside of torch's
@@ -73,6 +77,7 @@ class Recipe:
     attention: str = "heads"
     prior: str = "carried"
     aim: str = "tuned"
+    tables: str = "taken"
     rest: str = "carried"
     ridge: float | None = None
     rank: int | None = None
@@ -141,6 +146,8 @@ def regress(
     layers = every if recipe.attention in ("heads", "full") else _without_attention(every, recipe)
     why = f"queries and keys, with attention={recipe.attention!r}"
     left_out |= {layer.tensors[1]: why for layer in every if layer not in layers}
+    keeps = generic is not None and recipe.generic_target == "keep"
+    layers, left_out = _without_own_tables(layers, left_out, recipe, keeps=keeps)
     if recipe.rank is not None:
         layers, left_out = _with_factors(bases.target, layers, left_out)
     if not layers:
@@ -148,7 +155,6 @@ def regress(
     _require_alike(tuned, bases.source, [layer.tensors[0] for layer in layers], "The tuned network", "the source")
     if start is not None:
         _require_alike(start, bases.target, [layer.tensors[1] for layer in layers], "The start", "the target")
-    keeps = generic is not None and recipe.generic_target == "keep"
     inputs = task if generic is None else Chain(task, WithoutLabels(generic))
     goals = find_goals(bases, layers, inputs, recipe, centered, tokens, mask, keeps)
     current = copied(bases.target).eval()
@@ -201,6 +207,7 @@ def _check(recipe: Recipe) -> None:
         ("attention", ("heads", "full", "carried", "base")),
         ("prior", ("carried", "base", "zero")),
         ("aim", ("tuned", "shift")),
+        ("tables", ("taken", "carried")),
         ("rest", ("carried", "base")),
     ):
         require_choice(name, getattr(recipe, name), known)
@@ -219,6 +226,21 @@ def _without_attention(layers: Sequence[Layer], recipe: Recipe) -> list[Layer]:
             f"attention={recipe.attention!r} cannot leave them out; take attention='heads' or 'full'."
         )
     return [layer for layer in layers if layer.tensors[1] not in apart]
+
+
+def _without_own_tables(
+    layers: Sequence[Layer], left_out: Mapping[str, str], recipe: Recipe, *, keeps: bool
+) -> tuple[list[Layer], dict[str, str]]:
+    """The layers but the tables that are not to be tuned A's."""
+    others = {}
+    for layer in layers:
+        if layer.aim != "taken":
+            continue
+        if keeps or recipe.aim == "shift":
+            others[layer.tensors[1]] = "what the target knew needs its own"
+        elif recipe.tables == "carried" or (not any(layer.at) and recipe.attention != "heads"):
+            others[layer.tensors[1]] = f"with tables={recipe.tables!r} and attention={recipe.attention!r}"
+    return [layer for layer in layers if layer.tensors[1] not in others], {**left_out, **others}
 
 
 def _require_alike(given: nn.Module, own: nn.Module, tensors: Sequence[str], what: str, whose: str) -> None:
@@ -276,6 +298,8 @@ def _fit_stage(
     recipe: Recipe,
     factors: dict[str, Factors],
 ) -> list[Fitted]:
+    if stage[0].aim == "taken":
+        return [_take(stage[0], goals[stage[0]], feeds[0].tuned, current)]
     totals = [{layer: Sums() for layer in stage} for _ in feeds]
     for feed, sums in zip(feeds, totals, strict=True):
         for inputs in feed.data:
@@ -325,6 +349,14 @@ def _fit_stage(
         layer.write(current, whole, offset)
         fitted.append(Fitted(layer, solution.ridge, solution.explained))
     return fitted
+
+
+def _take(layer: Layer, goal: Goal, tuned: nn.Module, current: nn.Module) -> Fitted:
+    """Give a table the rows of tuned A, in the target's coordinates."""
+    assert layer.axis is not None
+    rows = table_rows(tuned.get_parameter(layer.tensors[0]), layer.axis)
+    layer.write(current, goal(rows.double(), True).mT, None)
+    return Fitted(layer, 0.0, 1.0)
 
 
 def _solve_beside(sums: Sums, prior: Tensor, bias: Tensor | None, ridge: float | None, caution: float) -> Solution:

@@ -1,13 +1,17 @@
-"""Tables whose rows are added to a stream: positions, class tokens. Which they are, and which row is added where.
+"""Tables: rows that are added to a stream (positions, class tokens, tokens), and what attention adds for each head.
 
 The wiring says which tensors write a stream, and not which of their rows goes to which position, nor whether anything
 happens on the way. So rows are shifted, in a copy of the network, and what the stream shows is looked at.
+
+Positions are fitted. Inputs show few of all tokens, so rows of tokens are taken from tuned A. So is what lies along
+heads alone, such as a bias for every distance: products of queries and keys aim at tuned A's, and what attention adds
+to them has to be tuned A's as well.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,15 +32,16 @@ MOST_ROWS = 4096  # of a table: each is an input of its own in a regression
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table that can be fitted.
+    """A table that can be fitted, or taken from tuned A.
 
     Attributes:
         tensors: Of the source and of the target.
-        at: Where the stream is read first behind it, of the source and of the target.
-        spaces: The stream.
-        axis: Along which the stream lies in the target's tensor.
+        at: Where the stream is read first behind it, of the source and of the target; nowhere where heads lie along it.
+        spaces: The stream, or the heads.
+        axis: Along which the stream, or the heads, lie in the target's tensor.
         count: How many rows it has.
-        index: The row that is added to each position of the stream, for some inputs; -1 for none.
+        index: The row that is added to each position of the stream, for some inputs; -1 for none. None for a table
+            that is taken from tuned A.
     """
 
     tensors: Pair
@@ -44,15 +49,16 @@ class Table:
     spaces: Pair
     axis: int
     count: int
-    index: Tensor
+    index: Tensor | None
 
 
 def is_table(bases: Bases, pair: TensorPair) -> bool:
-    """Whether the rows of a tensor may be added to a stream: class tokens and positions, and no offsets of layers."""
+    """Whether the rows of a tensor may be added to a stream (no offsets of layers are), or heads alone lie along it."""
     names = pair.source, pair.target
     if pair.source_segment is not None or pair.target_segment is not None:
         return False
-    if any(_stream_of(wiring, name) is None for wiring, name in zip(bases.wirings, names, strict=True)):
+    along = [_stream_of(wiring, name) for wiring, name in zip(bases.wirings, names, strict=True)]
+    if along[0] is None or along[1] is None:
         return False
     owner, _, kind = pair.target.rpartition(".")
     module, wiring = bases.target.get_submodule(owner), bases.wirings[1]
@@ -64,6 +70,7 @@ def is_table(bases: Bases, pair: TensorPair) -> bool:
         for leaf, _ in leaves(axis)
     )
     is_offset = "bias" in kind or is_linear(module) or isinstance(module, _ConvNd) or scales
+    is_offset = is_offset and not _are_heads(wiring, along[1][1])
     return not is_offset and all(
         name in dict(network.named_parameters(remove_duplicate=False))
         for network, name in zip((bases.source, bases.target), names, strict=True)
@@ -81,12 +88,15 @@ def _stream_of(wiring: Wiring, name: str) -> tuple[int, str] | None:
     return streams[0] if len(streams) == 1 else None
 
 
-def find_tables(bases: Bases, pairs: Sequence[TensorPair], inputs: Any) -> tuple[list[Table], dict[str, str]]:
-    """The tables that can be fitted, and why others cannot.
+def find_tables(
+    bases: Bases, pairs: Sequence[TensorPair], tied: Mapping[str, str], inputs: Any
+) -> tuple[list[Table], dict[str, str]]:
+    """The tables that can be fitted or taken from tuned A, and why others cannot.
 
     Args:
         bases: The networks.
-        pairs: Those that are tables (`is_table`) and tied to nothing.
+        pairs: Those that are tables (`is_table`).
+        tied: Why those that are tied to others cannot be fitted, by their names in the target.
         inputs: Some; positions are told from tokens by being the same in all of them.
     """
     networks = copied(bases.source).eval(), copied(bases.target).eval()
@@ -96,34 +106,57 @@ def find_tables(bases: Bases, pairs: Sequence[TensorPair], inputs: Any) -> tuple
         names = pair.source, pair.target
         sides = [_stream_of(wiring, name) for wiring, name in zip(bases.wirings, names, strict=True)]
         (source_axis, source), (axis, target) = (side for side in sides if side is not None)
+        count = len(table_rows(networks[1].get_parameter(pair.target), axis))
+        is_alike = source_axis == axis and count == len(table_rows(networks[0].get_parameter(pair.source), axis))
+        if _are_heads(bases.wirings[1], target):
+            if is_alike:
+                tables.append(Table(names, ("", ""), (source, target), axis, count, None))
+            else:
+                left_out[pair.target] = "the source has other rows there"
+            continue
         at = [
             first_change(network, name, along, _readings_of(wiring, space), inputs)
             for network, wiring, name, along, space in zip(
                 networks, bases.wirings, names, (source_axis, axis), (source, target), strict=True
             )
         ]
-        count = len(table_rows(networks[1].get_parameter(pair.target), axis))
         if at[0] is None or at[1] is None:
             left_out[pair.target] = "no layer reads the stream behind it"
-            continue
-        if f"{pair.target.rpartition('.')[0]}:output:1" in bases.wirings[1].activations:
-            left_out[pair.target] = "it is called more than once"
-            continue
-        if count > MOST_ROWS:
-            left_out[pair.target] = f"it has {count} rows, and at most {MOST_ROWS} can be told apart"
             continue
         index = rows_added(networks[1], pair.target, axis, at[1], inputs)
         if index is None:
             left_out[pair.target] = "its rows are not added to the stream as they are"
-        # Rows of tokens could be fitted in the same way. Between character models of 32 and 48 units, English tuned to
-        # German, two seeds, that was worth 1 point of next characters, and brought the divergence from tuned A from
-        # .018 to .006 with 20 batches, but from .027 to .030 in one of two cases with 5. Vocabularies of words need
-        # Gram matrices of their size, and most of their rows are seldom seen: they stay as carried.
         elif not _is_by_position(index):
-            left_out[pair.target] = "its rows belong to tokens, many of which the inputs show seldom or never"
+            problem = _cannot_take_tokens(bases, pair, tied, is_alike)
+            if problem is not None:
+                left_out[pair.target] = problem
+            else:
+                tables.append(Table(names, (at[0], at[1]), (source, target), axis, count, None))
+        elif pair.target in tied:
+            left_out[pair.target] = tied[pair.target]
+        elif f"{pair.target.rpartition('.')[0]}:output:1" in bases.wirings[1].activations:
+            left_out[pair.target] = "it is called more than once"
+        elif count > MOST_ROWS:
+            left_out[pair.target] = f"it has {count} rows, and at most {MOST_ROWS} can be told apart"
         else:
             tables.append(Table(names, (at[0], at[1]), (source, target), axis, count, index))
     return tables, left_out
+
+
+def _are_heads(wiring: Wiring, space: str) -> bool:
+    return any(each.within and each.within[0] == space for each in wiring.spaces.values())
+
+
+def _cannot_take_tokens(bases: Bases, pair: TensorPair, tied: Mapping[str, str], is_alike: bool) -> str | None:
+    """Why the rows of tokens cannot be those of tuned A, if they cannot."""
+    if not is_alike:
+        return "its rows belong to tokens, and the source has others"
+    if bases.source.get_parameter(pair.source).numel() > bases.target.get_parameter(pair.target).numel():
+        return "its rows belong to tokens, and are too narrow for those of the source"
+    names = bases.wirings[0].tied
+    if pair.target in tied and pair.source not in {*names, *names.values()}:
+        return f"{tied[pair.target]}, and in the source they are two"
+    return None
 
 
 def _is_by_position(index: Tensor) -> bool:
