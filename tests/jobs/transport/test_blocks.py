@@ -153,11 +153,11 @@ def test_the_longer_update_is_the_difference_of_the_longer_networks(blocks: int,
     source, target = deep(blocks), deep(depth, 1)
     bases = relate(source, target, [X], depth="interpolate")
     tuned = tuned_by(source, 3)
-    assert bases.lengthening is not None and bases.given is not None
+    assert bases.lengthening is not None and bases.given_bases is not None
     longer = bases.lengthen(Update.of(tuned, source))
     assert distance(bases.lengthening.model(tuned), longer.added_to(bases.source), X) < 1e-12
     assert distance(bases.source, longer.added_to(bases.source), X) > 0.01
-    assert bases.given.source is source
+    assert bases.given_bases.source is source
 
 
 def test_a_lora_stays_one_with_the_ranks_of_both_neighbours() -> None:

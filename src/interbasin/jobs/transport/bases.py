@@ -44,7 +44,8 @@ class Bases:
         shares_outputs: Whether an output means the same in both.
         headed: The correspondence with heads, where the other is flattened.
         lengthening: How the source was made as deep as the target; None if it is the one that was given.
-        given: The bases with the source as it was given, where that is another: what comes out is judged by these.
+        given_bases: The bases with the source as it was given, where new blocks were put into it. The result is judged
+            by these.
     """
 
     source: nn.Module
@@ -54,7 +55,7 @@ class Bases:
     shares_outputs: bool
     headed: Correspondence | None = None
     lengthening: Lengthening | None = None
-    given: Bases | None = None
+    given_bases: Bases | None = None
 
     def lengthen(self, update: Update) -> Update:
         """An update of the source that was given, as one of `source`."""
@@ -128,22 +129,22 @@ def relate(
     shared = _shares_outputs((source, target), inputs, outputs)
     if isinstance(correspondence, Correspondence):
         _require_wirings_of(correspondence, wirings)
-        found, is_free = correspondence, correspondence.source != wirings[0]
-        return Bases(source, target, found, "free" if is_free else "matched", shared)
-    found = _correspond(source, target, wirings, data, depth, correspondence, progress)
+        is_free = correspondence.source != wirings[0]
+        return Bases(source, target, correspondence, "free" if is_free else "matched", shared)
+    pairing = _correspond(source, target, wirings, data, depth, correspondence, progress)
     kind: Literal["matched", "free"] = "matched"
-    headed = found
-    if heads == "free" or (heads == "auto" and not _has_equal_heads(found)):
+    headed = pairing
+    if heads == "free" or (heads == "auto" and not _has_equal_heads(pairing)):
         kind = "free"
         wirings = [wiring.flattened() for wiring in wirings]
-        found = _correspond(source, target, wirings, data, depth, correspondence, progress)
-    elif heads == "matched" and not _has_equal_heads(found):
+        pairing = _correspond(source, target, wirings, data, depth, correspondence, progress)
+    elif heads == "matched" and not _has_equal_heads(pairing):
         raise WiringError(
             "Asked to match heads one to one, but a layer of the target has another number of heads, of query heads "
             "for a key, or of rotary angles in a head; take heads='free', or 'auto'."
         )
-    other = None if found is headed else headed
-    return Bases(source, target, found, kind, shared, other)
+    other = None if pairing is headed else headed
+    return Bases(source, target, pairing, kind, shared, other)
 
 
 def _relate_lengthened(
@@ -154,28 +155,28 @@ def _relate_lengthened(
         raise WiringError(
             "A correspondence says which blocks belong together, and so does depth='interpolate'; give one of the two."
         )
-    given = relate(source, target, data, heads=heads, depth="even", outputs=outputs)
-    fillings = _fillings(given)
+    given_bases = relate(source, target, data, heads=heads, depth="even", outputs=outputs)
+    fillings = _fillings(given_bases)
     if not fillings:
-        return given
+        return given_bases
     lengthening = Lengthening(source, fillings)
     longer = lengthening.model(source)
     bases = relate(longer, target, data, heads=heads, depth="even", outputs=outputs)
     depths = [len(Outline(wiring).layers) for wiring in bases.wirings]
-    expected = len(Outline(given.wirings[0]).layers) + sum(each.depth - len(each.blocks) for each in fillings)
-    idle = set(bases.wirings[0].unused) - set(given.wirings[0].unused)
+    expected = len(Outline(given_bases.wirings[0]).layers) + sum(each.depth - len(each.blocks) for each in fillings)
+    idle = set(bases.wirings[0].unused) - set(given_bases.wirings[0].unused)
     if depths[0] != expected or idle:
         raise WiringError(
             f"The source does not run the blocks that were put into it ({depths[0]} of {expected} are in use"
             f"{f', not {list_names(idle)}' if idle else ''}): its forward has to go through all blocks of its list; "
             "take depth='cka' or 'even'."
         )
-    return replace(bases, lengthening=lengthening, given=given)
+    return replace(bases, lengthening=lengthening, given_bases=given_bases)
 
 
-def _fillings(given: Bases) -> tuple[Filling, ...]:
+def _fillings(bases: Bases) -> tuple[Filling, ...]:
     """The source's stacks of blocks that are shallower than their partners in the target."""
-    outlines = [Outline(wiring) for wiring in given.with_heads.wirings]
+    outlines = [Outline(wiring) for wiring in bases.with_heads.wirings]
     stacks = [outline.root.stacks for outline in outlines]
     if not all(stacks):
         side = "target" if stacks[0] else "source"
@@ -187,7 +188,7 @@ def _fillings(given: Bases) -> tuple[Filling, ...]:
     for ours in stacks[0]:
         counts = Counter(
             place
-            for pair in given.correspondence.tensors
+            for pair in bases.correspondence.tensors
             for place, theirs in enumerate(stacks[1])
             if any(block.holds(pair.source) for block in ours.blocks)
             and any(block.holds(pair.target) for block in theirs.blocks)
@@ -292,11 +293,11 @@ def _is_end(space: Space) -> bool:
 
 
 def _require_wirings_of(correspondence: Correspondence, wirings: list[Wiring]) -> None:
-    for side, given, found in (
+    for side, correspondence_wiring, network_wiring in (
         ("source", correspondence.source, wirings[0]),
         ("target", correspondence.target, wirings[1]),
     ):
-        if set(given.tensors) != set(found.tensors):
+        if set(correspondence_wiring.tensors) != set(network_wiring.tensors):
             raise WiringError(
                 f"The correspondence is of another network than the {side}: their tensors differ; make it from "
                 f"interbasin.wire of this {side}."

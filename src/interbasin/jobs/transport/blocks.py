@@ -125,7 +125,7 @@ class Lengthening:
             for place, (old, weight) in enumerate(parts):
                 if old in update:
                     groups.setdefault((place, weight), {})[name] = old
-        parts_of = [_renamed(update, names) for names in groups.values()] or [update]
+        parts_of = [_rename_tensors(update, names) for names in groups.values()] or [update]
         whole = Update.combined(parts_of, [weight for _, weight in groups] or None)
         return replace(whole, label=update.label, notes=update.notes, kinds=_longer_kinds(update.kinds, origins))
 
@@ -215,7 +215,7 @@ def _lengthen(model: nn.Module, stack: _Stack, depth: int) -> None:
     blocks, numbers = list[nn.Module](), list[int]()
     for place, (block, way) in enumerate(places):
         if way:
-            blocks.append(_between(own[block], own[block + 1], way, stack, block))
+            blocks.append(_interpolate_block(own[block], own[block + 1], way, stack, block))
         else:
             blocks.append(own[block] if places.index((block, 0.0)) == place else copied(own[block]))
         numbers.append(block + (way > 0))
@@ -228,8 +228,8 @@ def _lengthen(model: nn.Module, stack: _Stack, depth: int) -> None:
     _recount(model, stack, [block for block, _ in places])
 
 
-def _between(before: nn.Module, behind: nn.Module, way: float, stack: _Stack, block: int) -> nn.Module:
-    """The block that lies between two. What only the earlier one has, as a table that later ones share, stays its."""
+def _interpolate_block(before: nn.Module, behind: nn.Module, way: float, stack: _Stack, block: int) -> nn.Module:
+    """The block that lies between two. What only the earlier one has (a table that later ones share) stays with it."""
     new = copied(behind)
     first, second = before.state_dict(), behind.state_dict()
     names = [f"{stack.prefix}{stack.first + block + step}" for step in (0, 1)]
@@ -263,13 +263,13 @@ def _recount(model: nn.Module, stack: _Stack, origins: list[int]) -> None:
     parts = stack.name.split(".") if stack.name else []
     around = [model.get_submodule(".".join(parts[:length])) for length in range(len(parts), -1, -1)]
     in_decoder = any("decoder" in part for part in parts)
-    seen: list[Any] = []
+    earlier_holders: list[Any] = []
     for module in around:
         config = getattr(module, "config", None)
         for holder in (module, config):
-            if holder is None or any(holder is other for other in seen) or not hasattr(holder, "__dict__"):
+            if holder is None or any(holder is other for other in earlier_holders) or not hasattr(holder, "__dict__"):
                 continue
-            seen.append(holder)
+            earlier_holders.append(holder)
             counts: tuple[str, ...] = _COUNTS
             if in_decoder and any(hasattr(holder, name) for name in _DECODER_COUNTS):
                 # The configuration of a decoder alone counts its blocks under both names.
@@ -315,7 +315,7 @@ def _longer_kinds(kinds: Mapping[str, Kind], origins: Mapping[str, Sequence[tupl
     return {name: kinds[parts[0][0]] for name, parts in origins.items() if parts[0][0] in kinds}
 
 
-def _renamed(update: Update, names: Mapping[str, str]) -> Update:
+def _rename_tensors(update: Update, names: Mapping[str, str]) -> Update:
     """Some tensors of an update, under other names."""
     dense = {new: old for new, old in names.items() if old in update.dense}
     return replace(

@@ -57,10 +57,10 @@ def measure_spaces(trial: Task, held: Any, best: Candidate) -> tuple[SpaceRow, .
     if best.variant != "weights":
         maps = trial.maps(scale=True if best.method == "regression" else None)  # those that it has fitted already
     # What an isometry makes of a space has the space's own energy; of a narrower map only Gram matrices tell.
-    narrows = any(b.width < a.width for a, b in map(trial.bases.spaces, trial.sought.plain))
-    last = list(dict.fromkeys(places[-1] for places in trial.sought.plain.values()))
+    narrows = any(b.width < a.width for a, b in map(trial.bases.spaces, trial.needed_maps.plain))
+    last = list(dict.fromkeys(places[-1] for places in trial.needed_maps.plain.values()))
     options = trial.options
-    seen = observe(
+    held_moments = observe(
         trial.bases,
         held,
         last,
@@ -69,16 +69,18 @@ def measure_spaces(trial: Task, held: Any, best: Candidate) -> tuple[SpaceRow, .
         grams=narrows or options.unobserved == "drop",
     )
     rows = []
-    for pair, places in trial.sought.plain.items():
+    for pair, places in trial.needed_maps.plain.items():
         if pair not in maps:
             continue
-        moments, found = seen[places[-1]], maps[pair]
+        moments, space_map = held_moments[places[-1]], maps[pair]
         source, target = trial.bases.spaces(pair)
         padding = Orthogonal(torch.eye(target.width, source.width, dtype=torch.float64))
         with contextlib.suppress(DataError):  # of one held-out input, or of a space that never varies, nothing is said
-            cosines = mean_cosine(moments, padding), mean_cosine(moments, found.unscaled)
-            explained = explained_variance(moments, found.unscaled)
-            rows.append(SpaceRow(*pair, (source.width, target.width), found.rank, found.full, *cosines, explained))
+            cosines = mean_cosine(moments, padding), mean_cosine(moments, space_map.unscaled_map)
+            explained = explained_variance(moments, space_map.unscaled_map)
+            rows.append(
+                SpaceRow(*pair, (source.width, target.width), space_map.rank, space_map.full, *cosines, explained)
+            )
     return tuple(rows)
 
 

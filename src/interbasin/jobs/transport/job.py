@@ -53,7 +53,7 @@ from interbasin.jobs.transport.theseus.rules import Unobserved
 from interbasin.jobs.transport.updates.adapter import kinds_of
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
 from interbasin.jobs.transport.updates.reading import require_numbers
-from interbasin.jobs.transport.updates.ties import can_be_stored, names_apart, untied, with_zeros
+from interbasin.jobs.transport.updates.ties import can_be_stored, copy_untied, names_apart, with_zeros
 from interbasin.jobs.transport.verdict import judge
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
@@ -219,9 +219,9 @@ def transport(
                 "leave out as_lora=."
             )
         update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
-        given, apart = target, names_apart(update, source)
+        given_target, apart = target, names_apart(update, source)
         if apart:  # names of one tensor were trained apart: in the target, too, they are tensors of their own then
-            source, target = untied(source, apart), untied(target)
+            source, target = copy_untied(source, apart), copy_untied(target)
         tuned_model = update.added_to(source).eval()
         for batches in (data, generic, validate):
             for _ in () if batches is None else batches:  # looked at before anything is made of them
@@ -282,8 +282,8 @@ def transport(
         model = delta.added_to(target)
         restore = remember_buffers(model)
         if apart:
-            delta = with_zeros(delta, given)
-            notes += _note_untied(model, names_apart(delta, given), WithoutLabels(data).first())
+            delta = with_zeros(delta, given_target)
+            notes += _note_untied(model, names_apart(delta, given_target), WithoutLabels(data).first())
 
     with watch("measure"):
         trial_model = trial_model_of(best, trial, as_lora)
@@ -319,7 +319,7 @@ def transport(
     return Transport(
         delta=delta,
         model=model,
-        target=given,
+        target=given_target,
         moved=final.moved,
         verdict=judge(evidence),
         method=best.method,

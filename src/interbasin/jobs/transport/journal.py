@@ -177,7 +177,10 @@ class StageJournal:
             tensors |= {f"a.{place}": pair.a, f"b.{place}": pair.b}
         places = {id(layer): place for place, layer in enumerate(stage)}
         rows = [
-            [places[id(each.layer)], {one.name: getattr(each, one.name) for one in fields(each) if one.name != "layer"}]
+            [
+                places[id(each.layer)],
+                {part.name: getattr(each, part.name) for part in fields(each) if part.name != "layer"},
+            ]
             for each in fitted
         ]
         document = {"fitted": rows, "changed": changed, "lost": {name: pair.lost for name, pair in added.items()}}

@@ -126,8 +126,8 @@ class Judge:
         """The last place that both networks show, and tuned A's rows there in the target's coordinates."""
         place = last_place(self.task)
         moments = self.task.moments[place.pair]
-        seen = Seen.of(moments, centered=True)
-        matrix = seen.rms_ratio * polar(seen.cross).factor.double()
+        second_moments = Seen.of(moments, centered=True)
+        matrix = second_moments.rms_ratio * polar(second_moments.cross).factor.double()
         return place, lambda rows: moments.mean_target + (rows - moments.mean_source) @ matrix.mT
 
 
@@ -244,17 +244,17 @@ class Place:
 def last_place(task: Task) -> Place:
     """The last place, in the order of the target's data, where both networks show a space of their own."""
     order = list(task.bases.wirings[1].activations)
-    found: dict[int, Place] = {}
-    for pair in (pair for places in task.sought.plain.values() for pair in places):
+    places_by_order: dict[int, Place] = {}
+    for pair in (pair for places in task.needed_maps.plain.values() for pair in places):
         readings = tuple(
             reading_at(name) if ":" in name else choose_reading(wiring, name)
             for name, wiring in zip(pair, task.bases.wirings, strict=True)
         )
         at = str(readings[1].place)
-        found[order.index(at) if at in order else -1] = Place(pair, (readings[0], readings[1]))
-    if not found:
+        places_by_order[order.index(at) if at in order else -1] = Place(pair, (readings[0], readings[1]))
+    if not places_by_order:
         raise DataError("The two networks show no space in common, so that nothing can be measured between them.")
-    return found[max(found)]
+    return places_by_order[max(places_by_order)]
 
 
 def kinship(task: Task, held: Any) -> Interval:
@@ -268,7 +268,7 @@ def kinship(task: Task, held: Any) -> Interval:
     which tokens are frequent. The mean over an input's tokens leaves that out.
     """
     place = last_place(task)
-    shuffles = [_shuffled(task.bases.target, task.options.seed + number) for number in range(SHUFFLES)]
+    shuffles = [_shuffle_weights(task.bases.target, task.options.seed + number) for number in range(SHUFFLES)]
     real = _common_sums(task, place, held, task.moments[place.pair])
     chance = []
     for network in shuffles:
@@ -279,15 +279,15 @@ def kinship(task: Task, held: Any) -> Interval:
         chance.append(_common_sums(null, place, held, moments[place.pair]))
 
     def beyond_chance(draw: slice | np.ndarray[Any, Any]) -> float:
-        base = float(np.mean([_explained(sums[draw]) for sums in chance]))
-        return (_explained(real[draw]) - base) / max(1 - base, 1e-9)
+        base = float(np.mean([_explained_share(sums[draw]) for sums in chance]))
+        return (_explained_share(real[draw]) - base) / max(1 - base, 1e-9)
 
     draws = np.random.default_rng(task.options.seed).integers(len(real), size=(DRAWS, len(real)))
     low, high = np.percentile([beyond_chance(draw) for draw in draws], (2.5, 97.5))
     return Interval(beyond_chance(slice(None)), float(low), float(high))
 
 
-def _shuffled(network: nn.Module, seed: int) -> nn.Module:
+def _shuffle_weights(network: nn.Module, seed: int) -> nn.Module:
     """A network whose weights are shuffled within each tensor: it has seen no data."""
     shuffled = copied(network).eval()
     generator = torch.Generator().manual_seed(seed)
@@ -321,7 +321,7 @@ def _mean_state(rows: Tensor, counts: Tensor | None) -> Tensor:
     return total / weights.sum(1, keepdim=True).clamp(min=1)
 
 
-def _explained(sums: np.ndarray[Any, Any]) -> float:
+def _explained_share(sums: np.ndarray[Any, Any]) -> float:
     """The square of a correlation, from its sums over inputs; nothing where it is negative."""
     product, a, b = sums.sum(0)
     return float(max(product, 0.0) ** 2 / (a * b)) if a > 0 and b > 0 else 0.0

@@ -51,7 +51,7 @@ def regression(task: Task, variant: str) -> Transported:
     # Fitting runs the networks, which may write their buffers then: that is no part of the update.
     restore = remember_buffers(task.bases.target, start)
     options = task.options
-    found = regress(
+    result = regress(
         task.bases.with_heads,
         task.tuned,
         task.data,
@@ -71,24 +71,24 @@ def regression(task: Task, variant: str) -> Transported:
         journal=task.journal,
     )
     restore()
-    fitted = {name for fit in found.layers for name in fit.layer.stored}
+    fitted = {name for fit in result.layers for name in fit.layer.stored}
     for name, buffer in copy.deepcopy(dict(start.named_buffers(remove_duplicate=False))).items():
         if name not in fitted:
             place, _, own = name.rpartition(".")
-            found.model.get_submodule(place)._buffers[own] = buffer
+            result.model.get_submodule(place)._buffers[own] = buffer
     notes: tuple[str, ...] = ()
-    if found.left_out:
-        notes = (f"Not fitted: {list_names(f'{name} ({why})' for name, why in found.left_out.items())}.",)
-    update = as_update(found.model, task.bases.target)
-    if found.factors:
-        rest = {name: update.tensor(name) for name in update if name not in found.factors}
+    if result.left_out:
+        notes = (f"Not fitted: {list_names(f'{name} ({why})' for name, why in result.left_out.items())}.",)
+    update = as_update(result.model, task.bases.target)
+    if result.factors:
+        rest = {name: update.tensor(name) for name in update if name not in result.factors}
         update = replace(
             update,
             dense={name: tensor for name, tensor in rest.items() if bool(tensor.any())},
-            factors=found.factors,
-            transposed=frozenset(name for name in found.factors if update.kinds.get(name) == "conv1d"),
+            factors=result.factors,
+            transposed=frozenset(name for name in result.factors if update.kinds.get(name) == "conv1d"),
         )
-    return Transported(update, _account(found, carried.moved), layers=found.layers, notes=notes)
+    return Transported(update, _account(result, carried.moved), layers=result.layers, notes=notes)
 
 
 def refuse_new_blocks(bases: Bases) -> None:
@@ -100,17 +100,17 @@ def refuse_new_blocks(bases: Bases) -> None:
         )
 
 
-def _account(found: Regressed, carried: Sequence[Moved]) -> tuple[Moved, ...]:
+def _account(result: Regressed, carried: Sequence[Moved]) -> tuple[Moved, ...]:
     """What became of each tensor of the source's update: fitted, or carried, where no layer holds it."""
     reasons = {
         name: "the tuned source's rows" if fit.layer.aim == "taken" else f"fitted; explains {fit.explained:.0%}"
-        for fit in found.layers
+        for fit in result.layers
         for name in fit.layer.stored
     }
     rows = []
     for row in carried:
         tensor = (row.target or "").partition("[")[0]
-        why = found.left_out.get(tensor)
+        why = result.left_out.get(tensor)
         if tensor in reasons:
             row = replace(row, status="moved", reason=reasons[tensor], unobserved=0.0)
         elif why is not None:

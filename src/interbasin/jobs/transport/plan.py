@@ -27,7 +27,7 @@ from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
 from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
 from interbasin.jobs.transport.updates.reading import require_numbers
-from interbasin.jobs.transport.updates.ties import names_apart, untied
+from interbasin.jobs.transport.updates.ties import copy_untied, names_apart
 from interbasin.maps import Identity
 from interbasin.statistics import PairedMoments
 from interbasin.text import list_names
@@ -129,7 +129,7 @@ def plan_transport(
     update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
     apart = names_apart(update, source)
     if apart:
-        source, target = untied(source, apart), untied(target)
+        source, target = copy_untied(source, apart), copy_untied(target)
     report("tracing both networks")
     began = time.perf_counter()
     bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
@@ -216,10 +216,10 @@ def _note_regression(layers: list[Layer], left_out: Mapping[str, str], obstacle:
 
 def _spaces(bases: Bases, maps: Mapping[Pair, SpaceMap]) -> list[PlannedSpace]:
     rows = []
-    for pair, found in maps.items():
-        if not isinstance(found.map, Identity):
+    for pair, space_map in maps.items():
+        if not isinstance(space_map.map, Identity):
             source, target = bases.spaces(pair)
-            rows.append(PlannedSpace(*pair, (source.width, target.width), found.rank, found.full))
+            rows.append(PlannedSpace(*pair, (source.width, target.width), space_map.rank, space_map.full))
     return rows
 
 

@@ -88,9 +88,9 @@ class PreparedTransport:
         update = read_fine_tune(tuned, self.bases.given_source, merge=merge, weights=merge_weights, density=density)
         refuse_names_apart(update, self.bases.given_source)
         update = self.bases.lengthen(update)
-        found = METHODS["theseus"].function(self.task(update), self.variant)
-        notes = (*update.notes, *self.bases.notes, *found.notes)
-        return Transported(found.update.scaled(alpha), found.moved, found.maps, notes=notes)
+        transported = METHODS["theseus"].function(self.task(update), self.variant)
+        notes = (*update.notes, *self.bases.notes, *transported.notes)
+        return Transported(transported.update.scaled(alpha), transported.moved, transported.maps, notes=notes)
 
     def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the statistics and the correspondence to a new folder, whole or not at all; the networks stay out."""
@@ -212,7 +212,7 @@ def prepare_transport(
     recording = record(
         (bases.source, target),
         WithoutLabels(data),
-        Task(bases, Update(), bases.source, None).sought.recorded,
+        Task(bases, Update(), bases.source, None).needed_maps.recorded,
         wirings=bases.wirings if bases.source is not target else (bases.wirings[0],),
         grams=False,
         tokens=tokens,

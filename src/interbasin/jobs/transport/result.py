@@ -174,7 +174,7 @@ class Transport(Result):
             document = folder / "config.json"
             if document.is_file():  # which is the target's, in which the two are one tensor
                 written = json.loads(document.read_text("utf-8")) | {"tie_word_embeddings": False}
-                if hasattr(config, "scale_decoder_outputs"):  # which T5 makes of the other, unless it is told
+                if hasattr(config, "scale_decoder_outputs"):  # which T5 derives from the other, unless it is set
                     written["scale_decoder_outputs"] = config.scale_decoder_outputs
                 document.write_text(json.dumps(written, indent=2) + "\n", "utf-8")
 

@@ -71,13 +71,13 @@ class Watcher:
 
     def run(self, inputs: Any) -> dict[Reading, Tensor]:
         """``(batch, positions..., width)`` at each place, for one batch."""
-        seen: dict[Reading, Tensor] = {}
+        rows_by_reading: dict[Reading, Tensor] = {}
         waiting = set(self.readings)
 
         def take(reading: Reading, rows: Tensor) -> None:
-            if reading in seen:
+            if reading in rows_by_reading:
                 return
-            seen[reading] = rows.clone()
+            rows_by_reading[reading] = rows.clone()
             waiting.discard(reading)
             if not waiting:
                 raise _Enough
@@ -98,7 +98,7 @@ class Watcher:
                 listener.forward(Call(inputs, args, kwargs))
             except _Enough:
                 listener.thread = None
-        return seen
+        return rows_by_reading
 
 
 @contextlib.contextmanager

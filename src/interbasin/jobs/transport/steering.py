@@ -64,36 +64,36 @@ def carry_probe(
             "A probe's bias takes the means of activations into account, and what was prepared from weights knows "
             "none; give prepare_transport data."
         )
-    moments = prepared.recording.moments[prepared.task(Update()).sought.plain[pair][-1]]
+    moments = prepared.recording.moments[prepared.task(Update()).needed_maps.plain[pair][-1]]
     means = moments.mean_source.to(weight), moments.mean_target.to(weight)
     start = weight.new_zeros(weight.shape[:-1]) if bias is None else bias
     return moved, start + weight @ means[0] - moved @ means[1]
 
 
 def _pair(prepared: PreparedTransport, space: str, target: str | None) -> Pair:
-    known = list(prepared.task(Update()).sought.plain)
-    found = [pair for pair in known if pair[0] == space and target in (None, pair[1])]
-    if not found:
+    known = list(prepared.task(Update()).needed_maps.plain)
+    matches = [pair for pair in known if pair[0] == space and target in (None, pair[1])]
+    if not matches:
         names = list(dict.fromkeys(pair[0] for pair in known))
         raise UnknownNameError.of("space of the source with a map", space, names)
-    if len(found) > 1:
+    if len(matches) > 1:
         raise DataError(
-            f"{space!r} has several partners in the target ({', '.join(pair[1] for pair in found)}); say which, with "
+            f"{space!r} has several partners in the target ({', '.join(pair[1] for pair in matches)}); say which, with "
             "target=."
         )
-    return found[0]
+    return matches[0]
 
 
 def _map(prepared: PreparedTransport, space: str, target: str | None, rows: Any) -> Map:
     pair = _pair(prepared, space, target)
-    found = prepared.maps[pair].map
+    space_map = prepared.maps[pair].map
     if not isinstance(rows, Tensor) or not rows.is_floating_point() or not rows.ndim:
         raise DataError(f"Vectors are a floating-point tensor, found {type(rows).__name__}.")
-    if rows.shape[-1] != found.source_width:
+    if rows.shape[-1] != space_map.source_width:
         raise ShapeError(
-            f"Space {space!r} is {found.source_width} wide, and the vectors are {rows.shape[-1]} wide; name the space "
-            "that they belong to."
+            f"Space {space!r} is {space_map.source_width} wide, and the vectors are {rows.shape[-1]} wide; name the "
+            "space that they belong to."
         )
     if not bool(torch.isfinite(rows).all()):
         raise DataError("The vectors hold NaN or infinity; repair them first.")
-    return found
+    return space_map

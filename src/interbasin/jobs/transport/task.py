@@ -17,7 +17,7 @@ from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.journal import Journal
 from interbasin.jobs.transport.regression.sequence import Fitted
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
-from interbasin.jobs.transport.theseus.maps import Sought, fit_maps, observe, seek
+from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek
 from interbasin.jobs.transport.theseus.rules import Rule, SpaceMap, Unobserved, procrustes
 from interbasin.jobs.transport.updates.update import Update
 from interbasin.statistics import PairedMoments
@@ -69,13 +69,13 @@ class Task:
     journal: Journal | None = None
 
     @cached_property
-    def sought(self) -> Sought:
-        """Which maps there are to be found."""
+    def needed_maps(self) -> NeededMaps:
+        """Which maps the two networks need."""
         return seek(self.bases)
 
     @cached_property
     def moments(self) -> Mapping[Pair, PairedMoments]:
-        """What the bases show on the data, in the spaces whose maps are sought. Recorded once."""
+        """What the bases show on the data, in the spaces that need a map. Recorded once."""
         return self.recorded if self.recorded is not None else self._observe(grams=False)
 
     @cached_property
@@ -90,12 +90,17 @@ class Task:
         options = self.options
         state = None
         if self.journal is not None:
-            asked = {"spaces": self.sought.recorded, "tokens": options.tokens, "mask": options.mask, "grams": grams}
-            state = self.journal.recording((self.bases.source, self.bases.target), self.data, **asked)
+            settings = {
+                "spaces": self.needed_maps.recorded,
+                "tokens": options.tokens,
+                "mask": options.mask,
+                "grams": grams,
+            }
+            state = self.journal.recording((self.bases.source, self.bases.target), self.data, **settings)
         return observe(
             self.bases,
             self.data,
-            self.sought.recorded,
+            self.needed_maps.recorded,
             tokens=options.tokens,
             mask=options.mask,
             grams=grams,
@@ -119,7 +124,7 @@ class Task:
         options = self.options
         return fit_maps(
             self.bases,
-            self.sought,
+            self.needed_maps,
             moments,
             rule,
             centered=options.centered,
@@ -129,7 +134,7 @@ class Task:
 
     def carrier(self, maps: Mapping[Pair, SpaceMap] | None = None) -> Carrier:
         """What carries updates through the maps; by default the isometries."""
-        return Carrier(self.bases, self.maps() if maps is None else maps, self.sought.missing)
+        return Carrier(self.bases, self.maps() if maps is None else maps, self.needed_maps.missing)
 
     def on(self, data: Any) -> Task:
         """The same task on other data; what was recorded is not taken along."""
@@ -138,8 +143,8 @@ class Task:
     @cached_property
     def as_given(self) -> Task:
         """The same with the source as it was given, where new blocks were put into it: to run tuned A and to judge."""
-        given = self.bases.given
-        return self if given is None else replace(self, bases=given, recorded=None)
+        given_bases = self.bases.given_bases
+        return self if given_bases is None else replace(self, bases=given_bases, recorded=None)
 
     def with_generic_weight(self, weight: float) -> Task:
         """The same with another weight of the generic inputs; what was recorded and the isometries are taken along."""

@@ -74,13 +74,13 @@ class WarmStart:
     @property
     def metrics(self) -> dict[str, float]:
         """The figures of both at the end, and the step at which the warm start had caught up."""
-        found = {
+        figures = {
             f"{name}_{start}": run.metrics[f"{name}_valid"]
             for start, run in (("warm", self.warm), ("cold", self.cold))
             for name in ("loss", "accuracy")
             if f"{name}_valid" in run.metrics
         }
-        return found if self.reached is None else {**found, "step_reached": float(self.reached)}
+        return figures if self.reached is None else {**figures, "step_reached": float(self.reached)}
 
     def summarize(self) -> dict[str, Any]:
         """Both curves and the step, fit for JSON."""
@@ -165,21 +165,21 @@ def train_on(
     every = max(1, steps // 30) if every is None else every
     if valid is None:
         raise DataError("Two starts are compared on validation data, and there are none; give some.")
-    for name, given in (("data", data), ("valid", valid)):
-        require_reiterable(given, f"Fine-tuning with {name}=")
+    for name, batches in (("data", data), ("valid", valid)):
+        require_reiterable(batches, f"Fine-tuning with {name}=")
     _refuse_same_batches(data, valid, steps, batch_size)
     valid = Steady(valid, "validation data", COMPARED_ON, labelled=True, batch_size=BATCH_SIZE)
     options: dict[str, Any] = {"steps": steps, "rate": rate, "loss": loss, "every": every, "batch_size": batch_size}
     runs = []
     for start, network in (("warm", model), ("cold", target)):
-        told = None
+        report = None
         if progress is not None:
             done = itertools.count(1)
 
-            def told(text: str, start: str = start, done: Iterator[int] = done) -> None:
+            def report(text: str, start: str = start, done: Iterator[int] = done) -> None:
                 progress(start, min(next(done) * every, steps), text)
 
-        runs.append(finetune(network, data, valid, seed=seed, progress=told, **options))
+        runs.append(finetune(network, data, valid, seed=seed, progress=report, **options))
     return WarmStart(*runs)
 
 
@@ -187,9 +187,9 @@ def _refuse_same_batches(data: Any, valid: Any, steps: int, batch_size: int) -> 
     """Refuse validation data of which a batch is trained on: curves on such data mean nothing."""
     nothing = digest_of(())  # of batches that hold no tensors and no plain values, nothing is known
     with torch.random.fork_rng(devices=[]):  # a loader may draw its order
-        seen = {digest_of(batch) for batch in itertools.islice(as_batches(data, batch_size), steps)} - {nothing}
+        digests = {digest_of(batch) for batch in itertools.islice(as_batches(data, batch_size), steps)} - {nothing}
         for number, batch in enumerate(as_batches(valid, batch_size)):
-            if digest_of(batch) in seen:
+            if digest_of(batch) in digests:
                 raise DataError(
                     f"Batch {number} of the validation data is trained on, so that the curves would mean nothing; "
                     "give others to measure on."
@@ -247,10 +247,10 @@ def finetune(
 
     def measure(step: int) -> float:
         network.eval()
-        found = measure_performance(network, valid, loss)
+        performance = measure_performance(network, valid, loss)
         network.train()
-        curve.append((step, found.loss, found.accuracy))
-        return found.loss
+        curve.append((step, performance.loss, performance.accuracy))
+        return performance.loss
 
     def batch_loss(batch: Any, index: int) -> Tensor:
         inputs, labels = split_batch(batch)
@@ -260,12 +260,12 @@ def finetune(
 
     def tell(epoch: str) -> None:
         assert progress is not None
-        taken = min(next(told) * every, steps)
+        step = min(next(reports) * every, steps)
         valid_loss = f", {curve[-1][1]:.4g} on validation data" if curve else ""
-        progress(f"step {taken} of {steps}: loss {sum(recent) / len(recent):.4g}{valid_loss}")
+        progress(f"step {step} of {steps}: loss {sum(recent) / len(recent):.4g}{valid_loss}")
         recent.clear()
 
-    done, told = itertools.count(1), itertools.count(1)
+    done, reports = itertools.count(1), itertools.count(1)
     watch = Stopwatch()
     with watch("train"), torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Which maps are sought, and what the rules make of what was seen."""
+"""Which maps are needed, and what the rules make of what was seen."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def test_places_count_alike_whatever_their_size() -> None:
 def test_the_ratio_of_sizes_becomes_the_scale() -> None:
     source, target = (generic(mlp(10, 16, 16, 5), seed).double().eval() for seed in (0, 1))
     bases = relate(source, target, [X])
-    sought = seek(bases)
-    moments = observe(bases, [X], sought.recorded, grams=True)
-    plain, scaled = (fit_maps(bases, sought, moments, scale=scale) for scale in (False, True))
-    for pair in sought.plain:
+    needed = seek(bases)
+    moments = observe(bases, [X], needed.recorded, grams=True)
+    plain, scaled = (fit_maps(bases, needed, moments, scale=scale) for scale in (False, True))
+    for pair in needed.plain:
         assert plain[pair].scale == 1
         factor = scaled[pair].scale
         assert factor != 1
@@ -126,7 +126,7 @@ def test_the_ratio_of_sizes_becomes_the_scale() -> None:
 def test_what_the_networks_share_stays() -> None:
     pair = pair_of("relu mlp")
     assert isinstance(pair.task.maps()["output", "output"].map, Identity)
-    assert ("output", "output") not in pair.task.sought.plain
+    assert ("output", "output") not in pair.task.needed_maps.plain
 
 
 def test_a_stream_is_seen_at_all_its_norms() -> None:
@@ -141,9 +141,9 @@ def test_heads_change_places_together() -> None:
     source = generic(Attention(), 0).double().eval()
     element = ib.wire(source, ids).sample(4, isometric=True)
     bases = relate(source, ib.carry(source, element), [ids])
-    sought = seek(bases)
-    maps = fit_maps(bases, sought, observe(bases, [ids], sought.recorded, grams=False))
-    for cluster in sought.heads:
+    needed = seek(bases)
+    maps = fit_maps(bases, needed, observe(bases, [ids], needed.recorded, grams=False))
+    for cluster in needed.heads:
         torch.testing.assert_close(maps[cluster.heads].map.matrix, element.maps[cluster.heads[0]].matrix)
         assert len(cluster.pairs) == 2  # queries with keys, and values
 
@@ -152,8 +152,8 @@ def test_maps_are_the_same_every_time() -> None:
     case = CASES["residual mlp"]
     pair = pair_of("residual mlp")
     again = relate(pair.source, pair.target, [case.inputs(1), case.inputs(2)])
-    sought = seek(again)
-    maps = fit_maps(again, sought, observe(again, pair.data, sought.recorded, grams=False))
+    needed = seek(again)
+    maps = fit_maps(again, needed, observe(again, pair.data, needed.recorded, grams=False))
     for key, found in pair.task.maps().items():
         assert torch.equal(found.map.matrix, maps[key].map.matrix)
-    assert Carrier(again, maps, sought.missing).ways.keys() == pair.task.carrier().ways.keys()
+    assert Carrier(again, maps, needed.missing).ways.keys() == pair.task.carrier().ways.keys()

@@ -14,7 +14,7 @@ from interbasin.errors import WiringError
 from interbasin.extras import import_extra
 from interbasin.jobs.transport import Update, plan_transport
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
-from interbasin.jobs.transport.updates.ties import names_apart, untied
+from interbasin.jobs.transport.updates.ties import copy_untied, names_apart
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -29,7 +29,7 @@ def batches() -> list[torch.Tensor]:
 
 def test_a_network_whose_names_are_apart_computes_the_same():
     network = base()
-    other = untied(network)
+    other = copy_untied(network)
     assert other.head.weight is not other.table.weight and network.head.weight is network.table.weight
     torch.testing.assert_close(other(tokens()), network(tokens()), **CLOSE)
 

@@ -97,7 +97,7 @@ def _noise(shape: tuple[int, ...], like: Tensor, generator: torch.Generator) -> 
 def _through(task: Task, rule: Rule) -> Transported:
     maps = task.maps(rule)
     carried = task.carrier(maps).carry(task.update)
-    grouped = [cluster.heads[0] for cluster in task.sought.heads if cluster.places]
+    grouped = [cluster.heads[0] for cluster in task.needed_maps.heads if cluster.places]
     notes: tuple[str, ...] = ()
     if grouped:
         notes = (
@@ -143,9 +143,9 @@ def through_linear_orthogonal(task: Task, variant: str) -> Transported:
 
 def ortho(task: Task, variant: str) -> Transported:
     """The paper's decoupled isometry. As printed it is the map of Theseus, and so is this."""
-    found = theseus(task, "spaces")
+    transported = theseus(task, "spaces")
     note = "As printed, ortho is the same map as theseus; this row is theseus."
-    return Transported(found.update, found.moved, found.maps, notes=(note,))
+    return Transported(transported.update, transported.moved, transported.maps, notes=(note,))
 
 
 # ---------------------------------------------------------------------- weights alone

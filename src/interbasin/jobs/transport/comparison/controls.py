@@ -36,7 +36,7 @@ from interbasin.wiring.carry import carry
 from interbasin.wiring.trace.copying import copied
 
 
-def labelled(data: Any, what: str) -> Iterator[tuple[int, Any, Any]]:
+def labelled_batches(data: Any, what: str) -> Iterator[tuple[int, Any, Any]]:
     """The batches of some data with their labels, numbered.
 
     Raises:
@@ -79,7 +79,7 @@ def label_ridge(task: Task, variant: str, *, ridge: float | None = None) -> Tran
     layer, target, sums = last_layer(task), task.bases.target, Sums()
     readings = [reading_at(f"{layer.target}:input"), reading_at(layer.output)]
     goals: Tensor | None = None
-    for number, inputs, labels in labelled(task.data, "label-ridge"):
+    for number, inputs, labels in labelled_batches(task.data, "label-ridge"):
         shown = Watcher(target, readings).run(inputs)
         rows = input_rows(target.get_submodule(layer.target), shown[readings[0]]).flatten(0, -2)
         outputs = shown[readings[1]].flatten(0, -2)
@@ -130,40 +130,40 @@ def gradfix(task: Task, variant: str, *, loss: Loss | None = None) -> Transporte
         variant: There is one.
         loss: Of outputs and labels; by default cross-entropy, of the read-out's logits where there is one.
     """
-    return _masked(task, direct(task, "copy"), loss)
+    return _mask_by_gradient(task, direct(task, "copy"), loss)
 
 
 def theseus_gradfix(task: Task, variant: str, *, loss: Loss | None = None) -> Transported:
     """What theseus makes of the update, in the entries whose sign agrees with minus the target's gradient."""
-    return _masked(task, theseus(task, "spaces"), loss)
+    return _mask_by_gradient(task, theseus(task, "spaces"), loss)
 
 
-def _masked(task: Task, found: Transported, loss: Loss | None) -> Transported:
+def _mask_by_gradient(task: Task, transported: Transported, loss: Loss | None) -> Transported:
     gradients = gradients_on(task.bases.target, task, loss)
     kept: dict[str, Tensor] = {}
     without = []
     entries = agreeing = 0
-    for name in found.update:
+    for name in transported.update:
         if name not in gradients:
             without.append(name)
             continue
-        tensor = found.update.tensor(name)
+        tensor = transported.update.tensor(name)
         agrees = tensor.sign() * gradients[name].to(tensor).sign() < 0
         kept[name] = torch.where(agrees, tensor, 0)
         entries, agreeing = entries + agrees.numel(), agreeing + int(agrees.sum())
-    notes = [*found.notes, f"{agreeing / max(entries, 1):.0%} of the entries agree with the gradient's sign."]
+    notes = [*transported.notes, f"{agreeing / max(entries, 1):.0%} of the entries agree with the gradient's sign."]
     if without:
         notes.append(f"Without a gradient, and so left as they are in the target: {list_names(without)}.")
-    moved = tuple(row for row in found.moved if row.target is None or row.target.split("[")[0] not in without)
+    moved = tuple(row for row in transported.moved if row.target is None or row.target.split("[")[0] not in without)
     update = Update(dense=kept, label="the masked update", kinds=kinds_of(task.bases.target))
-    return Transported(update, moved, found.maps, notes=tuple(notes))
+    return Transported(update, moved, transported.maps, notes=tuple(notes))
 
 
 def gradients_on(model: nn.Module, task: Task, loss: Loss | None) -> dict[str, Tensor]:
     """The gradient of the mean loss on the task's labelled data, by the names of parameters."""
     network = copied(model).eval().requires_grad_(True)
     number = 0
-    for number, inputs, labels in labelled(task.data, "gradfix"):
+    for number, inputs, labels in labelled_batches(task.data, "gradfix"):
         _loss_of(network, task, number, inputs, labels, loss).backward()  # type: ignore[no-untyped-call]
     parameters = network.named_parameters()
     return {name: parameter.grad / (number + 1) for name, parameter in parameters if parameter.grad is not None}
@@ -188,13 +188,13 @@ def bico(task: Task, variant: str, *, loss: Loss | None = None) -> Transported:
     inputs, outputs = list(places_of(task.bases, ["input"])), list(places_of(task.bases, ["output"]))
     moments: dict[Pair, PairedMoments] = {pair: PairedMoments() for pair in (*inputs, *outputs)}
     networks = [copied(model).eval().requires_grad_(True) for model in (task.bases.source, task.bases.target)]
-    for number, batch, labels in labelled(task.data, "bico"):
+    for number, batch, labels in labelled_batches(task.data, "bico"):
         shown = [
-            _shown(network, task, number, batch, labels, loss, [pair[side] for pair in moments])
+            _record_inputs_and_gradients(network, task, number, batch, labels, loss, [pair[side] for pair in moments])
             for side, network in enumerate(networks)
         ]
         masks = masks_of(batch, task.options.mask, device_of(networks[1]))
-        for pair, found in moments.items():
+        for pair, pair_moments in moments.items():
             if not all(place in rows for place, rows in zip(pair, shown, strict=True)):
                 continue
             ours, theirs = (rows[place] for place, rows in zip(pair, shown, strict=True))
@@ -206,13 +206,15 @@ def bico(task: Task, variant: str, *, loss: Loss | None = None) -> Transported:
             counts = None if masks is None else masks.fitting(pair[1].rpartition(":")[0], theirs.shape[:-1])
             if counts is not None:
                 ours, theirs = ours[counts.to(ours.device)], theirs[counts.to(theirs.device)]
-            found.update(ours.flatten(0, -2), theirs.flatten(0, -2))
-    seen = {pair: Seen.of(found, centered=False) for pair, found in moments.items() if found.batches}
-    carried = carry_by_module(task, seen)
+            pair_moments.update(ours.flatten(0, -2), theirs.flatten(0, -2))
+    second_moments = {
+        pair: Seen.of(pair_moments, centered=False) for pair, pair_moments in moments.items() if pair_moments.batches
+    }
+    carried = carry_by_module(task, second_moments)
     return Transported(carried.update, carried.moved)
 
 
-def _shown(
+def _record_inputs_and_gradients(
     network: nn.Module, task: Task, number: int, inputs: Any, labels: Any, loss: Loss | None, places: Sequence[str]
 ) -> dict[str, Tensor]:
     """What modules read (``"module:input"``), and the gradients of the loss by what they put out."""
@@ -263,9 +265,9 @@ def transfusion(task: Task, variant: str) -> Transported:
             "transfusion out."
         )
     first = WithoutLabels(task.data).first()
-    found = rebasin(source, target, first, method="permutation-weights", seed=task.options.seed, reset=False)
+    rebasin_result = rebasin(source, target, first, method="permutation-weights", seed=task.options.seed, reset=False)
     whole: Mapping[str, Tensor] = {name: task.update.tensor(name) for name in task.update}
-    moved = carry(dict(whole), found.alignment)
+    moved = carry(dict(whole), rebasin_result.alignment)
     total = task.update.norm() ** 2 or 1.0
     rows = tuple(
         Moved(name, name, "moved", "through permutations of units and heads", task.update.norm_of(name) ** 2 / total)

@@ -118,7 +118,7 @@ class _Feed:
         finally:
             for module in teacher.modules():
                 module.training = modes[id(module)]
-        joined = _stacked(batches)
+        joined = _stack_batches(batches)
         if joined is None or len({goal.shape[1:] for goal in goals}) > 1:
             return cls(task, batches, goals, weight)
         return cls(task, [joined], [torch.cat(goals)], weight)
@@ -128,22 +128,22 @@ class _Feed:
         number = int(torch.randint(len(self.pools), (1,), generator=generator))
         goal = self.goals[number]
         rows = torch.randint(len(goal), (min(size, len(goal)),), generator=generator)
-        inputs = _taken(self.pools[number], rows, len(goal))
-        given, are_logits = answer(outputs_of(student, inputs, number), self.task)
-        goal = goal[rows.to(goal.device)].to(given)
-        if given.shape != goal.shape:
+        inputs = _take_rows(self.pools[number], rows, len(goal))
+        outputs, are_logits = answer(outputs_of(student, inputs, number), self.task)
+        goal = goal[rows.to(goal.device)].to(outputs)
+        if outputs.shape != goal.shape:
             raise ShapeError(
-                f"Outputs were taken as shared, and the networks put out {tuple(goal.shape)} and {tuple(given.shape)}; "
-                "say outputs='own', or give readout=."
+                f"Outputs were taken as shared, and the networks put out {tuple(goal.shape)} and "
+                f"{tuple(outputs.shape)}; say outputs='own', or give readout=."
             )
-        masks = masks_of(inputs, self.task.options.mask, given.device)
-        counts = None if masks is None or given.ndim < 3 else masks.fitting("", given.shape[:-1])
+        masks = masks_of(inputs, self.task.options.mask, outputs.device)
+        counts = None if masks is None or outputs.ndim < 3 else masks.fitting("", outputs.shape[:-1])
         if counts is not None:
-            given, goal = given[counts], goal[counts]
+            outputs, goal = outputs[counts], goal[counts]
         if not are_logits:
-            return mse_loss(given, goal, reduction="sum") / max(given[..., 0].numel(), 1)
-        given, goal = (log_softmax(each.flatten(0, -2), -1) for each in (given, goal))
-        return kl_div(given, goal, log_target=True, reduction="batchmean")
+            return mse_loss(outputs, goal, reduction="sum") / max(outputs[..., 0].numel(), 1)
+        outputs, goal = (log_softmax(each.flatten(0, -2), -1) for each in (outputs, goal))
+        return kl_div(outputs, goal, log_target=True, reduction="batchmean")
 
 
 def answer(outputs: Any, task: Task) -> tuple[Tensor, bool]:
@@ -159,7 +159,7 @@ def answer(outputs: Any, task: Task) -> tuple[Tensor, bool]:
     return tensors[0], False
 
 
-def _stacked(batches: Sequence[Any]) -> Any:
+def _stack_batches(batches: Sequence[Any]) -> Any:
     """All inputs as one batch, or None where they cannot be put together."""
     first = batches[0]
     if any(type(each) is not type(first) for each in batches):
@@ -170,22 +170,22 @@ def _stacked(batches: Sequence[Any]) -> Any:
     if isinstance(first, Mapping):
         if any(each.keys() != first.keys() for each in batches):
             return None
-        parts = {name: _stacked([each[name] for each in batches]) for name in first}
+        parts = {name: _stack_batches([each[name] for each in batches]) for name in first}
         return None if any(part is None for part in parts.values()) else parts
     if isinstance(first, list | tuple):
         if len({len(each) for each in batches}) > 1:
             return None
-        places = [_stacked([each[place] for each in batches]) for place in range(len(first))]
+        places = [_stack_batches([each[place] for each in batches]) for place in range(len(first))]
         return None if any(part is None for part in places) else tuple(places)
     return None
 
 
-def _taken(inputs: Any, rows: Tensor, count: int) -> Any:
+def _take_rows(inputs: Any, rows: Tensor, count: int) -> Any:
     """Some rows of whatever has one row per input."""
     if isinstance(inputs, Tensor):
         return inputs[rows.to(inputs.device)] if inputs.ndim and len(inputs) == count else inputs
     if isinstance(inputs, Mapping):
-        return {name: _taken(part, rows, count) for name, part in inputs.items()}
+        return {name: _take_rows(part, rows, count) for name, part in inputs.items()}
     if isinstance(inputs, list | tuple):
-        return tuple(_taken(part, rows, count) for part in inputs)
+        return tuple(_take_rows(part, rows, count) for part in inputs)
     return inputs

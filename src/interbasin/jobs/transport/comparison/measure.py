@@ -94,8 +94,10 @@ def _row(
     title = f"{name}, {variant}" if variant and len(method.variants) > 1 else name
     needs, start = tuple(sorted(method.needs)), time.perf_counter()
     try:
-        found = method.function(trial, variant)
-        model: nn.Module = found.model if found.model is not None else found.update.added_to(trial.bases.target)
+        transported = method.function(trial, variant)
+        model: nn.Module = (
+            transported.model if transported.model is not None else transported.update.added_to(trial.bases.target)
+        )
         seconds = time.perf_counter() - start
         effect = relative_gain(referee.judge.before, referee.judge.losses(model), trial.options.seed)
     except FileError:  # a full disk is no fault of the method
@@ -104,7 +106,7 @@ def _row(
         nothing = math.nan
         return ComparedRow(title, needs, nothing, nothing, nothing, None, 0.0, note=one_line(error))
     before = trial.update.norm()
-    ratio = found.update.norm() / before if before and found.model is None else None
+    ratio = transported.update.norm() / before if before and transported.model is None else None
     row = ComparedRow(title, needs, effect.value, effect.low, effect.high, ratio, seconds)
     extra: dict[str, float | None] = {}
     if labelled is not None:

@@ -51,7 +51,7 @@ def written_in(task: Task, variant: str) -> Transported:
     bases = task.bases.with_heads
     if not bases.shares_outputs:
         raise _refusal("the networks' outputs are their own")
-    folded = _folded(task.tuned, inputs)
+    folded = _fold_all(task.tuned, inputs)
     if folded.homeless:
         folded = _fold_all_but_biases(task.tuned, inputs, folded.norms, bases)
     maps = _embeddings(bases, folded.norms)
@@ -69,10 +69,10 @@ def written_in(task: Task, variant: str) -> Transported:
     model = copied(task.bases.target).eval()
     own = model.state_dict()
     wiring = bases.wirings[1]
-    left = [name for name, tensor in own.items() if tensor.is_floating_point() and name not in wiring.constants]
-    left = [name for name in left if name not in tensors and wiring.tied.get(name, name) not in tensors]
-    if left:
-        raise _refusal(f"A has nothing for {list_names(left)}")
+    missing = [name for name, tensor in own.items() if tensor.is_floating_point() and name not in wiring.constants]
+    missing = [name for name in missing if name not in tensors and wiring.tied.get(name, name) not in tensors]
+    if missing:
+        raise _refusal(f"A has nothing for {list_names(missing)}")
     with torch.no_grad():
         for name, tensor in tensors.items():
             own[name].copy_(tensor.to(own[name]))
@@ -89,7 +89,7 @@ def _refusal(why: str) -> WiringError:
 
 
 @dataclass(frozen=True, eq=False)
-class _Folded:
+class _FoldedNetwork:
     """Tuned A without gains.
 
     Attributes:
@@ -113,21 +113,22 @@ class _Folded:
         return [name for name in self.new if bool(own[name].any())]
 
 
-def _folded(tuned: nn.Module, inputs: object) -> _Folded:
+def _fold_all(tuned: nn.Module, inputs: object) -> _FoldedNetwork:
+    """Tuned A with the gains and biases of its norms folded into what reads them."""
     try:
         model = fold_norms(copied(tuned).eval(), inputs)  # type: ignore[arg-type]
     except InterbasinError as error:  # a network without norms needs none; others fail when outputs are compared
-        return _Folded(tuned, why_not=str(error).rstrip("."))
+        return _FoldedNetwork(tuned, why_not=str(error).rstrip("."))
     done = folding_of(model)
     assert done is not None
     spelled = [name for name, each in done.replaced.items() if each.kind not in ("unit", "nothing")]
     if spelled:
         raise _refusal(f"the gain of {list_names(spelled)} has no linear layer behind it to go into")
     norms = frozenset(name for name, each in done.replaced.items() if each.kind == "unit")
-    return _Folded(model, norms, tuple(f"{name}.bias" for name in done.biases))
+    return _FoldedNetwork(model, norms, tuple(f"{name}.bias" for name in done.biases))
 
 
-def _fold_all_but_biases(tuned: nn.Module, inputs: object, norms: Iterable[str], bases: Bases) -> _Folded:
+def _fold_all_but_biases(tuned: nn.Module, inputs: object, norms: Iterable[str], bases: Bases) -> _FoldedNetwork:
     """Tuned A without gains; its norms keep biases that the target's have a place for: ``g u + b = g (u + b / g)``."""
     model, shifts = copied(tuned).eval(), {}
     paired = {pair.source for pair in expand(bases.correspondence.tensors, *bases.wirings)}
@@ -140,7 +141,7 @@ def _fold_all_but_biases(tuned: nn.Module, inputs: object, norms: Iterable[str],
             shifts[f"{name}.bias"] = bias.detach().double() / gain.detach().double()
             with torch.no_grad():
                 bias.zero_()
-    return replace(_folded(model, inputs), shifts=shifts)
+    return replace(_fold_all(model, inputs), shifts=shifts)
 
 
 # ---------------------------------------------------------------------- where A lies in B
@@ -149,7 +150,7 @@ def _fold_all_but_biases(tuned: nn.Module, inputs: object, norms: Iterable[str],
 def _embeddings(bases: Bases, norms: Iterable[str]) -> dict[Pair, SpaceMap]:
     """The isometry of every pair of spaces."""
     source, target = bases.wirings
-    axes = [axis for name in _owned(source.tensors, norms) for axis in tensor_of(source, name).axes]
+    axes = [axis for name in _tensors_in(source.tensors, norms) for axis in tensor_of(source, name).axes]
     streams = {axis.space for axis in axes if isinstance(axis, In)}
     roles = Outline(target).roles
     maps: dict[Pair, SpaceMap] = {}
@@ -162,7 +163,9 @@ def _embeddings(bases: Bases, norms: Iterable[str]) -> dict[Pair, SpaceMap]:
             maps[pair] = SpaceMap(Identity(ours.width), ours.width, ours.width, _WHY)
             continue
         if ours.size > theirs.size or ours.blocks > theirs.blocks:
-            sizes = [f"{one.blocks} x {one.size}" if one.blocks > 1 else f"{one.size}" for one in (ours, theirs)]
+            sizes = [
+                f"{space.blocks} x {space.size}" if space.blocks > 1 else f"{space.size}" for space in (ours, theirs)
+            ]
             raise _refusal(f"{pair[0]!r} has {sizes[0]} units, and {pair[1]!r} only {sizes[1]}")
         matrix = _zero_mean(ours.size, theirs.size) if pair[0] in streams else _corner(ours.size, theirs.size)
         reads: Map | None = None
@@ -175,7 +178,7 @@ def _embeddings(bases: Bases, norms: Iterable[str]) -> dict[Pair, SpaceMap]:
     return maps
 
 
-def _owned(names: Iterable[str], modules: Iterable[str]) -> list[str]:
+def _tensors_in(names: Iterable[str], modules: Iterable[str]) -> list[str]:
     """The tensors that some modules hold."""
     owners = set(modules)
     return [name for name in names if name.rpartition(".")[0] in owners]
@@ -200,19 +203,19 @@ def _gains(
 ) -> dict[str, Tensor]:
     """What B's norms hold: the ratio of sizes as gain, and no bias but those that were not folded, turned."""
     source, target = bases.wirings
-    found: dict[str, Tensor] = {}
+    norm_tensors: dict[str, Tensor] = {}
     modules: set[str] = set()
     for pair in expand(bases.correspondence.tensors, source, target):
-        if pair.source not in _owned([pair.source], norms):
+        if pair.source not in _tensors_in([pair.source], norms):
             continue
         ours, theirs = tensor_of(source, pair.source), tensor_of(target, pair.target)
         axis = theirs.axes[-1]
         is_gain = isinstance(axis, In) and axis.role is Role.SCALE
         ratio = math.sqrt(ours.shape[-1] / theirs.shape[-1]) if is_gain else 0.0
-        found[pair.target] = torch.full(theirs.shape, ratio, dtype=torch.float64)
+        norm_tensors[pair.target] = torch.full(theirs.shape, ratio, dtype=torch.float64)
         if pair.source in shifts and isinstance(axis, In) and isinstance(own := ours.axes[-1], In):
-            found[pair.target] = maps[own.space, axis.space].map(shifts[pair.source])
+            norm_tensors[pair.target] = maps[own.space, axis.space].map(shifts[pair.source])
         modules.add(pair.target.rpartition(".")[0])
-    for name in _owned(target.tensors, modules):  # a bias that A's norms do not have
-        found.setdefault(name, torch.zeros(tensor_of(target, name).shape, dtype=torch.float64))
-    return found
+    for name in _tensors_in(target.tensors, modules):  # a bias that A's norms do not have
+        norm_tensors.setdefault(name, torch.zeros(tensor_of(target, name).shape, dtype=torch.float64))
+    return norm_tensors

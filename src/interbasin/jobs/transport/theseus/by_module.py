@@ -42,27 +42,27 @@ def theseus_by_module(task: Task) -> Transported:
     places = list(places_of(task.bases))
     task.report("recording what modules read and write")
     moments = observe(task.bases, task.data, places, tokens=options.tokens, mask=options.mask, grams=False)
-    seen = {pair: Seen.of(each, centered=options.centered) for pair, each in moments.items()}
-    carried = carry_by_module(task, seen)
+    second_moments = {pair: Seen.of(each, centered=options.centered) for pair, each in moments.items()}
+    carried = carry_by_module(task, second_moments)
     return Transported(carried.update, carried.moved)
 
 
-def carry_by_module(task: Task, seen: Mapping[Pair, Seen]) -> Carriage:
+def carry_by_module(task: Task, second_moments: Mapping[Pair, Seen]) -> Carriage:
     """The update through the maps of what was seen at ``"module:input"`` and ``"module:output"``."""
-    maps = ModuleMaps(task.bases, seen, task.options)
+    maps = ModuleMaps(task.bases, second_moments, task.options)
     return change_pieces(task.bases, task.update, maps.change, maps.change_factors, label="the carried update")
 
 
 def places_of(bases: Bases, sides: Iterable[str] = ("input", "output")) -> Iterator[Pair]:
     """Where the modules that belong together read and write, except for what the networks share."""
     sides, layers = list(sides), _Layers(bases)
-    found: dict[Pair, None] = {}
+    place_pairs: dict[Pair, None] = {}
     for way in ways(bases):
         for side, (ours, theirs) in (layers.ends(way) or {}).items():
             places = layers.places(way, side)
             if side in sides and places is not None and not layers.are_shared(ours, theirs):
-                found[places] = None
-    return iter(found)
+                place_pairs[places] = None
+    return iter(place_pairs)
 
 
 @dataclass(frozen=True)
@@ -126,31 +126,31 @@ class _Layers:
 class ModuleMaps:
     """The maps of each module, made of what was seen there, as a rule for `change_pieces`."""
 
-    def __init__(self, bases: Bases, seen: Mapping[Pair, Seen], options: Options) -> None:
+    def __init__(self, bases: Bases, second_moments: Mapping[Pair, Seen], options: Options) -> None:
         self.layers = _Layers(bases)
-        self.seen = seen
+        self.second_moments = second_moments
         self.options = options
-        self._made: dict[tuple[Pair, Segment | None, Segment | None], Tensor] = {}
+        self._matrices: dict[tuple[Pair, Segment | None, Segment | None], Tensor] = {}
 
     def change(self, piece: Tensor, way: Way) -> tuple[Tensor, str] | str:
         ends = self.layers.ends(way)
         if ends is None:
             return _NO_LINEAR
         maps = {side: self._map(way, side, axes) for side, axes in ends.items()}
-        for found in maps.values():
-            if isinstance(found, str):
-                return found
+        for side_map in maps.values():
+            if isinstance(side_map, str):
+                return side_map
         upright = self.layers.is_upright(way.pair.target, 1) or piece.ndim < 2
         moved = piece.double() if upright else piece.double().mT
-        for side, found in maps.items():
-            if isinstance(found, Tensor):
-                moved = found @ moved if side == "output" else moved @ found.mT
+        for side, side_map in maps.items():
+            if isinstance(side_map, Tensor):
+                moved = side_map @ moved if side == "output" else moved @ side_map.mT
         return (moved if upright else moved.mT).to(piece.dtype), self._describe(maps)
 
     def change_factors(self, factors: Factors, way: Way) -> tuple[Factors, str] | None:
         ends = self.layers.ends(way)
         maps = {side: self._map(way, side, axes) for side, axes in (ends or {}).items()}
-        if "input" not in maps or any(isinstance(found, str) for found in maps.values()):
+        if "input" not in maps or any(isinstance(side_map, str) for side_map in maps.values()):
             return None
         a, b = factors.a, factors.b
         into, out = maps["input"], maps["output"]
@@ -159,7 +159,7 @@ class ModuleMaps:
         return Factors(a, b), self._describe(maps)
 
     def _describe(self, maps: Mapping[str, object]) -> str:
-        through = [f"its {side}" for side, found in maps.items() if found is not None]
+        through = [f"its {side}" for side, side_map in maps.items() if side_map is not None]
         return f"through the maps of {' and '.join(through)}" if through else "the networks share both of its sides"
 
     def _map(self, way: Way, side: str, axes: tuple[Axis, Axis]) -> Tensor | str | None:
@@ -167,17 +167,19 @@ class ModuleMaps:
         if self.layers.are_shared(*axes):
             return None
         places = self.layers.places(way, side)
-        if places is None or places not in self.seen:
+        if places is None or places not in self.second_moments:
             return f"what its module {'reads' if side == 'input' else 'puts out'} is not shown for each input"
         segments = self._segment(way, side, 0), self._segment(way, side, 1)
-        if (places, *segments) not in self._made:
-            seen = _cut(self.seen[places], *segments)
-            if seen.cross.shape != (axes[1].size, axes[0].size):
+        if (places, *segments) not in self._matrices:
+            second_moments = _cut(self.second_moments[places], *segments)
+            if second_moments.cross.shape != (axes[1].size, axes[0].size):
                 return f"what its module {'reads' if side == 'input' else 'puts out'} is not as wide as the weight"
-            found = polar(seen.cross, rank_tolerance=seen.tolerance, unobserved=self.options.unobserved)
-            scale = seen.rms_ratio if self.options.scale == "rms" else 1.0
-            self._made[places, *segments] = scale * found.factor.double()
-        return self._made[places, *segments]
+            decomposition = polar(
+                second_moments.cross, rank_tolerance=second_moments.tolerance, unobserved=self.options.unobserved
+            )
+            scale = second_moments.rms_ratio if self.options.scale == "rms" else 1.0
+            self._matrices[places, *segments] = scale * decomposition.factor.double()
+        return self._matrices[places, *segments]
 
     def _segment(self, way: Way, side: str, network: int) -> Segment | None:
         """The columns of a module's input or output that belong to a segment of its weight."""
@@ -189,17 +191,17 @@ class ModuleMaps:
         return replace(segment, axis=0)
 
 
-def _cut(seen: Seen, source: Segment | None, target: Segment | None) -> Seen:
+def _cut(second_moments: Seen, source: Segment | None, target: Segment | None) -> Seen:
     """What was seen of segments of two places."""
     if source is None and target is None:
-        return seen
+        return second_moments
     columns, rows = (
         torch.arange(width) if segment is None else segment.cut(torch.arange(width))
-        for segment, width in ((source, seen.cross.shape[1]), (target, seen.cross.shape[0]))
+        for segment, width in ((source, second_moments.cross.shape[1]), (target, second_moments.cross.shape[0]))
     )
     return replace(
-        seen,
-        cross=seen.cross[rows][:, columns],
-        squares=(seen.squares[0][columns], seen.squares[1][rows]),
+        second_moments,
+        cross=second_moments.cross[rows][:, columns],
+        squares=(second_moments.squares[0][columns], second_moments.squares[1][rows]),
         grams=None,
     )

@@ -123,8 +123,8 @@ def _pieces(bases: Bases, shapes: dict[str, _Shape]) -> Iterator[Piece]:
         whole = [max(both) for _, both in dims]
         yield Piece(
             pair.source,
-            _filled(source.reshape(sizes[0]), whole),
-            _filled(target.reshape(sizes[1]), whole),
+            _fill_up(source.reshape(sizes[0]), whole),
+            _fill_up(target.reshape(sizes[1]), whole),
             tuple(dim for dim, _ in dims),
         )
 
@@ -137,11 +137,11 @@ def _dims(bases: Bases, way: Way, shapes: dict[str, _Shape]) -> list[tuple[Dim, 
         ours = axis_factors(way.source_axes[origin]) if origin is not None else theirs
         if len(ours) != len(theirs):
             return None
-        for one, two in zip(ours, theirs, strict=True):
-            dim = _dim(bases, one, two, place, shapes)
+        for our_factor, their_factor in zip(ours, theirs, strict=True):
+            dim = _dim(bases, our_factor, their_factor, place, shapes)
             if dim is None:
                 return None
-            dims.append((dim, (one.size, two.size)))
+            dims.append((dim, (our_factor.size, their_factor.size)))
     return dims
 
 
@@ -156,7 +156,7 @@ def _dim(bases: Bases, ours: Axis, theirs: Axis, home: int, shapes: dict[str, _S
     return Dim(None, Role.WRITE, home) if still else None
 
 
-def _filled(tensor: Tensor, sizes: list[int]) -> Tensor:
+def _fill_up(tensor: Tensor, sizes: list[int]) -> Tensor:
     missing = [(0, size - own) for size, own in zip(sizes, tensor.shape, strict=True)]
     return pad(tensor, [end for both in reversed(missing) for end in both])
 
@@ -173,10 +173,10 @@ def _rank(problem: Problem, name: str) -> int:
     return space.blocks * space.size if assigned else int(torch.linalg.matrix_rank(cross).sum())
 
 
-def _cut(found: Map, source: int, target: int) -> Map:
+def _cut(whole: Map, source: int, target: int) -> Map:
     """The part of a map between filled-up spaces that lies in both."""
-    if isinstance(found, Blocks):
-        return Blocks([_cut(part, source, target) for part in found.maps])
-    if found.source_width == source == target:
-        return found
-    return Orthogonal._trusted(found.matrix[:target, :source].double(), min(source, target))
+    if isinstance(whole, Blocks):
+        return Blocks([_cut(part, source, target) for part in whole.maps])
+    if whole.source_width == source == target:
+        return whole
+    return Orthogonal._trusted(whole.matrix[:target, :source].double(), min(source, target))

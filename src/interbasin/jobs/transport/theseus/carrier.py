@@ -93,7 +93,7 @@ class Way:
 
 def ways(bases: Bases) -> list[Way]:
     """The way of every pair of tensors, or of their segments where both are fused."""
-    found = []
+    pair_ways = []
     source, target = bases.wirings
     for pair in expand(bases.correspondence.tensors, source, target):
         axes = []
@@ -112,8 +112,8 @@ def ways(bases: Bases) -> list[Way]:
                     spaces |= dict.fromkeys(zip(ours, theirs, strict=True))
                 else:
                     spaces |= dict.fromkeys((name, "") for name in ours)
-        found.append(Way(pair, axes[0], axes[1], tuple(spaces)))
-    return found
+        pair_ways.append(Way(pair, axes[0], axes[1], tuple(spaces)))
+    return pair_ways
 
 
 class Carrier:
@@ -154,11 +154,11 @@ class Carrier:
         return _strength(way.pair) * replace(way.pair, source_segment=None).cut(moved)
 
     def _mover(self, way: Way, observed: bool) -> Mover:
-        found = {pair[0]: self.maps[pair] for pair in way.spaces if pair in self.maps}
+        space_maps = {pair[0]: self.maps[pair] for pair in way.spaces if pair in self.maps}
         return Mover(
             self.bases.wirings[0].spaces,
-            {name: each.seen if observed else each.map for name, each in found.items()},
-            {name: each.reads for name, each in found.items() if each.reads is not None},
+            {name: each.observed_map if observed else each.map for name, each in space_maps.items()},
+            {name: each.reads for name, each in space_maps.items() if each.reads is not None},
         )
 
     def describe(self, way: Way) -> tuple[Status, str]:
@@ -188,12 +188,12 @@ class Carrier:
             norm = update.norm_of(name) if whole is None else torch.linalg.vector_norm(whole, dtype=torch.float64)
             squared = float(norm) ** 2
             own = self.bases.wirings[0].tied.get(name, name)
-            found = self.ways.get(name) or self.ways.get(own, [])
-            if not found:
+            tensor_ways = self.ways.get(name) or self.ways.get(own, [])
+            if not tensor_ways:
                 rows.append((name, None, "skipped", self._why_unmatched(own), squared, 0.0))
-            for way in found:
+            for way in tensor_ways:
                 target = way.pair.target
-                portion = squared / len(found)
+                portion = squared / len(tensor_ways)
                 obstacle = self.obstacle(way)
                 if obstacle is not None:
                     rows.append((name, target, "skipped", obstacle, portion, 0.0))
@@ -203,18 +203,18 @@ class Carrier:
                     factors.setdefault(target, []).append(pair)
                     if (name in update.transposed) != (way.pair.order is not None and way.order[:2] == (1, 0)):
                         transposed.add(target)
-                    unseen = self._unobserved_factors(update, name, way, pair)
+                    unseen = self._unobserved_share_of_factors(update, name, way, pair)
                 else:
                     tensor = update.tensor(name) if whole is None else whole
                     pieces.setdefault(target, []).append((name, way))
                     unseen = 0.0
                     if not lazily or self._is_partly_seen(way):
                         moved = self.move(tensor, way)
-                        unseen = self._unobserved(tensor, way, moved)
+                        unseen = self._unobserved_share(tensor, way, moved)
                         if not lazily:
                             start = dense.get(target)
                             start = moved.new_zeros(shapes[target]) if start is None else start
-                            dense[target] = _pasted(way.pair, start, moved)
+                            dense[target] = _paste(way.pair, start, moved)
                 rows.append((name, str(way.pair.parts[1]), *self.describe(way), portion, unseen))
         total = sum(row[4] for row in rows)
         moved_rows = tuple(
@@ -242,7 +242,7 @@ class Carrier:
         for name, way in pieces:
             moved = self.move(update.tensor(name), way)
             start = moved.new_zeros(self._shapes()[target]) if total is None else total
-            total = _pasted(way.pair, start, moved)
+            total = _paste(way.pair, start, moved)
         assert total is not None  # without pieces there would be no update
         return total
 
@@ -268,18 +268,20 @@ class Carrier:
         """Whether some space on the way has directions that were never seen."""
         return any(pair in self.maps and self.maps[pair].observed is not None for pair in way.spaces)
 
-    def _unobserved(self, tensor: Tensor, way: Way, moved: Tensor) -> float:
+    def _unobserved_share(self, tensor: Tensor, way: Way, moved: Tensor) -> float:
         if not self._is_partly_seen(way):
             return 0.0
-        whole, seen = float(moved.double().square().sum()), self.move(tensor, way, observed=True)
-        return max(0.0, 1 - float(seen.double().square().sum()) / whole) if whole else 0.0
+        whole, observed_part = float(moved.double().square().sum()), self.move(tensor, way, observed=True)
+        return max(0.0, 1 - float(observed_part.double().square().sum()) / whole) if whole else 0.0
 
-    def _unobserved_factors(self, update: Update, name: str, way: Way, moved: Factors) -> float:
+    def _unobserved_share_of_factors(self, update: Update, name: str, way: Way, moved: Factors) -> float:
         if not self._is_partly_seen(way):
             return 0.0
-        seen = self._move_factors(update, name, way, observed=True)
+        observed_part = self._move_factors(update, name, way, observed=True)
         whole = Update(factors={name: moved}).norm_of(name)
-        return max(0.0, 1 - (Update(factors={name: seen}).norm_of(name) / whole) ** 2) if whole and seen else 0.0
+        if not whole or not observed_part:
+            return 0.0
+        return max(0.0, 1 - (Update(factors={name: observed_part}).norm_of(name) / whole) ** 2)
 
     def _move_factors(self, update: Update, name: str, way: Way, *, observed: bool = False) -> Factors | None:
         """The factors of an update on their way; None where only the product can go."""
@@ -363,7 +365,7 @@ class CarriedTensors(LazyTensors):
 _RANK = Reason("structure", "the rank of a low-rank update lies along it")
 
 
-def _pasted(pair: TensorPair, start: Tensor, part: Tensor) -> Tensor:
+def _paste(pair: TensorPair, start: Tensor, part: Tensor) -> Tensor:
     """``start`` with ``part`` added where it belongs: several tensors of the source may end in one of the target."""
     if pair.target_segment is None:
         return start + part.reshape(start.shape)

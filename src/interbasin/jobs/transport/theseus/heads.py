@@ -57,36 +57,39 @@ class HeadCluster:
             for both in spaces
             for space in both
         )
-        seen = all(
+        are_observable = all(
             is_observable(wiring, name) for pair in pairs for name, wiring in zip(pair, bases.wirings, strict=True)
         )
-        if are_plain and seen:
+        if are_plain and are_observable:
             return cls(heads, tuple(pairs))
         return cls(heads, tuple(pairs), tuple(_head_places(bases, {pair[0] for pair in pairs})))
 
-    def fit(self, bases: Bases, seen: Mapping[Pair, Seen], how: How) -> dict[Pair, SpaceMap]:
+    def fit(self, bases: Bases, second_moments: Mapping[Pair, Seen], how: How) -> dict[Pair, SpaceMap]:
         """Heads are assigned by what they have in common, then each pair of heads has maps of its own."""
-        return self.fit_groups(bases, seen) if self.places else self._fit_plain(bases, seen, how)
+        return self.fit_groups(bases, second_moments) if self.places else self._fit_plain(bases, second_moments, how)
 
-    def _fit_plain(self, bases: Bases, seen: Mapping[Pair, Seen], how: How) -> dict[Pair, SpaceMap]:
+    def _fit_plain(self, bases: Bases, second_moments: Mapping[Pair, Seen], how: How) -> dict[Pair, SpaceMap]:
         blocks: dict[Pair, list[list[Seen]]] = {}
         scores = torch.zeros(1)
         for pair in self.pairs:
             source, target = bases.spaces(pair)
             blocks[pair] = [
-                [seen[pair].block(_block(i, target.size), _block(j, source.size)) for j in range(source.blocks)]
+                [
+                    second_moments[pair].block(_block(i, target.size), _block(j, source.size))
+                    for j in range(source.blocks)
+                ]
                 for i in range(target.blocks)
             ]
             scores = scores + torch.tensor([[_likeness(block) for block in row] for row in blocks[pair]])
         order = linear_sum_assignment(scores.numpy(), maximize=True)[1].tolist()
         maps = {
-            pair: _joined([how.map_of(table[i][j]) for i, j in enumerate(order)], order)
+            pair: _join_heads([how.map_of(table[i][j]) for i, j in enumerate(order)], order)
             for pair, table in blocks.items()
         }
         count = len(order)
         return {self.heads: SpaceMap(Permutation(order), count, count, "heads by what they have in common"), **maps}
 
-    def fit_groups(self, bases: Bases, seen: Mapping[Pair, Seen]) -> dict[Pair, SpaceMap]:
+    def fit_groups(self, bases: Bases, second_moments: Mapping[Pair, Seen]) -> dict[Pair, SpaceMap]:
         """Isometries inside the groups of the wiring, as in re-basin by activations."""
         spaces = bases.wirings[0].spaces
         partners = {self.heads[0]: self.heads[1]}
@@ -105,7 +108,7 @@ class HeadCluster:
         ]
         pieces = []
         for place in self.places:
-            cross = seen[place.pair].cross[place.columns[1], place.columns[0]]
+            cross = second_moments[place.pair].cross[place.columns[1], place.columns[0]]
             cross = cross / (float(cross.abs().max()) or 1.0)
             sizes = [factor.size for factor in place.factors]
             dims = tuple(
@@ -124,8 +127,10 @@ class HeadCluster:
         problem = Problem(pieces, free, spaces)
         start(problem)
         return {
-            (name, partners[name]): SpaceMap(found, found.rank, found.source_width, "inside the groups of its heads")
-            for name, found in problem.maps().items()
+            (name, partners[name]): SpaceMap(
+                group_map, group_map.rank, group_map.source_width, "inside the groups of its heads"
+            )
+            for name, group_map in problem.maps().items()
         }
 
 
@@ -157,24 +162,26 @@ def _block(number: int, size: int) -> slice:
     return slice(number * size, (number + 1) * size)
 
 
-def _likeness(seen: Seen) -> float:
+def _likeness(second_moments: Seen) -> float:
     """The nuclear norm of what two heads have in common, divided by the most that it could be."""
-    energy = math.prod(seen.sizes)
-    return float(torch.linalg.matrix_norm(seen.cross, "nuc")) / energy if energy else 0.0
+    energy = math.prod(second_moments.sizes)
+    return float(torch.linalg.matrix_norm(second_moments.cross, "nuc")) / energy if energy else 0.0
 
 
-def _joined(maps: list[SpaceMap], order: list[int]) -> SpaceMap:
+def _join_heads(maps: list[SpaceMap], order: list[int]) -> SpaceMap:
     """The maps of all heads as one, in the order of the source's heads, as an alignment holds them."""
     by_source = [maps[order.index(head)] for head in range(len(order))]
     reads = []
-    if any(found.reads is not None for found in maps):  # a head whose factor happens to be 1 has none of its own
-        reads = [found.map.dual() if found.reads is None else found.reads for found in by_source]
+    if any(head_map.reads is not None for head_map in maps):  # a head whose factor happens to be 1 has none of its own
+        reads = [head_map.map.dual() if head_map.reads is None else head_map.reads for head_map in by_source]
     return SpaceMap(
-        Blocks([found.map for found in by_source]),
-        sum(found.rank for found in maps),
-        sum(found.full for found in maps),
+        Blocks([head_map.map for head_map in by_source]),
+        sum(head_map.rank for head_map in maps),
+        sum(head_map.full for head_map in maps),
         "head by head",
         Blocks(reads) if reads else None,
-        Blocks([found.seen for found in by_source]) if any(found.observed is not None for found in maps) else None,
-        sum(found.scale for found in maps) / len(maps),
+        Blocks([head_map.observed_map for head_map in by_source])
+        if any(head_map.observed is not None for head_map in maps)
+        else None,
+        sum(head_map.scale for head_map in maps) / len(maps),
     )

@@ -21,8 +21,8 @@ from interbasin.wiring.axes.spaces import In, spaces_in
 
 
 @dataclass(frozen=True)
-class Sought:
-    """The maps that are sought.
+class NeededMaps:
+    """The maps that two networks need.
 
     Attributes:
         plain: Pairs of spaces without heads, each with what is recorded of it: itself, or for a stream all places
@@ -42,7 +42,7 @@ class Sought:
         return list(dict.fromkeys([*places, *(pair for cluster in self.heads for pair in cluster.recorded)]))
 
 
-def seek(bases: Bases) -> Sought:
+def seek(bases: Bases) -> NeededMaps:
     """Which maps two networks need."""
     carriers = {name for space in bases.wirings[0].spaces.values() for name in space.within}
     plain: dict[Pair, tuple[Pair, ...]] = {}
@@ -69,7 +69,7 @@ def seek(bases: Bases) -> Sought:
     clusters = [HeadCluster.of(bases, heads, pairs) for heads, pairs in inside.items()]
     for cluster in clusters:
         missing |= {pair: "no activation shows its heads" for pair in cluster.pairs if not cluster.recorded}
-    return Sought(plain, tuple(cluster for cluster in clusters if cluster.recorded), missing)
+    return NeededMaps(plain, tuple(cluster for cluster in clusters if cluster.recorded), missing)
 
 
 def _stream_places(bases: Bases, pair: Pair) -> tuple[Pair, ...]:
@@ -101,8 +101,8 @@ def _stream_places(bases: Bases, pair: Pair) -> tuple[Pair, ...]:
             )
         )
         if places:
-            seen = all(is_observable(wiring, name) for wiring, name in zip(bases.wirings, pair, strict=True))
-            return places if axes[0] is source.scales or not seen else (pair, *places)
+            are_observable = all(is_observable(wiring, name) for wiring, name in zip(bases.wirings, pair, strict=True))
+            return places if axes[0] is source.scales or not are_observable else (pair, *places)
     return ()
 
 
@@ -151,7 +151,7 @@ def observe(
 
 def fit_maps(
     bases: Bases,
-    sought: Sought,
+    sought: NeededMaps,
     moments: Mapping[Pair, PairedMoments],
     rule: Rule = procrustes,
     *,
@@ -159,11 +159,11 @@ def fit_maps(
     unobserved: Unobserved = "complete",
     scale: bool = False,
 ) -> dict[Pair, SpaceMap]:
-    """The map of every pair of spaces that was sought, and the identity for what the networks share.
+    """The map of every pair of spaces that needs one, and the identity for what the networks share.
 
     Args:
         bases: The networks.
-        sought: Which maps.
+        sought: Which maps are needed.
         moments: Of what was recorded for them; with Gram matrices, unless the rule is `procrustes`.
         rule: What makes a map of what was seen.
         centered: Look at activations about their means.
@@ -177,9 +177,9 @@ def fit_maps(
             width = bases.spaces(entry)[0].width
             maps[entry.source, entry.target] = SpaceMap(Identity(width), width, width, "the networks share it")
     how = How(rule, unobserved, scale)
-    seen = {pair: Seen.of(each, centered=centered) for pair, each in moments.items()}
+    second_moments = {pair: Seen.of(each, centered=centered) for pair, each in moments.items()}
     for pair, places in sought.plain.items():
-        maps[pair] = how.map_of(Seen.pooled([seen[place] for place in places]))
+        maps[pair] = how.map_of(Seen.pooled([second_moments[place] for place in places]))
     for cluster in sought.heads:
-        maps |= cluster.fit(bases, {pair: seen[pair] for pair in cluster.recorded}, how)
+        maps |= cluster.fit(bases, {pair: second_moments[pair] for pair in cluster.recorded}, how)
     return maps

@@ -32,7 +32,7 @@ from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, 
 from interbasin.jobs.transport.task import reporter_of
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved, table_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
-from interbasin.jobs.transport.theseus.maps import Sought, fit_maps, observe, seek
+from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek
 from interbasin.jobs.transport.theseus.rules import How, Seen, SpaceMap, Unobserved, procrustes
 from interbasin.jobs.transport.theseus.stored_maps import NUMBER, StoredMaps
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
@@ -182,8 +182,8 @@ def transport_on_disk(
         refuse_names_apart(update, source, "call interbasin.transport without memory=")
         bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
         update = bases.lengthen(update)
-        sought = seek(bases)
-        stages = _plan(bases, sought, update, data, memory)
+        needed_maps = seek(bases)
+        stages = _plan(bases, needed_maps, update, data, memory)
     report(str(stages))
     notes = (*update.notes, *bases.notes, *_note_memory(stages, memory), NOT_JUDGED)
     if dry_run or folder is None:
@@ -195,18 +195,18 @@ def transport_on_disk(
         tempfile.TemporaryDirectory(prefix=".maps-", dir=draft.folder) as shelf,
     ):
         maps = StoredMaps(Path(shelf), memory // 2)
-        maps.keep(fit_maps(bases, Sought({}, (), {}), {}))  # what the networks share
-        gathered = _Gathered(bases, sought, How(procrustes, unobserved, scale == "rms"))
+        maps.keep(fit_maps(bases, NeededMaps({}, (), {}), {}))  # what the networks share
+        pending = _PendingMaps(bases, needed_maps, How(procrustes, unobserved, scale == "rms"))
         with watch("record"):
             for number, pairs in enumerate(stages.passes):
                 report(f"pass {number + 1} of {len(stages.passes)} over the data")
                 moments = observe(bases, data, pairs, tokens=tokens, mask=mask, grams=False)
                 for pair in pairs:
-                    for fitted in gathered.add(pair, Seen.of(moments.pop(pair), centered=centered)):
+                    for fitted in pending.add(pair, Seen.of(moments.pop(pair), centered=centered)):
                         maps.keep(fitted)
         report("carrying the update, a tensor at a time")
         with watch("carry"):
-            carried = Carrier(bases, maps, sought.missing).carry(update, lazily=True)
+            carried = Carrier(bases, maps, needed_maps.missing).carry(update, lazily=True)
             delta = carried.update if alpha == 1 else carried.update.scaled(alpha)
             place = FOLDER if delta.is_low_rank else "."
             with draft.filled(FOLDER if delta.is_low_rank else "update", "file", place=place) as into:
@@ -238,9 +238,9 @@ def _note_memory(stages: Stages, memory: int) -> list[str]:
 # ---------------------------------------------------------------------- what it takes
 
 
-def _plan(bases: Bases, sought: Sought, update: Update, data: Any, memory: int) -> Stages:
+def _plan(bases: Bases, needed_maps: NeededMaps, update: Update, data: Any, memory: int) -> Stages:
     """Which spaces are recorded together, and an estimate of memory and time."""
-    sizes = {pair: _size(bases, unit) for unit, pairs in _units(sought) for pair in pairs}
+    sizes = {pair: _size(bases, unit) for unit, pairs in _units(needed_maps) for pair in pairs}
     passes: list[list[Pair]] = []
     room = 0
     for pair, size in sizes.items():
@@ -278,10 +278,10 @@ def _seconds(bases: Bases, sizes: Mapping[Pair, int], passes: int, data: Any) ->
     return passes * count * 1.5 * forward + fits
 
 
-def _units(sought: Sought) -> Iterator[tuple[Pair, tuple[Pair, ...]]]:
+def _units(needed_maps: NeededMaps) -> Iterator[tuple[Pair, tuple[Pair, ...]]]:
     """What maps are fitted of, one after the other: a pair of spaces, and what is recorded for it."""
-    yield from sought.plain.items()
-    for cluster in sought.heads:
+    yield from needed_maps.plain.items()
+    for cluster in needed_maps.heads:
         yield cluster.pairs[0], tuple(cluster.recorded)
 
 
@@ -320,7 +320,7 @@ class _Pool:
         self.parts += 1
         self.energies = self.energies[0] + sizes[0] ** 2, self.energies[1] + sizes[1] ** 2
 
-    def seen(self) -> Seen:
+    def second_moments(self) -> Seen:
         assert self.total is not None
         a, b = (energy / self.parts for energy in self.energies)
         squares = self.total.squares[0] * a, self.total.squares[1] * b
@@ -328,28 +328,28 @@ class _Pool:
 
 
 @dataclass
-class _Gathered:
-    """What was seen so far of spaces whose maps wait for more."""
+class _PendingMaps:
+    """The maps that are not fitted yet, and what was seen of their spaces so far."""
 
     bases: Bases
-    sought: Sought
+    needed_maps: NeededMaps
     how: How
     pools: dict[Pair, _Pool] = field(default_factory=dict)
     blocks: dict[Pair, Seen] = field(default_factory=dict)
 
-    def add(self, recorded: Pair, seen: Seen) -> Iterator[dict[Pair, SpaceMap]]:
+    def add(self, recorded: Pair, second_moments: Seen) -> Iterator[dict[Pair, SpaceMap]]:
         """The maps that can be fitted now that one more pair was recorded."""
-        for pair, places in self.sought.plain.items():
+        for pair, places in self.needed_maps.plain.items():
             if recorded in places and len(places) == 1:
-                yield {pair: self.how.map_of(seen)}
+                yield {pair: self.how.map_of(second_moments)}
             elif recorded in places:
                 pool = self.pools.setdefault(pair, _Pool())
-                pool.add(seen)
+                pool.add(second_moments)
                 if pool.parts == len(places):
-                    yield {pair: self.how.map_of(self.pools.pop(pair).seen())}
-        for cluster in self.sought.heads:
+                    yield {pair: self.how.map_of(self.pools.pop(pair).second_moments())}
+        for cluster in self.needed_maps.heads:
             if recorded in cluster.recorded:
-                self.blocks[recorded] = seen
+                self.blocks[recorded] = second_moments
                 yield from self._fit(cluster)
 
     def _fit(self, cluster: HeadCluster) -> Iterator[dict[Pair, SpaceMap]]:

@@ -46,19 +46,19 @@ def change_pieces(
     for name in update:
         squared = update.norm_of(name) ** 2
         own = bases.wirings[0].tied.get(name, name)
-        found = carrier.ways.get(name) or carrier.ways.get(own, [])
-        if not found:
+        tensor_ways = carrier.ways.get(name) or carrier.ways.get(own, [])
+        if not tensor_ways:
             rows.append((name, None, "skipped", carrier._why_unmatched(own), squared))
-        for way in found:
-            pair, portion = way.pair, squared / len(found)
+        for way in tensor_ways:
+            pair, portion = way.pair, squared / len(tensor_ways)
             is_whole = pair.order is None and pair.source_segment is None and pair.target_segment is None
             if change_factors and name in update.factors and is_whole and pair.target not in factors:
-                made = change_factors(update.factors[name], way)
-                if made is not None:
-                    factors[pair.target] = Factors(made[0].a, pair.share * made[0].b)
+                changed_factors = change_factors(update.factors[name], way)
+                if changed_factors is not None:
+                    factors[pair.target] = Factors(changed_factors[0].a, pair.share * changed_factors[0].b)
                     if name in update.transposed:
                         transposed.add(pair.target)
-                    rows.append((name, str(pair.parts[1]), "moved", made[1], portion))
+                    rows.append((name, str(pair.parts[1]), "moved", changed_factors[1], portion))
                     continue
             changed = change(piece_of(update.tensor(name), way), way)
             if isinstance(changed, str):

@@ -50,11 +50,12 @@ class SpaceMap:
     scale: float = 1.0
 
     @property
-    def seen(self) -> Map:
+    def observed_map(self) -> Map:
+        """The map without the directions in which nothing was seen."""
         return self.map if self.observed is None else self.observed
 
     @property
-    def unscaled(self) -> Map:
+    def unscaled_map(self) -> Map:
         """The isometry beside the factor, of a space without heads."""
         if self.scale == 1.0:
             return self.map
@@ -145,39 +146,39 @@ def _sum(tensors: Iterable[Tensor]) -> Tensor:
 Rule = Callable[[Seen], tuple[Tensor, Tensor | None, int]]
 
 
-def procrustes(seen: Seen) -> tuple[Tensor, Tensor | None, int]:
+def procrustes(second_moments: Seen) -> tuple[Tensor, Tensor | None, int]:
     """The isometry of largest correlation: the seed's rule. Its ``ortho`` is, as printed, the same map."""
-    found = polar(seen.cross, rank_tolerance=seen.tolerance)
-    return found.factor, None, min(int(found.rank), seen.most)
+    decomposition = polar(second_moments.cross, rank_tolerance=second_moments.tolerance)
+    return decomposition.factor, None, min(int(decomposition.rank), second_moments.most)
 
 
-def linear(seen: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+def linear(second_moments: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
     """The least-squares map, with its dual for read axes: exact where the spaces differ by an invertible map."""
-    matrix, rank = _divide(seen.cross, seen.gram(0), seen.tolerance, ridge)
+    matrix, rank = _divide(second_moments.cross, second_moments.gram(0), second_moments.tolerance, ridge)
     return matrix, None, rank
 
 
-def linear_transposed(seen: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+def linear_transposed(second_moments: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
     """The least-squares map on both sides, as the seed's ``linear`` has it (its equation 30)."""
-    matrix, _, rank = linear(seen, ridge=ridge)
+    matrix, _, rank = linear(second_moments, ridge=ridge)
     return matrix, matrix, rank
 
 
-def linear_orthogonal(seen: Seen) -> tuple[Tensor, Tensor | None, int]:
+def linear_orthogonal(second_moments: Seen) -> tuple[Tensor, Tensor | None, int]:
     """The isometry nearest to the least-squares map."""
-    matrix, _, rank = linear(seen)
+    matrix, _, rank = linear(second_moments)
     return polar(matrix).factor, None, rank
 
 
-def pinv(seen: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+def pinv(second_moments: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
     """The coupled least squares of the seed's equation 28."""
-    matrix, rank = _divide(seen.cross.mT, seen.gram(1), seen.tolerance, ridge)
+    matrix, rank = _divide(second_moments.cross.mT, second_moments.gram(1), second_moments.tolerance, ridge)
     return matrix.mT, matrix.mT, rank
 
 
-def pinv_orthogonal(seen: Seen) -> tuple[Tensor, Tensor | None, int]:
+def pinv_orthogonal(second_moments: Seen) -> tuple[Tensor, Tensor | None, int]:
     """The isometry nearest to the map of the coupled least squares."""
-    matrix, _, rank = pinv(seen)
+    matrix, _, rank = pinv(second_moments)
     return polar(matrix).factor, None, rank
 
 
@@ -198,14 +199,14 @@ class How:
     unobserved: Unobserved
     scale: bool
 
-    def map_of(self, seen: Seen) -> SpaceMap:
-        matrix, reads, rank = self.rule(seen)
+    def map_of(self, second_moments: Seen) -> SpaceMap:
+        matrix, reads, rank = self.rule(second_moments)
         full = min(matrix.shape)
         # Least squares has the size of activations in it already.
-        factor = seen.rms_ratio if self.scale and self.rule in _ISOMETRIC else 1.0
+        factor = second_moments.rms_ratio if self.scale and self.rule in _ISOMETRIC else 1.0
         observed = None
         if rank < full and self.rule is procrustes:
-            observed = _as_map(_without_unseen(matrix, seen.cross, rank), factor, rank)
+            observed = _as_map(_without_unseen(matrix, second_moments.cross, rank), factor, rank)
         whole = observed if observed is not None and self.unobserved == "drop" else None
         if whole is None:
             whole = _as_map(matrix, factor, full) if self.rule in _ISOMETRIC else Linear(matrix * factor)

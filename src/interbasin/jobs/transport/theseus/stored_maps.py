@@ -30,29 +30,29 @@ class StoredMaps(Mapping[Pair, SpaceMap]):
 
     def keep(self, maps: Mapping[Pair, SpaceMap]) -> None:
         """Put some maps on disk."""
-        for pair, found in maps.items():
-            said = {name: getattr(found, name) for name in ("rank", "full", "why", "scale")}
+        for pair, space_map in maps.items():
+            description = {name: getattr(space_map, name) for name in ("rank", "full", "why", "scale")}
             folders: dict[int, Path] = {}
-            for name, each in _maps_of(found).items():
+            for name, each in _maps_of(space_map).items():
                 if id(each) not in folders:
                     folders[id(each)] = self.folder / f"{len(self._kept)}-{name}"
                     each.save(folders[id(each)])
-            self._kept[pair] = said, {name: folders[id(each)] for name, each in _maps_of(found).items()}
+            self._kept[pair] = description, {name: folders[id(each)] for name, each in _maps_of(space_map).items()}
 
     def __getitem__(self, pair: Pair) -> SpaceMap:
-        said, folders = self._kept[pair]
-        found = self._recent.pop(pair, None)
-        if found is None:
+        description, folders = self._kept[pair]
+        space_map = self._recent.pop(pair, None)
+        if space_map is None:
             loaded = {folder: load(folder) for folder in dict.fromkeys(folders.values())}
             maps: dict[str, Any] = {name: loaded[folder] for name, folder in folders.items()}
-            found = SpaceMap(**said, **maps)
-        self._recent[pair] = found  # as the last one
+            space_map = SpaceMap(**description, **maps)
+        self._recent[pair] = space_map  # as the last one
         held = {pair: _bytes_of(each) for pair, each in self._recent.items()}
         for old in list(held)[:-1]:
             if sum(held.values()) <= self.memory:
                 break
             del self._recent[old], held[old]
-        return found
+        return space_map
 
     def __iter__(self) -> Iterator[Pair]:
         return iter(self._kept)
@@ -64,10 +64,10 @@ class StoredMaps(Mapping[Pair, SpaceMap]):
         return pair in self._kept
 
 
-def _maps_of(found: SpaceMap) -> dict[str, Map]:
-    return {name: each for name in ("map", "reads", "observed") if (each := getattr(found, name)) is not None}
+def _maps_of(space_map: SpaceMap) -> dict[str, Map]:
+    return {name: each for name in ("map", "reads", "observed") if (each := getattr(space_map, name)) is not None}
 
 
-def _bytes_of(found: SpaceMap) -> int:
-    distinct = {id(each): each for each in _maps_of(found).values()}
+def _bytes_of(space_map: SpaceMap) -> int:
+    distinct = {id(each): each for each in _maps_of(space_map).values()}
     return sum(NUMBER * each.source_width * each.target_width for each in distinct.values())

@@ -9,8 +9,8 @@ PEFT has four places for an update, and each tensor goes to the first that it ca
   PEFT's own ``save_pretrained`` leaves it out. This is for parameters of the network itself, such as the positions of a
   vision transformer of timm.
 
-A tensor that is tied and changed by factors is stored whole in each module that holds it: PEFT changes the module that
-it is told to and no other, and merging two LoRAs into one tensor would add both.
+A tensor that is tied and changed by factors is stored whole in each module that holds it: PEFT changes only the modules
+that an adapter names, and merging two LoRAs into one tensor would add both.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def kinds_of(model: nn.Module) -> dict[str, Kind]:
     """
     names = {*model.state_dict()}
     attention = [f"{name}." for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)]
-    found: dict[str, Kind] = {}
+    kinds: dict[str, Kind] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         kind = _kind(module)
         weight = f"{name}.weight"
         if name and kind is not None and weight in names and not name.startswith(tuple(attention)):
-            found[weight] = kind
-    return found
+            kinds[weight] = kind
+    return kinds
 
 
 def _kind(module: nn.Module) -> Kind | None:
@@ -153,7 +153,7 @@ class _Network:
     def value(self, name: str) -> Tensor:
         """A tensor of the network with its update."""
         tensor = self.held[name]
-        named = name if name in self.update else next((one for one in self.tied_with(name) if one in self.update), None)
+        named = next((alias for alias in (name, *self.tied_with(name)) if alias in self.update), None)
         if named is None or self.held.entry(name).kind not in ARITHMETIC:
             return tensor
         return add({name: tensor}, {name: self.update.tensor(named)})[name]
@@ -225,7 +225,7 @@ def _plan(network: _Network) -> _Plan:
     rest = [name for name in update if name not in factored and network.changes(name)]
     # Only what PEFT calls a bias: its own save_pretrained has to find it again.
     biases = [name for name in rest if name.endswith(".bias") and name in network.parameters]
-    owners = {name: {network.owner(one) for one in network.held_as(name)} for name in rest if name not in biases}
+    owners = {name: {network.owner(alias) for alias in network.held_as(name)} for name in rest if name not in biases}
     bare = [name for name, modules in owners.items() if "" in modules or _holds_most(modules, factored)]
     while True:
         chosen = {module for name, modules in owners.items() if name not in bare for module in modules}

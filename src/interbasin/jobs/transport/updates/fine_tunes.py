@@ -48,17 +48,17 @@ def read_fine_tune(
         if merge != "ties":
             raise DataError(f"density= belongs to merge='ties', and merge is {merge!r}; leave it out, or take ties.")
         require_fraction("density", density, zero=False)
-    given = list(tuned) if isinstance(tuned, list | tuple) else [tuned]
-    if not given:
+    fine_tunes = list(tuned) if isinstance(tuned, list | tuple) else [tuned]
+    if not fine_tunes:
         raise DataError("The list of fine-tunes is empty; give one at least.")
     if weights is not None and not (isinstance(weights, Iterable) and isinstance(weights, Sized)):
         raise DataError(f"merge_weights is a list with a number for each fine-tune, found {weights!r}; give a list.")
-    if weights is not None and len(weights) != len(given):
+    if weights is not None and len(weights) != len(fine_tunes):
         raise DataError(
-            f"Fine-tunes are merged with a weight for each, found {len(given)} and {len(weights)} in merge_weights=; "
-            "give one for each."
+            f"Fine-tunes are merged with a weight for each, found {len(fine_tunes)} and {len(weights)} in "
+            "merge_weights=; give one for each."
         )
-    updates = [Update.of(each, source) for each in given]
+    updates = [Update.of(each, source) for each in fine_tunes]
     if len(updates) == 1 and weights is None and merge != "ties":
         return updates[0]
     kept = (DENSITY if density is None else density) if merge == "ties" else None

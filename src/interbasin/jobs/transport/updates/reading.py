@@ -36,7 +36,7 @@ MARK = "interbasin_update"  # the note in the header of such a file
 # An update this parallel to the weights themselves is no update.
 PARALLEL = 0.7
 # Of some of the tensors that is only said where there are so many numbers that chance does not make them parallel, and
-# where they are about as large as the weights: an update may well shrink or stretch a tensor.
+# where they are about as large as the weights: an update may well shrink or enlarge a tensor.
 MANY, LARGER = 32, 2.0
 
 
@@ -94,9 +94,9 @@ def refuse_quantised(network: nn.Module, role: str = "base") -> None:
     config = getattr(network, "config", None)
     why = next(
         (
-            f"{name} is a {type(one).__module__.partition('.modules')[0]}.{type(one).__name__}"
-            for name, one in network.named_modules()
-            if ".quantized." in f"{type(one).__module__}."
+            f"{name} is a {type(module).__module__.partition('.modules')[0]}.{type(module).__name__}"
+            for name, module in network.named_modules()
+            if ".quantized." in f"{type(module).__module__}."
         ),
         None,
     ) or next(
@@ -140,7 +140,7 @@ def _of_weights(tuned: nn.Module | LazyTensors, source: nn.Module, label: str) -
         for name in delta.entries:
             delta[name]  # refuses what is not finite now, and not half-way through the job
     once = _names_once({*delta.entries}, delta, base)
-    # Networks may write their buffers when they run: what was added to those is told now, and not when it is asked for.
+    # Networks may write their buffers when they run: their updates are computed now, and not when they are asked for.
     held_now = {name: delta[once.pop(name)] for name, _ in source.named_buffers() if name in once}
     return Parts(Picked(delta, once, held_now), label)
 
@@ -175,37 +175,37 @@ def _of_checkpoint(checkpoint: Checkpoint, source: nn.Module) -> Parts:
 
 
 def _of_updates(updates: Mapping[str, Tensor], source: nn.Module, label: str = "the given updates") -> Parts:
-    given = tensors_of(updates, label)
-    factor = next((name for name in given if isinstance(name, str) and is_adapter_name(name)), None)
+    tensors = tensors_of(updates, label)
+    factor = next((name for name in tensors if isinstance(name, str) and is_adapter_name(name)), None)
     if factor is not None and factor not in source.state_dict():
         raise DataError(
             f"The mapping holds the state dict of an adapter ({factor}), which does not say its scale; give the "
             "peft.PeftModel or the adapter's folder, or updates by the names of the network's own tensors."
         )
     base = HeldTensors(source, "the base")
-    require_fitting(given, base)
-    for name in given.entries:
-        if not bool(torch.isfinite(given[name]).all()):
+    require_fitting(tensors, base)
+    for name in tensors.entries:
+        if not bool(torch.isfinite(tensors[name]).all()):
             raise DataError(f"The update of {name} in {label} holds NaN or infinity; repair it first.")
     if not isinstance(updates, Checkpoint):  # which says that it holds updates
-        _refuse_weights(given, base, label)
-    return Parts(Picked(given, _names_once({*given}, given, base)), label)
+        _refuse_weights(tensors, base, label)
+    return Parts(Picked(tensors, _names_once({*tensors}, tensors, base)), label)
 
 
-def require_fitting(given: LazyTensors, base: HeldTensors) -> None:
+def require_fitting(updates: LazyTensors, base: HeldTensors) -> None:
     """Refuse updates that are of no tensor of a network, or not of its shape; names one."""
-    ties = {base.stored_name(name) for name in given if name in base}
+    ties = {base.stored_name(name) for name in updates if name in base}
     apart = {name: base.tensors[stored].clone() for name, stored in base.ties.items() if stored in ties}
-    add({**base.tensors, **apart}, given)  # with tied tensors apart, for their names may have different updates
+    add({**base.tensors, **apart}, updates)  # with tied tensors apart, for their names may have different updates
 
 
-def _refuse_weights(given: LazyTensors, base: HeldTensors, label: str) -> None:
+def _refuse_weights(updates: LazyTensors, base: HeldTensors, label: str) -> None:
     """Refuse a tuned network's own tensors in place of updates: added, they would double the base."""
     numbers = [name for name, entry in base.entries.items() if entry.kind in ARITHMETIC]
-    names = [name for name in numbers if name in given]
+    names = [name for name in numbers if name in updates]
     of_updates = of_weights = of_both = 0.0
     for name in names:
-        update, weight = (held[name].double().flatten() for held in (given, base))
+        update, weight = (held[name].double().flatten() for held in (updates, base))
         of_updates, of_weights = of_updates + float(update @ update), of_weights + float(weight @ weight)
         of_both += float(update @ weight)
     if len(names) < len(numbers):
@@ -220,12 +220,12 @@ def _refuse_weights(given: LazyTensors, base: HeldTensors, label: str) -> None:
         )
 
 
-def _names_once(names: set[str], given: LazyTensors, base: HeldTensors) -> dict[str, str]:
-    """Name of the update -> name in ``given``: a tied tensor once, unless its names were trained apart."""
+def _names_once(names: set[str], tensors: LazyTensors, base: HeldTensors) -> dict[str, str]:
+    """Name of the update -> name in ``tensors``: a tied tensor once, unless its names were trained apart."""
     once: dict[str, str] = {}
     for name in (name for name in base if name in names):
         stored = base.stored_name(name)
-        if stored != name and stored in once and torch.equal(given[name], given[once[stored]]):
+        if stored != name and stored in once and torch.equal(tensors[name], tensors[once[stored]]):
             continue
         once[stored if stored not in once else name] = name
     return once
@@ -270,7 +270,7 @@ class _Tied:
 
 
 def _zeros_beside(update: LoraUpdate, base: HeldTensors, names: list[str]) -> tuple[_Tied, tuple[str, ...]]:
-    """PEFT changes the module that it is told to, and not others that hold the same tensor."""
+    """PEFT changes the modules that an adapter names, and not others that hold the same tensor."""
     zeros: dict[str, Tensor] = {}
     dropped: set[str] = set()
     notes: list[str] = []

@@ -1,7 +1,7 @@
 """Tied tensors whose names have updates of their own: a LoRA on a head that is also the table of tokens, for example.
 
-PEFT adds such a LoRA to what the head puts out, and the table stays as it was. So the fine-tune is one of a network in
-which the two are tensors of their own, and it can only be given to such a network.
+PEFT adds such a LoRA to what the head puts out, and the table stays as it was. So the fine-tune belongs to a network
+in which the two are tensors of their own, and it can only be given to such a network.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def untie(model: nn.Module, names: Collection[str]) -> None:
     forget_what_was_derived(model)
 
 
-def untied(model: Model, names: Collection[str] | None = None) -> Model:
+def copy_untied(model: Model, names: Collection[str] | None = None) -> Model:
     """A copy in which some tied parameters, by default all, are tensors of their own; it computes the same."""
     copy = copied(model)
     parameters = {name for name, _ in copy.named_parameters(remove_duplicate=False)}

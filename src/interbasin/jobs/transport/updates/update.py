@@ -240,7 +240,7 @@ class Update:
             DataError: If there are no updates, or not one finite weight for each, or the density is no share.
             ShapeError: If two updates of a tensor differ in shape: they are not of one network.
         """
-        scales = [1.0] * len(updates) if weights is None else [require_finite("a weight", one) for one in weights]
+        scales = [1.0] * len(updates) if weights is None else [require_finite("a weight", weight) for weight in weights]
         if not updates or len(scales) != len(updates):
             raise DataError(
                 f"A sum takes updates and a weight for each, found {len(updates)} and {len(scales)}; give one for each."
