@@ -14,6 +14,8 @@ from interbasin.jobs.rebasin import METHODS
 from interbasin.jobs.translate.audit.verdict import ADVICE
 from interbasin.jobs.translate.methods import CANDIDATES
 
+pytestmark = pytest.mark.slow  # each of them runs much of the demonstration, which `make demo` runs as a whole
+
 
 @pytest.fixture(scope="module")
 def whole() -> demo.Demo:
@@ -27,7 +29,6 @@ def short(monkeypatch):
     monkeypatch.setattr(demo.tables, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
 
 
-@pytest.mark.slow
 def test_every_fit_has_a_row_below_the_baseline(whole):
     assert [row.method for row in whole.rows] == ["(none)", *fit.names()]
     assert whole.train_rows == 1437 and whole.test_rows == 360
@@ -36,7 +37,6 @@ def test_every_fit_has_a_row_below_the_baseline(whole):
     assert json.loads(json.dumps(whole.summary(), allow_nan=False))["width"] == whole.width
 
 
-@pytest.mark.slow
 def test_the_audit_measures_every_way_with_the_index_that_it_says(whole):
     found = whole.migration
     assert (found.documents, found.queries, found.pairs) == (1437, 360, 300)
@@ -51,21 +51,18 @@ def one_fit(monkeypatch, short):
     monkeypatch.setattr(fit, "names", lambda: ("procrustes",))
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(one_fit):
     first = run_demo(seed=3)
     assert run_demo(seed=3) == first
     assert run_demo(seed=4).similarities != first.similarities
 
 
-@pytest.mark.slow
 def test_the_global_generator_is_left_alone(one_fit):
     before = torch.get_rng_state()
     run_demo()
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.slow
 def test_progress_counts_the_epochs_of_both_networks(one_fit):
     done: list[int] = []
     run_demo(progress=done.append)
@@ -83,7 +80,6 @@ def test_every_method_of_rebasin_has_a_row_below_none(whole):
         assert not row.exact or row.accuracy == rows[0].accuracy
 
 
-@pytest.mark.slow
 def test_a_missing_extra_is_a_note_and_not_the_end(short, monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
     rows = {row.method: row for row in run_demo().rows}

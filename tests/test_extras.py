@@ -123,6 +123,7 @@ print(hasattr(torchvision, "mine"))
     assert run_beside(WORKING, program, tmp_path) == ["imported", str(bool(before)), "False"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "reason", "remedy"),
     [

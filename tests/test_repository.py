@@ -160,6 +160,7 @@ def test_optional_packages_are_imported_with_an_extra_that_exists():
     assert checked
 
 
+@pytest.mark.slow
 def test_what_imports_torchvision_is_imported_in_one_place():
     for where, name in imports("src", "import_module"):
         allowed = where.startswith("src/interbasin/extras.py")

@@ -59,6 +59,7 @@ def test_channels_are_taken_before_the_convolution_that_reads_them_and_before_a_
     torch.testing.assert_close(flattened.rows(x.flatten(1), nn.Linear(64, 10)), x.flatten(2).mT)
 
 
+@pytest.mark.slow
 def test_the_residual_stream_is_taken_where_the_last_norm_sees_all_of_it():
     wiring = wire(vit(), numbers(2, 3, 32, 32))
     stream = reader(wiring, "blocks.0.mlp.fc1.weight[1]")

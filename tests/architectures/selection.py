@@ -23,20 +23,14 @@ FAMILIES = {
     "slicing": {"chunk": "torch/gated"},
 }
 FAMILY_NETWORKS = frozenset(network for networks in FAMILIES.values() for network in networks.values())
-# Residual networks, vision transformers (windows; pooled queries), an encoder, decoders (with rotary positions), both,
-# a state space and sound.
+# A residual network, a vision transformer, an encoder, decoders (with rotary positions), and both.
 OFTEN_USED = {
     "timm/resnet",
     "timm/vit",
-    "timm/volo",
-    "timm/hieradet",
     "transformers/bert",
     "transformers/gpt2",
     "transformers/llama",
-    "transformers/gptj",
     "transformers/t5",
-    "transformers/mamba",
-    "transformers/sew-d",
 }
 
 

@@ -38,6 +38,7 @@ def test_without_an_extra_there_is_a_note_that_names_it(monkeypatch):
     assert row["accuracy"] is None and "pip install 'interbasin[ot]'" in row["note"]
 
 
+@pytest.mark.slow
 def test_people_see_every_fit_and_the_extra_that_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
     done = run("demo", "--quiet")

@@ -111,6 +111,7 @@ def test_json_counts_before_and_behind_the_command(place, files):
     assert done.exit_code == 0 and json.loads(done.stdout)["rows"] == 200
 
 
+@pytest.mark.slow
 def test_stdout_holds_the_json_and_nothing_else(files, tmp_path):
     done = run_apart("fit", *files, "-o", tmp_path / "out", "--json")
     assert done.returncode == 0

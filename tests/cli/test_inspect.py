@@ -297,6 +297,7 @@ def test_a_check_of_nothing_says_so(nets):
 # Networks from elsewhere
 
 
+@pytest.mark.slow
 def test_a_folder_of_transformers_brings_its_inputs(tmp_path):
     transformers = import_extra("transformers", "A network of transformers", "hf")
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}

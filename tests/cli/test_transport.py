@@ -289,6 +289,7 @@ def test_the_front_is_a_table_a_plot_and_json(here):
     assert "front generic weight explains interval forgotten" in shown and "tuned source -" in shown
 
 
+@pytest.mark.slow
 def test_a_comparison_is_printed_kept_and_written(here, monkeypatch):
     from interbasin.jobs.transport.journal import RowJournal
 
@@ -321,6 +322,7 @@ def test_a_comparison_is_printed_kept_and_written(here, monkeypatch):
     assert numbers == [effect for effect in table["effect"] if effect == effect]
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_transport_beside_a_cold_start(here):
     asked = (A, TUNED, B, *TASK, "--method", "theseus", "--validate", "valid.npz")
     train = ("--then-train", "20", "--train-data", "train.npz", "--rate", "0.001")
@@ -419,6 +421,7 @@ def kept_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.glob(".interbasin-*/*/*/**/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [(("--alpha", "1000"), "alpha must be"), (("--generic-target", "kept"), "kept"), (("--as-lora", "900"), None)],
@@ -685,6 +688,7 @@ def test_an_adapter_stays_one_in_little_memory(texts):
     )
 
 
+@pytest.mark.slow
 def test_a_dense_update_of_a_lora_is_remarked_on(texts):
     done = transport("old", "lora", "new", "--data", "task.txt", "--method", "regression", "-o", "out")
     assert done.exit_code == 0, done.output

@@ -91,6 +91,7 @@ def plain_cka(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.linalg.norm(y.T @ x) ** 2 / (np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)))
 
 
+@pytest.mark.slow
 @given(SEEDS)
 @at_most(15)
 def test_cka_is_that_of_all_rows(seed):

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.laws.cases import MAPS
 from tests.laws.strategies import SEEDS, WIDTHS, gaussian
+from tests.profiles import at_most
 from tests.test_storage import layout_of
 
 from interbasin import maps
@@ -199,6 +200,7 @@ def test_save_then_load_is_exact(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("later", "first"), itertools.product(MAPS, MAPS))
+@at_most(5)
 @given(data=st.data())
 def test_maps_of_different_precision_compose_and_can_be_kept(later: str, first: str, data: st.DataObject) -> None:
     (f, g), seed = chain(data, first, later)

@@ -43,6 +43,7 @@ def test_activations_find_what_was_planted_in_a_transformer():
         assert torch.allclose(found.model(data[0]), source(data[0]), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["procrustes-activations", "procrustes-weights+activations"])
 def test_a_folded_stream_is_found_by_activations(method):
     source = fold_norms(generic(Attention(), 0), tokens(1)[0])

@@ -51,6 +51,7 @@ def test_statistics_can_be_reset_on_other_batches():
     torch.testing.assert_close(found.model[1].running_mean, expected.mean(0), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_method_for_rotations_says_where_it_was_kept_exact():
     images = GENERIC["residual"][1]()
     found = ib.rebasin(generic(Residual(), 0), generic(Residual(), 1), images)

@@ -40,6 +40,7 @@ def test_weights_find_what_was_planted(name, seed):
     require_found(ib.rebasin(source, target, inputs, method="permutation-weights", seed=seed), target, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_folded_stream_turns_back(seed):
     torch.manual_seed(seed)

@@ -84,6 +84,7 @@ def test_theseus_keeps_norms_and_alpha_scales_them(image):
     assert torch.allclose(half.model.state_dict()[name], target.state_dict()[name] + half.delta.tensor(name))
 
 
+@pytest.mark.slow
 def test_alpha_is_found_on_held_out_inputs(image):
     source, tuned, target = image
     weak = {name: 2 * (tensor - source.state_dict()[name]) for name, tensor in tuned.state_dict().items()}
@@ -180,6 +181,7 @@ def test_buffers_that_networks_write_when_they_run_come_back(asked):
         assert all(network.get_buffer(name) is buffer for name, buffer in buffers.items())
 
 
+@pytest.mark.slow
 def test_unrelated_networks_with_outputs_of_their_own_say_no():
     choices = [
         ib.transport(
@@ -225,6 +227,7 @@ def test_generic_inputs_are_kept():
     assert kept.metrics["forgotten"] < kept.metrics["forgotten_source"]
 
 
+@pytest.mark.slow
 def test_several_updates_are_summed(image):
     source, tuned, target = image
     other = tuned_of(source, seed=10)
@@ -452,6 +455,7 @@ def test_alpha_is_any_number(image, alpha):
     assert result.metrics["norm_ratio"] == pytest.approx(float(alpha))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "readout",
     [lambda answer: answer["logits"], lambda answer: answer.sum(), lambda answer: answer.mT, lambda answer: None],

@@ -88,6 +88,7 @@ def without_seconds(rows):
     return [repr(replace(row, seconds=0.0)) for row in rows]  # repr: NaN is not equal to itself
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [pytest.param(1, marks=pytest.mark.slow), 6])
 def test_rows_of_a_comparison_that_are_done_are_kept(last, tmp_path, monkeypatch):
     more = {"compare": ROWS, "method": "theseus", "validate": [(rows(32, seed=5), torch.arange(32) % 3)]}

@@ -100,6 +100,7 @@ def test_a_network_without_norms_is_padded():
     assert not found.up.weight[6:].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "target", "reason"),
     [

@@ -122,6 +122,7 @@ def test_bert() -> None:
     assert not left_out
 
 
+@pytest.mark.slow
 def test_gpt2_whose_queries_keys_and_values_are_one_tensor() -> None:
     case = CASES["gpt2"]
     layers, left_out = found_in(case.make(), case.inputs(0))

@@ -109,6 +109,7 @@ def test_the_map_is_the_best_one_of_its_space() -> None:
         assert float(cross[order, torch.arange(6)].sum()) <= best + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_heads_of_other_numbers_and_sizes_are_mapped(fused: bool) -> None:
     source, data = ready(Attending(8, fused=fused)), inputs(width=4, tokens=3)
