@@ -10,8 +10,8 @@ which is gone: :math:`1 - \sum d(B_{\mathrm{new}}) / \sum d(B)`, 0 for the targe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -38,9 +38,9 @@ from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Pair
+from interbasin.jobs.transport.regression.ridge import Solution, Sums
 from interbasin.jobs.transport.rows import Watcher, pair_rows, reading_at
 from interbasin.jobs.transport.task import Task
-from interbasin.jobs.transport.theseus.maps import observe
 from interbasin.jobs.transport.theseus.rules import Seen
 from interbasin.statistics import PairedMoments
 from interbasin.text import one_line, plural
@@ -378,35 +378,57 @@ def last_place(task: Task) -> Place:
 def kinship(task: Task, held: Any) -> Interval:
     """How much more two networks have in common than the same inputs give to any two.
 
-    Of the variance of the target's mean states from one held-out input to another, the share that the map from the
-    source explains, beside the share with a target whose weights are shuffled within each tensor (the mean of some):
-    0 where the target's training makes no difference, 1 where the map explains all.
-
-    Token by token, any two trained networks have much in common that is no knowledge: where a text begins and ends, and
-    which tokens are frequent. The mean over an input's tokens leaves that out.
+    What a target with shuffled weights tells about the inputs (how long a text is, which token stands where) is taken
+    out of the states of both networks by regression. Kinship is the share of what remains of the target's, on held-out
+    inputs, that the map from what remains of the source's explains: beyond the same with another shuffled target in the
+    target's place, and as a mean over some. 0 where the target's training makes no difference, 1 where the map explains
+    all.
     """
     place = last_place(task)
-    shuffles = [_shuffled(task.bases.target, task.options.seed + number) for number in range(SHUFFLES)]
-    real = _common_sums(task, place, held, task.moments[place.pair])
-    chance = []
-    for network in shuffles:
-        null = replace(task, bases=replace(task.bases, target=network))
-        moments = observe(
-            null.bases, task.data, [place.pair], tokens=task.options.tokens, mask=task.options.mask, grams=False
-        )
-        chance.append(_common_sums(null, place, held, moments[place.pair]))
+    seeds = [task.options.seed + number for number in range(SHUFFLES)]
+    networks = [task.bases.target, *(_shuffled(task.bases.target, seed) for seed in seeds)]
+    given = WithoutLabels(task.data)
+    # Which network's states are taken out of which: each shuffled one out of the source's, the target's and the next's.
+    trials = [(out, of) for out in range(1, SHUFFLES + 1) for of in (0, out % SHUFFLES + 1)]
+    sums = {(out, of): (Sums(), Sums()) for out, of in trials}
+    for inputs in given:
+        shown = _shown_by(task, place, networks, inputs)
+        for (out, of), both in sums.items():
+            for total, rows in zip(both, (shown.source, shown.networks[of]), strict=True):
+                total.add(shown.networks[out], rows)
+    explainers = {key: (_solved(both[0]), _solved(both[1])) for key, both in sums.items()}
+    moments = {key: PairedMoments() for key in trials}
+    for inputs in given:
+        shown = _shown_by(task, place, networks, inputs)
+        for key in trials:
+            moments[key].update(*shown.remains(*key, explainers[key]))
+    turns = {key: polar(each.cross()).factor.double() for key, each in moments.items()}
+    products: dict[tuple[int, int], list[Tensor]] = {key: [] for key in trials}
+    for inputs in WithoutLabels(held):
+        shown = _shown_by(task, place, networks, inputs)
+        for key in trials:
+            source, target = shown.remains(*key, explainers[key])
+            source = source @ turns[key].mT
+            products[key].append(shown.sum_by_input(source * target, source.square(), target.square()))
+    if not products[trials[0]]:
+        raise DataError("No input is left to judge by; give more data.")
+    found = {key: torch.cat(each).cpu().numpy() for key, each in products.items()}
 
     def beyond_chance(draw: slice | np.ndarray[Any, Any]) -> float:
-        base = float(np.mean([_explained(sums[draw]) for sums in chance]))
-        return (_explained(real[draw]) - base) / max(1 - base, 1e-9)
+        real, chance = (
+            float(np.mean([_explained(found[key][draw]) for key in trials if (key[1] == 0) == is_real]))
+            for is_real in (True, False)
+        )
+        return (real - chance) / max(1 - chance, 1e-9)
 
-    draws = np.random.default_rng(task.options.seed).integers(len(real), size=(DRAWS, len(real)))
+    count = len(found[trials[0]])
+    draws = np.random.default_rng(task.options.seed).integers(count, size=(DRAWS, count))
     low, high = np.percentile([beyond_chance(draw) for draw in draws], (2.5, 97.5))
     return Interval(beyond_chance(slice(None)), float(low), float(high))
 
 
 def _shuffled(network: nn.Module, seed: int) -> nn.Module:
-    """A network whose weights are shuffled within each tensor: it has seen no data."""
+    """A network whose weights are shuffled within each tensor: of its training nothing is left but their sizes."""
     shuffled = copied(network).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -417,26 +439,49 @@ def _shuffled(network: nn.Module, seed: int) -> nn.Module:
     return shuffled
 
 
-def _common_sums(task: Task, place: Place, held: Any, moments: PairedMoments) -> np.ndarray[Any, Any]:
-    """For each input the product and the squares of its mean states that a correlation is made of."""
-    turn = polar(moments.cross()).factor.double()
-    sums: list[Tensor] = []
-    for inputs in WithoutLabels(held):
-        rows, counts = place.rows(task, (task.bases.source, task.bases.target), inputs)
-        source, target = (_mean_state(each, counts) for each in rows)
-        source, target = (source - moments.mean_source) @ turn.mT, target - moments.mean_target
-        sums.append(torch.stack([(source * target).sum(1), source.square().sum(1), target.square().sum(1)], 1))
-    if not sums:
-        raise DataError("No input is left to judge by; give more data.")
-    return torch.cat(sums).cpu().numpy()
+@dataclass(frozen=True)
+class _Shown:
+    """Rows of one batch that count: of the source, and of several networks of the target's shape.
+
+    Attributes:
+        source, networks: ``(rows, width)``.
+        inputs: How many there are.
+        of: The input that each row belongs to.
+    """
+
+    source: Tensor
+    networks: list[Tensor]
+    inputs: int
+    of: Tensor
+
+    def remains(self, out: int, of: int, explainers: tuple[Solution, Solution]) -> tuple[Tensor, Tensor]:
+        """What is left of the source's rows, and of those of network ``of``, without what network ``out`` explains."""
+        known = self.networks[out]
+        left = []
+        for rows, found in zip((self.source, self.networks[of]), explainers, strict=True):
+            assert found.bias is not None
+            left.append(rows - known @ found.weight.mT - found.bias)
+        return left[0], left[1]
+
+    def sum_by_input(self, *parts: Tensor) -> Tensor:
+        """``(inputs, parts)``."""
+        sums = [part.new_zeros(self.inputs).index_add(0, self.of, part.sum(1)) for part in parts]
+        return torch.stack(sums, 1)
 
 
-def _mean_state(rows: Tensor, counts: Tensor | None) -> Tensor:
-    """``(inputs, width)`` of ``(inputs, positions..., width)``: the mean over the tokens that count."""
-    flat = rows.reshape(len(rows), -1, rows.shape[-1])
-    weights = flat.new_ones(flat.shape[:2]) if counts is None else counts.to(flat).reshape(flat.shape[:2])
-    total = torch.where(weights[..., None] > 0, flat, 0).sum(1)
-    return total / weights.sum(1, keepdim=True).clamp(min=1)
+def _shown_by(task: Task, place: Place, networks: Sequence[nn.Module], inputs: Any) -> _Shown:
+    source, found, counts = torch.empty(0), [], None
+    for network in networks:
+        (source, rows), counts = place.rows(task, (task.bases.source, network), inputs)
+        found.append(rows)
+    of = torch.arange(len(source), device=source.device).reshape(-1, *[1] * (source.ndim - 2)).expand(source.shape[:-1])
+    kept = torch.ones_like(of, dtype=torch.bool) if counts is None else counts.to(of.device).reshape(of.shape)
+    return _Shown(source[kept], [rows[kept] for rows in found], len(source), of[kept])
+
+
+def _solved(sums: Sums) -> Solution:
+    outputs, inputs = len(sums.y), len(sums.x)
+    return sums.solve(sums.x.new_zeros(outputs, inputs), sums.x.new_zeros(outputs))
 
 
 def _explained(sums: np.ndarray[Any, Any]) -> float:
