@@ -11,7 +11,8 @@ import torch
 from tests.jobs.transport.small import ready, task_of, tuned
 from torch import Tensor, nn
 
-from interbasin.jobs.transport.judge import Judge, kinship
+from interbasin.jobs.transport.judge import Judge
+from interbasin.jobs.transport.kinship import kinship
 from interbasin.jobs.transport.task import Options
 
 

@@ -18,7 +18,8 @@ from interbasin.evaluate.performance import Loss, losses_of_inputs, performance
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.choice import FEW_HELD_OUT, Candidate, ReadOut, Referee
 from interbasin.jobs.transport.held_out import Part
-from interbasin.jobs.transport.judge import Judge, kinship, relative_gain
+from interbasin.jobs.transport.judge import Judge, relative_gain
+from interbasin.jobs.transport.kinship import kinship
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import SpaceRow
 from interbasin.jobs.transport.task import Task, Transported

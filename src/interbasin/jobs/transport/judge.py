@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -36,15 +36,11 @@ from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Pair
 from interbasin.jobs.transport.rows import Watcher, pair_rows, reading_at
 from interbasin.jobs.transport.task import Task
-from interbasin.jobs.transport.theseus.maps import observe
 from interbasin.jobs.transport.theseus.rules import Seen
-from interbasin.statistics import PairedMoments
 from interbasin.text import one_line
 from interbasin.wiring.trace.calls import output_tensors
-from interbasin.wiring.trace.copying import copied
 
 DRAWS = 1000
-SHUFFLES = 3  # of the target's weights: what they have in common with the source varies
 
 
 class Judge:
@@ -255,73 +251,3 @@ def last_place(task: Task) -> Place:
     if not places_by_order:
         raise DataError("The two networks show no space in common, so that nothing can be measured between them.")
     return places_by_order[max(places_by_order)]
-
-
-def kinship(task: Task, held: Any) -> Interval:
-    """How much more two networks have in common than the same inputs give to any two.
-
-    Of the variance of the target's mean states from one held-out input to another, the share that the map from the
-    source explains, beside the share with a target whose weights are shuffled within each tensor (the mean of some):
-    0 where the target's training makes no difference, 1 where the map explains all.
-
-    Token by token, any two trained networks have much in common that is no knowledge: where a text begins and ends, and
-    which tokens are frequent. The mean over an input's tokens leaves that out.
-    """
-    place = last_place(task)
-    shuffles = [_shuffle_weights(task.bases.target, task.options.seed + number) for number in range(SHUFFLES)]
-    real = _common_sums(task, place, held, task.moments[place.pair])
-    chance = []
-    for network in shuffles:
-        null = replace(task, bases=replace(task.bases, target=network))
-        moments = observe(
-            null.bases, task.data, [place.pair], tokens=task.options.tokens, mask=task.options.mask, grams=False
-        )
-        chance.append(_common_sums(null, place, held, moments[place.pair]))
-
-    def beyond_chance(draw: slice | np.ndarray[Any, Any]) -> float:
-        base = float(np.mean([_explained_share(sums[draw]) for sums in chance]))
-        return (_explained_share(real[draw]) - base) / max(1 - base, 1e-9)
-
-    draws = np.random.default_rng(task.options.seed).integers(len(real), size=(DRAWS, len(real)))
-    low, high = np.percentile([beyond_chance(draw) for draw in draws], (2.5, 97.5))
-    return Interval(beyond_chance(slice(None)), float(low), float(high))
-
-
-def _shuffle_weights(network: nn.Module, seed: int) -> nn.Module:
-    """A network whose weights are shuffled within each tensor: it has seen no data."""
-    shuffled = copied(network).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in shuffled.parameters():
-            if parameter.ndim > 1:
-                order = torch.randperm(parameter.numel(), generator=generator)
-                parameter.copy_(parameter.flatten()[order.to(parameter.device)].reshape(parameter.shape))
-    return shuffled
-
-
-def _common_sums(task: Task, place: Place, held: Any, moments: PairedMoments) -> np.ndarray[Any, Any]:
-    """For each input the product and the squares of its mean states that a correlation is made of."""
-    turn = polar(moments.cross()).factor.double()
-    sums: list[Tensor] = []
-    for inputs in WithoutLabels(held):
-        rows, counts = place.rows(task, (task.bases.source, task.bases.target), inputs)
-        source, target = (_mean_state(each, counts) for each in rows)
-        source, target = (source - moments.mean_source) @ turn.mT, target - moments.mean_target
-        sums.append(torch.stack([(source * target).sum(1), source.square().sum(1), target.square().sum(1)], 1))
-    if not sums:
-        raise DataError("No input is left to judge by; give more data.")
-    return torch.cat(sums).cpu().numpy()
-
-
-def _mean_state(rows: Tensor, counts: Tensor | None) -> Tensor:
-    """``(inputs, width)`` of ``(inputs, positions..., width)``: the mean over the tokens that count."""
-    flat = rows.reshape(len(rows), -1, rows.shape[-1])
-    weights = flat.new_ones(flat.shape[:2]) if counts is None else counts.to(flat).reshape(flat.shape[:2])
-    total = torch.where(weights[..., None] > 0, flat, 0).sum(1)
-    return total / weights.sum(1, keepdim=True).clamp(min=1)
-
-
-def _explained_share(sums: np.ndarray[Any, Any]) -> float:
-    """The square of a correlation, from its sums over inputs; nothing where it is negative."""
-    product, a, b = sums.sum(0)
-    return float(max(product, 0.0) ** 2 / (a * b)) if a > 0 and b > 0 else 0.0

@@ -18,7 +18,7 @@ ADVICE: dict[Choice, str] = {
     "do-not": "Do not transport it",
 }
 ENOUGH = 0.5  # of tuned A's effect, or of what it gains by labels; with less, the target is a start for training
-AKIN = 0.3  # of what two networks could have in common beyond their inputs; see `kinship`
+AKIN = 0.2  # of what two networks could have in common beyond their inputs; see `kinship`
 NOTHING_NEW = 0.02  # nats between the target and the tuned source on generic inputs
 
 
@@ -105,7 +105,7 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(
             "do-not",
             "the two base networks have hardly more in common than the same inputs give to any two "
-            f"({_percent(evidence.kinship)} of what they could; the bar is {AKIN:.0%})",
+            f"({_percent(evidence.kinship)} of what they could; the bar is {100 * AKIN:.0f} %)",
             figures,
         )
     if evidence.gain is not None and evidence.gain.low <= 0:
