@@ -302,7 +302,7 @@ class Store:
         cell = {**cell, "processor": PROCESSOR}
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(cell)
-        torn = path.exists() and not path.read_bytes().endswith(b"\n")
+        torn = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
         with path.open("a", encoding="utf-8") as file:
             file.write(("\n" if torn else "") + json.dumps(_rounded(cell)) + "\n")
         self.cells[key_of(cell)] = dict(cell)

@@ -188,7 +188,7 @@ def test_any_mlp(seed: int, widths: list[int], gelu: bool) -> None:
 # ---------------------------------------------------------------------- wider networks of the same function
 
 
-@pytest.mark.parametrize("name", WIDER)
+@pytest.mark.parametrize("name", [*WIDER[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in WIDER[2:])])
 def test_a_wider_network_gets_the_same_update(name: str) -> None:
     source, target, data = wider(name)
     assert distance(source, target, data[0]) < 1e-12

@@ -69,7 +69,7 @@ def test_it_comes_nearer_to_the_tuned_network_than_carrying() -> None:
     assert found < 0.3 * min(before, carried)
 
 
-@pytest.mark.parametrize("name", WIDER)
+@pytest.mark.parametrize("name", [WIDER[0], *(pytest.param(name, marks=pytest.mark.slow) for name in WIDER[1:])])
 def test_a_wider_network_becomes_the_tuned_one(name: str) -> None:
     source, target, data = wider(name)
     one = Pair(source, target, tuned_by(source, 9), data)
