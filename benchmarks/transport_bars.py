@@ -6,7 +6,7 @@ import itertools
 import statistics
 from typing import Any
 
-from transport_cells import PAIRS, Store
+from transport_cells import DEEPER, Store
 from transport_rows import LABEL_FREE, ONE
 from transport_studies import CASES
 from transport_summary import BATCHES, SEEDS, TASKS, Figures, Which, warm_curves
@@ -150,7 +150,7 @@ def _bars_of_depth(bars: Bars, store: Store) -> None:
         cells = [cell for cell in store.of(pair="deeper", row=row, rule=ONE) if "blocks" in cell]
         least = (float(min(cell["blocks"] for cell in cells)), len({cell["seed"] for cell in cells})) if cells else None
         name = f"2 to 4 blocks, CKA path: blocks of the target that {row} gives an update, least of all runs"
-        bars.least(name, least, PAIRS["deeper"][1][1], of=FEW_SEEDS)
+        bars.least(name, least, DEEPER.depth, of=FEW_SEEDS)
 
 
 def _bars_of_verdicts(bars: Bars, store: Store) -> None:

@@ -34,12 +34,13 @@ from transport_workload import BATCH, FULL, QUICK, Pair, Shape, Workload
 
 VALIDATION_ROWS = 1_000
 PROCESSOR = frame.environment(seed=0, threads=1)["processor"]  # seconds of one are not those of another
+DEEPER = Shape(192, 4)
 # The pairs of networks by name, for a seed.
 PAIRS: dict[str, Callable[[int], Pair]] = {
     "wider": FULL.pair,
     "narrower": partial(FULL.pair, shapes=(Shape(192), Shape(128))),
     "same": partial(FULL.pair, shapes=(Shape(128), Shape(128))),
-    "deeper": partial(FULL.pair, shapes=(Shape(128, 2), Shape(192, 4))),
+    "deeper": partial(FULL.pair, shapes=(Shape(128, 2), DEEPER)),
     "shallower": partial(FULL.pair, shapes=(Shape(128, 4), Shape(192, 2))),
     "quick": QUICK.pair,
     **VIT_PAIRS,
