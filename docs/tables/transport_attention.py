@@ -89,7 +89,10 @@ def keep(results: dict[str, Any]) -> str:
         for entry in entries:
             shown, seconds = [], []
             for task in TASKS:
-                figures = entry["tasks"][task]
+                figures = entry["tasks"].get(task)
+                if figures is None:  # not run yet
+                    shown += ["", "", ""]
+                    continue
                 accuracy, original = figures["accuracy"], figures["original"]
                 shown += [
                     f"{accuracy['mean']:.1f} ± {accuracy['deviation']:.1f}",
