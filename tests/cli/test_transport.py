@@ -255,9 +255,15 @@ def test_in_little_memory_weights_stay_in_their_files_and_nothing_is_judged(here
         raise KeyboardInterrupt
 
     before = left_in(here)
-    monkeypatch.setattr("interbasin.jobs.transport.theseus.on_disk.Carrier", interrupt)
-    assert transport(*asked, "-o", "below/other").exit_code == 130
-    shutil.rmtree("below", ignore_errors=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("interbasin.jobs.transport.theseus.on_disk.Carrier", interrupt)
+        done = transport(*asked, "-o", "below/other")
+        assert done.exit_code == 130 and "run the same command to go on" in done.stderr
+    assert not Path("below/other").exists()
+    monkeypatch.setattr("interbasin.jobs.transport.theseus.on_disk.observe", interrupt)  # nothing is recorded again
+    assert transport(*asked, "-o", "below/other").exit_code == 0
+    assert sorted(path.name for path in Path("below").iterdir()) == ["other"]
+    shutil.rmtree("below")
     assert left_in(here) == before
 
 

@@ -248,7 +248,8 @@ def transport(
     if memory is not None:
         arguments = loaded.model, fine_tunes, other.model, batches["data"], output
         options = common | about | {"alpha": 1.0 if amount is None else amount, "scale": scale or "none"}
-        move_on_disk(terminal, arguments, target, memory=memory, dry_run=dry_run, **options)
+        with contextlib.nullcontext() if output is None or dry_run else _state_beside(output) as state:
+            move_on_disk(terminal, arguments, target, memory=memory, dry_run=dry_run, state=state, **options)
         return
     if dry_run:
         terminal.result(summarize_plan(plan), lambda console: show_plan(console, terminal, plan))

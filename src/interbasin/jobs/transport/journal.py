@@ -1,9 +1,9 @@
 """What a transport has done so far, in a folder: a run that was killed goes on from there, to the same bytes.
 
-Three things take long and are kept: what the bases were recorded to show, the layers that a regression has fitted, and
-the rows of a comparison. Each stands in a folder of its own, named after a hash of all that it depends on (networks and
-some of their answers, data, options, the version of this package), so that a run finds what is its own and nothing
-else.
+What takes long is kept: what the bases were recorded to show, the layers that a regression has fitted, the rows of a
+comparison, and the maps of a transport on disk. Each stands in a folder of its own, named after a hash of all that it
+depends on (networks and some of their answers, data, options, the version of this package), so that a run finds what is
+its own and nothing else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 NAME, FORMAT, VERSION = "stage", "fitted-stage", 1
 ROW, ROW_FORMAT = "row", "compared-row"
 # A process that was killed may have left something half-written under a temporary name.
-OURS = re.compile(rf"(recorded|fitted|compared)-[0-9a-f]{{16}}|lock|{re.escape(TEMPORARY)}.*")
+OURS = re.compile(rf"(recorded|fitted|compared|maps)-[0-9a-f]{{16}}|lock|{re.escape(TEMPORARY)}.*")
 
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
@@ -98,6 +98,10 @@ class Journal:
     def recording(self, networks: Sequence[nn.Module], data: Any, **options: Any) -> Path:
         """The folder for the state of a recording; see ``state`` of `interbasin.activations.record`."""
         return self.folder / f"recorded-{_hash(networks, [data], options)}"
+
+    def maps(self, networks: Sequence[nn.Module], data: Any, **options: Any) -> Path:
+        """The folder for the maps of a transport on disk."""
+        return self.folder / f"maps-{_hash(networks, [data], options)}"
 
     def stages(
         self,

@@ -20,6 +20,7 @@ from interbasin.checkpoints import open_checkpoint, write_checkpoint
 from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.extras import import_extra
 from interbasin.jobs.transport import Update, prepare_transport, transport_on_disk
+from interbasin.jobs.transport.theseus.maps import observe
 from interbasin.models import map_weights
 from interbasin.outcome import Outcome
 
@@ -158,6 +159,65 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         transport_on_disk(source, changed(source), target, inputs, tmp_path / "out", memory=1)
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("heads", ["free", "matched"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Any
+) -> None:
+    source, target, inputs = attending()
+    tuned, state, place = changed(source), tmp_path / "state", "interbasin.jobs.transport.theseus.on_disk.observe"
+    asked = (source, tuned, target, inputs)
+    passes = len(transport_on_disk(*asked, tmp_path / "whole", memory=1, heads=heads).stages.passes)
+    recorded: list[int] = []
+
+    def stop(*arguments: Any, **options: Any) -> Any:
+        if len(recorded) == passes - 1:
+            raise KeyboardInterrupt
+        recorded.append(1)
+        return observe(*arguments, **options)
+
+    monkeypatch.setattr(place, stop)
+    with pytest.raises(KeyboardInterrupt):
+        transport_on_disk(*asked, tmp_path / "out", memory=1, heads=heads, state=state)
+    assert not (tmp_path / "out").exists() and recorded
+    if heads == "free":  # with more maps than one kept, one is damaged, and fitted again
+        damaged = next(state.glob("maps-*/*/*-map/*.safetensors"))
+        damaged.write_bytes(damaged.read_bytes()[:-8])
+
+    again: list[tuple[str, str]] = []
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        again.extend(arguments[2])
+        return observe(*arguments, **options)
+
+    monkeypatch.setattr(place, count)
+    told: list[str] = []
+    transport_on_disk(*asked, tmp_path / "out", memory=1, heads=heads, state=state, progress=told.append)
+    assert 0 < len(again) < passes and any("done before" in line for line in told)
+    for name in ("update.safetensors", "moved.csv"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    # Another request finds nothing of its own there.
+    again.clear()
+    transport_on_disk(*asked, tmp_path / "other", memory=1, heads=heads, state=state, centered=False)
+    assert len(again) == passes
+
+
+def test_a_fine_tune_with_nan_is_refused_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, inputs = attending()
+    tuned = changed(source)
+    next(tuned.parameters()).data.view(-1)[0] = float("nan")
+    write_checkpoint(tmp_path / "tuned.safetensors", tuned.state_dict())
+
+    def record(*arguments: object, **options: object) -> None:
+        raise AssertionError("recorded")
+
+    monkeypatch.setattr("interbasin.jobs.transport.theseus.on_disk.observe", record)
+    with pytest.raises(DataError, match="NaN"):
+        transport_on_disk(source, tmp_path / "tuned.safetensors", target, inputs, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("options", [{"merge_weights": [1, 0.5]}, {"merge": "ties", "density": 0.3}])

@@ -29,6 +29,7 @@ from interbasin.checks import require_choice, require_finite, require_flag, requ
 from interbasin.correspondence import Correspondence
 from interbasin.errors import DataError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
+from interbasin.jobs.transport.journal import Journal, holding_state
 from interbasin.jobs.transport.task import reporter_of
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved, table_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
@@ -89,6 +90,7 @@ class Written:
     notes: tuple[str, ...] = ()
 
 
+@holding_state
 def transport_on_disk(
     source: nn.Module,
     tuned: Any,
@@ -117,6 +119,7 @@ def transport_on_disk(
     force: bool = False,
     inputs: Mapping[str, str | os.PathLike[str]] | None = None,
     request: Mapping[str, Any] | None = None,
+    state: str | os.PathLike[str] | None = None,
     progress: Callable[[str], object] | bool | None = None,
 ) -> Written:
     """Carry a fine-tune of ``source`` to ``target`` by Theseus and write it, in bounded memory. Nothing is judged.
@@ -139,6 +142,8 @@ def transport_on_disk(
         force: Replace an earlier outcome.
         inputs: Name to path of the networks and data, for the outcome; the files behind them are hashed.
         request: What was asked, for the outcome, where that is more than these arguments.
+        state: A folder to keep fitted maps in until the outcome is there: a run that was killed goes on from there, to
+            the same bytes. It is for one process at a time.
         progress: Called with a line of text on the way; the first says what it will take. True for lines on stderr.
         scale, outputs, centered, tokens, mask, unobserved, heads, depth, correspondence, merge, merge_weights, density:
             As for `interbasin.transport`.
@@ -180,6 +185,8 @@ def transport_on_disk(
     with watch("wire"):
         update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
         refuse_names_apart(update, source, "call interbasin.transport without memory=")
+        for name in update.dense if folder is not None and not dry_run else ():
+            update.dense[name]  # refuses what is not finite now, and not after hours of recording
         bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
         update = bases.lengthen(update)
         needed_maps = seek(bases)
@@ -190,20 +197,27 @@ def transport_on_disk(
         return Written((), stages, None, update.is_low_rank, notes)
     saying = {**settings, **{name: value for name, value in (request or {}).items() if name not in settings}}
     elapsed = sum(watch.timings.values())
+    how = How(procrustes, unobserved, scale == "rms")
     with (
         new_outcome(folder, job="transport", request=saying, inputs=inputs, force=force, elapsed=elapsed) as draft,
-        tempfile.TemporaryDirectory(prefix=".maps-", dir=draft.folder) as shelf,
+        tempfile.TemporaryDirectory(prefix=".maps-", dir=draft.folder) as beside,
     ):
-        maps = StoredMaps(Path(shelf), memory // 2)
-        maps.keep(fit_maps(bases, NeededMaps({}, (), {}), {}))  # what the networks share
-        pending = _PendingMaps(bases, needed_maps, How(procrustes, unobserved, scale == "rms"))
+        shelf = Path(beside)
+        if state is not None:
+            facts = {"places": needed_maps.recorded, "heads": bases.heads, "tokens": tokens, "centered": centered}
+            networks = bases.source, bases.target
+            shelf = Journal.at(state).maps(networks, data, how=(unobserved, scale), mask=mask, **facts)
+        maps = StoredMaps(shelf, memory // 2)
+        maps.keep("shared", fit_maps(bases, NeededMaps({}, (), {}), {}))  # what the networks share
+        pending = _PendingMaps(bases, _without_kept(needed_maps, maps), how)
         with watch("record"):
-            for number, pairs in enumerate(stages.passes):
-                report(f"pass {number + 1} of {len(stages.passes)} over the data")
-                moments = observe(bases, data, pairs, tokens=tokens, mask=mask, grams=False)
+            for number, places in enumerate(stages.passes):
+                pairs = [pair for pair in places if pair in pending.needed_maps.recorded]
+                report(f"pass {number + 1} of {len(stages.passes)} over the data{'' if pairs else ', done before'}")
+                moments = observe(bases, data, pairs, tokens=tokens, mask=mask, grams=False) if pairs else {}
                 for pair in pairs:
-                    for fitted in pending.add(pair, Seen.of(moments.pop(pair), centered=centered)):
-                        maps.keep(fitted)
+                    for name, fitted in pending.add(pair, Seen.of(moments.pop(pair), centered=centered)):
+                        maps.keep(name, fitted)
         report("carrying the update, a tensor at a time")
         with watch("carry"):
             carried = Carrier(bases, maps, needed_maps.missing).carry(update, lazily=True)
@@ -293,6 +307,18 @@ def _size(bases: Bases, pair: Pair) -> int:
 # ---------------------------------------------------------------------- maps, as what they are fitted of arrives
 
 
+def _without_kept(needed_maps: NeededMaps, maps: StoredMaps) -> NeededMaps:
+    """The maps that are still to be fitted; the others are taken up from disk."""
+    plain = {pair: places for pair, places in needed_maps.plain.items() if not maps.restore(_group(pair))}
+    heads = tuple(cluster for cluster in needed_maps.heads if not maps.restore(_group(cluster.heads)))
+    return replace(needed_maps, plain=plain, heads=heads)
+
+
+def _group(pair: Pair) -> str:
+    """The name under which maps that are fitted together are kept: the pair's, or that of the heads."""
+    return f"{pair[0]} -> {pair[1]}"
+
+
 @dataclass
 class _Pool:
     """What was seen of one space at several places, added up as they come; `Seen.pooled` has them all at once."""
@@ -337,22 +363,23 @@ class _PendingMaps:
     pools: dict[Pair, _Pool] = field(default_factory=dict)
     blocks: dict[Pair, Seen] = field(default_factory=dict)
 
-    def add(self, recorded: Pair, second_moments: Seen) -> Iterator[dict[Pair, SpaceMap]]:
-        """The maps that can be fitted now that one more pair was recorded."""
+    def add(self, recorded: Pair, second_moments: Seen) -> Iterator[tuple[str, dict[Pair, SpaceMap]]]:
+        """The maps that can be fitted now that one more pair was recorded, and the name of each group of them."""
         for pair, places in self.needed_maps.plain.items():
             if recorded in places and len(places) == 1:
-                yield {pair: self.how.map_of(second_moments)}
+                yield _group(pair), {pair: self.how.map_of(second_moments)}
             elif recorded in places:
                 pool = self.pools.setdefault(pair, _Pool())
                 pool.add(second_moments)
                 if pool.parts == len(places):
-                    yield {pair: self.how.map_of(self.pools.pop(pair).second_moments())}
+                    yield _group(pair), {pair: self.how.map_of(self.pools.pop(pair).second_moments())}
         for cluster in self.needed_maps.heads:
             if recorded in cluster.recorded:
                 self.blocks[recorded] = second_moments
                 yield from self._fit(cluster)
 
-    def _fit(self, cluster: HeadCluster) -> Iterator[dict[Pair, SpaceMap]]:
+    def _fit(self, cluster: HeadCluster) -> Iterator[tuple[str, dict[Pair, SpaceMap]]]:
         pairs = cluster.recorded
         if all(pair in self.blocks for pair in pairs):
-            yield cluster.fit(self.bases, {pair: self.blocks.pop(pair) for pair in pairs}, self.how)
+            blocks = {pair: self.blocks.pop(pair) for pair in pairs}
+            yield _group(cluster.heads), cluster.fit(self.bases, blocks, self.how)
