@@ -50,7 +50,7 @@ from interbasin.jobs.transport.theseus.carrier import Carrier  # isort: skip
 from interbasin.jobs.transport.comparison.table import COMPARED  # isort: skip
 from interbasin.jobs.transport.theseus.maps import observe
 
-from interbasin.jobs.transport.theseus.rules import Seen, SpaceMap, procrustes  # isort: skip
+from interbasin.jobs.transport.theseus.rules import SecondMoments, SpaceMap, procrustes  # isort: skip
 from interbasin.jobs.transport.methods import METHODS  # isort: skip
 from interbasin.jobs.transport.task import Task  # isort: skip
 from interbasin.jobs.transport.updates.update import Update  # isort: skip
@@ -362,8 +362,8 @@ def objectives(pairing: Pairing) -> tuple[float, int]:
         wanted = published.get(f"{module}[0]:{side}")
         if wanted is None or (module.endswith("qkv") and side == "output"):
             continue  # of a fused layer each third has maps of its own
-        seen = Seen.of(each, centered=True)
-        ours = float((procrustes(seen)[0] * seen.cross).sum())
+        second_moments = SecondMoments.of(each, centered=True)
+        ours = float((procrustes(second_moments)[0] * second_moments.cross).sum())
         worst, count = max(worst, abs(ours - wanted) / wanted), count + 1
     return worst, count
 

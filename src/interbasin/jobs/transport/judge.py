@@ -36,7 +36,7 @@ from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Pair
 from interbasin.jobs.transport.rows import Watcher, pair_rows, reading_at
 from interbasin.jobs.transport.task import Task
-from interbasin.jobs.transport.theseus.rules import Seen
+from interbasin.jobs.transport.theseus.rules import SecondMoments
 from interbasin.text import one_line
 from interbasin.wiring.trace.calls import output_tensors
 
@@ -122,7 +122,7 @@ class Judge:
         """The last place that both networks show, and tuned A's rows there in the target's coordinates."""
         place = last_place(self.task)
         moments = self.task.moments[place.pair]
-        second_moments = Seen.of(moments, centered=True)
+        second_moments = SecondMoments.of(moments, centered=True)
         matrix = second_moments.rms_ratio * polar(second_moments.cross).factor.double()
         return place, lambda rows: moments.mean_target + (rows - moments.mean_source) @ matrix.mT
 

@@ -18,7 +18,7 @@ from interbasin.jobs.transport.theseus.maps import fit_maps, observe, seek
 from interbasin.jobs.transport.theseus.rules import (
     RIDGE,
     Rule,
-    Seen,
+    SecondMoments,
     linear,
     linear_orthogonal,
     linear_transposed,
@@ -43,8 +43,8 @@ RULES: dict[str, Rule] = {
 }
 
 
-def seen(x: Tensor, y: Tensor, *, centered: bool = True) -> Seen:
-    return Seen.of(PairedMoments.of(x, y), centered=centered)
+def moments_of(x: Tensor, y: Tensor, *, centered: bool = True) -> SecondMoments:
+    return SecondMoments.of(PairedMoments.of(x, y), centered=centered)
 
 
 def middle() -> nn.Module:
@@ -56,7 +56,7 @@ def middle() -> nn.Module:
 @pytest.mark.parametrize("widths", [(6, 6), (5, 8), (8, 5)])
 def test_every_rule_makes_a_map_of_both_widths(name: str, widths: tuple[int, int]) -> None:
     source, target = widths
-    matrix, reads, rank = RULES[name](seen(gaussian(1, 40, source), gaussian(2, 40, target)))
+    matrix, reads, rank = RULES[name](moments_of(gaussian(1, 40, source), gaussian(2, 40, target)))
     assert matrix.shape == (target, source)
     assert reads is None or reads.shape == (target, source)
     assert rank >= min(widths)
@@ -65,20 +65,20 @@ def test_every_rule_makes_a_map_of_both_widths(name: str, widths: tuple[int, int
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_but_the_regularised_finds_a_rotation(name: str) -> None:
     x, turn = gaussian(1, 60, 6) + 3, orthonormal(2, 6, 6)
-    matrix, _, _ = RULES[name](seen(x, x @ turn.mT + 1))
+    matrix, _, _ = RULES[name](moments_of(x, x @ turn.mT + 1))
     torch.testing.assert_close(matrix, turn, rtol=0, atol=0.05 if "ridge" in name else 1e-9)
 
 
 def test_means_are_taken_out_unless_asked() -> None:
     x, turn = gaussian(1, 60, 6), orthonormal(2, 6, 6)
     y = x @ turn.mT + 5
-    torch.testing.assert_close(procrustes(seen(x, y))[0], turn, rtol=0, atol=1e-9)
-    assert float((procrustes(seen(x + 5, y, centered=False))[0] - turn).norm()) > 0.1
+    torch.testing.assert_close(procrustes(moments_of(x, y))[0], turn, rtol=0, atol=1e-9)
+    assert float((procrustes(moments_of(x + 5, y, centered=False))[0] - turn).norm()) > 0.1
 
 
 def test_least_squares_finds_what_no_isometry_does() -> None:
     x, turn = gaussian(1, 60, 6), well_conditioned(2, 6, 6)
-    torch.testing.assert_close(linear(seen(x, x @ turn.mT))[0], turn, rtol=0, atol=1e-9)
+    torch.testing.assert_close(linear(moments_of(x, x @ turn.mT))[0], turn, rtol=0, atol=1e-9)
 
 
 def test_linear_maps_carry_through_elements_that_are_no_isometries() -> None:
@@ -93,18 +93,18 @@ def test_linear_maps_carry_through_elements_that_are_no_isometries() -> None:
 
 def test_few_rows_leave_directions_unseen() -> None:
     x = gaussian(1, 4, 6)
-    matrix, _, rank = procrustes(seen(x, x @ orthonormal(2, 6, 6).mT))
+    matrix, _, rank = procrustes(moments_of(x, x @ orthonormal(2, 6, 6).mT))
     assert rank == 3  # of four rows about their mean
     torch.testing.assert_close(matrix @ matrix.mT, torch.eye(6, dtype=torch.float64))
 
 
 def test_places_count_alike_whatever_their_size() -> None:
     x, turn = gaussian(1, 60, 6), orthonormal(2, 6, 6)
-    one, other = seen(x, x @ turn.mT), seen(1000 * x, gaussian(3, 60, 6))
-    pooled = Seen.pooled([one, other])
-    assert pooled.most == one.most + other.most
+    one, other = moments_of(x, x @ turn.mT), moments_of(1000 * x, gaussian(3, 60, 6))
+    pooled = SecondMoments.pool([one, other])
+    assert pooled.rank_bound == one.rank_bound + other.rank_bound
     assert float((procrustes(pooled)[0] - turn).norm()) < float((procrustes(other)[0] - turn).norm())
-    assert Seen.pooled([one]) is one
+    assert SecondMoments.pool([one]) is one
 
 
 def test_the_ratio_of_sizes_becomes_the_scale() -> None:

@@ -26,7 +26,7 @@ from interbasin.jobs.transport.rows import Watcher, input_rows, reading_at
 from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.theseus.by_module import carry_by_module, places_of
 from interbasin.jobs.transport.theseus.carrier import Moved
-from interbasin.jobs.transport.theseus.rules import Seen
+from interbasin.jobs.transport.theseus.rules import SecondMoments
 from interbasin.jobs.transport.updates.adapter import kinds_of
 from interbasin.jobs.transport.updates.update import Update
 from interbasin.statistics import PairedMoments
@@ -208,7 +208,9 @@ def bico(task: Task, variant: str, *, loss: Loss | None = None) -> Transported:
                 ours, theirs = ours[counts.to(ours.device)], theirs[counts.to(theirs.device)]
             pair_moments.update(ours.flatten(0, -2), theirs.flatten(0, -2))
     second_moments = {
-        pair: Seen.of(pair_moments, centered=False) for pair, pair_moments in moments.items() if pair_moments.batches
+        pair: SecondMoments.of(pair_moments, centered=False)
+        for pair, pair_moments in moments.items()
+        if pair_moments.batches
     }
     carried = carry_by_module(task, second_moments)
     return Transported(carried.update, carried.moved)

@@ -17,7 +17,7 @@ from interbasin.fit.polar import polar
 from interbasin.jobs.transport.bases import Bases, Pair, is_observable
 from interbasin.jobs.transport.regression.layers import Layer
 from interbasin.jobs.transport.theseus.maps import observe, seek
-from interbasin.jobs.transport.theseus.rules import Seen
+from interbasin.jobs.transport.theseus.rules import SecondMoments
 from interbasin.maps.base import Group
 from interbasin.statistics import PairedMoments
 from interbasin.wiring.axes.spaces import Grid, Reason, Still
@@ -176,7 +176,7 @@ def _match_groups(
             continue
         if not all(pair in moments for pair in cluster.recorded):
             continue
-        seen = {pair: Seen.of(moments[pair], centered=centered) for pair in cluster.recorded}
+        seen = {pair: SecondMoments.of(moments[pair], centered=centered) for pair in cluster.recorded}
         maps = {pair[0]: found.map for pair, found in cluster.fit_groups(bases, seen).items()}
         mover = Mover(bases.wirings[0].spaces, maps)
         for place in cluster.places:

@@ -29,7 +29,7 @@ from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.theseus.carrier import Carriage, Way, ways
 from interbasin.jobs.transport.theseus.maps import observe
 from interbasin.jobs.transport.theseus.pieces import change_pieces
-from interbasin.jobs.transport.theseus.rules import Seen
+from interbasin.jobs.transport.theseus.rules import SecondMoments
 from interbasin.jobs.transport.updates.adapter import Kind, kinds_of
 from interbasin.wiring.axes.spaces import Axis, spaces_in
 
@@ -42,13 +42,13 @@ def theseus_by_module(task: Task) -> Transported:
     places = list(places_of(task.bases))
     task.report("recording what modules read and write")
     moments = observe(task.bases, task.data, places, tokens=options.tokens, mask=options.mask, grams=False)
-    second_moments = {pair: Seen.of(each, centered=options.centered) for pair, each in moments.items()}
+    second_moments = {pair: SecondMoments.of(each, centered=options.centered) for pair, each in moments.items()}
     carried = carry_by_module(task, second_moments)
     return Transported(carried.update, carried.moved)
 
 
-def carry_by_module(task: Task, second_moments: Mapping[Pair, Seen]) -> Carriage:
-    """The update through the maps of what was seen at ``"module:input"`` and ``"module:output"``."""
+def carry_by_module(task: Task, second_moments: Mapping[Pair, SecondMoments]) -> Carriage:
+    """The update through the maps of each module, from the moments at ``"module:input"`` and ``"module:output"``."""
     maps = ModuleMaps(task.bases, second_moments, task.options)
     return change_pieces(task.bases, task.update, maps.change, maps.change_factors, label="the carried update")
 
@@ -124,9 +124,9 @@ class _Layers:
 
 
 class ModuleMaps:
-    """The maps of each module, made of what was seen there, as a rule for `change_pieces`."""
+    """The maps of each module, from the moments of what it reads and writes, as a rule for `change_pieces`."""
 
-    def __init__(self, bases: Bases, second_moments: Mapping[Pair, Seen], options: Options) -> None:
+    def __init__(self, bases: Bases, second_moments: Mapping[Pair, SecondMoments], options: Options) -> None:
         self.layers = _Layers(bases)
         self.second_moments = second_moments
         self.options = options
@@ -191,8 +191,8 @@ class ModuleMaps:
         return replace(segment, axis=0)
 
 
-def _cut(second_moments: Seen, source: Segment | None, target: Segment | None) -> Seen:
-    """What was seen of segments of two places."""
+def _cut(second_moments: SecondMoments, source: Segment | None, target: Segment | None) -> SecondMoments:
+    """The moments of a segment of each of two places."""
     if source is None and target is None:
         return second_moments
     columns, rows = (

@@ -15,7 +15,7 @@ from interbasin.errors import WiringError
 from interbasin.fit.matching import Dim, FreeSpace, Piece, Problem
 from interbasin.jobs.rebasin.weights import start
 from interbasin.jobs.transport.bases import Bases, Pair, is_observable
-from interbasin.jobs.transport.theseus.rules import How, Seen, SpaceMap
+from interbasin.jobs.transport.theseus.rules import MapFitter, SecondMoments, SpaceMap
 from interbasin.maps import Blocks, Permutation
 from interbasin.maps.base import Group, Role
 from interbasin.wiring.axes.spaces import Axis, In, Row, spaces_in
@@ -64,12 +64,16 @@ class HeadCluster:
             return cls(heads, tuple(pairs))
         return cls(heads, tuple(pairs), tuple(_head_places(bases, {pair[0] for pair in pairs})))
 
-    def fit(self, bases: Bases, second_moments: Mapping[Pair, Seen], how: How) -> dict[Pair, SpaceMap]:
+    def fit(
+        self, bases: Bases, second_moments: Mapping[Pair, SecondMoments], fitter: MapFitter
+    ) -> dict[Pair, SpaceMap]:
         """Heads are assigned by what they have in common, then each pair of heads has maps of its own."""
-        return self.fit_groups(bases, second_moments) if self.places else self._fit_plain(bases, second_moments, how)
+        return self.fit_groups(bases, second_moments) if self.places else self._fit_plain(bases, second_moments, fitter)
 
-    def _fit_plain(self, bases: Bases, second_moments: Mapping[Pair, Seen], how: How) -> dict[Pair, SpaceMap]:
-        blocks: dict[Pair, list[list[Seen]]] = {}
+    def _fit_plain(
+        self, bases: Bases, second_moments: Mapping[Pair, SecondMoments], fitter: MapFitter
+    ) -> dict[Pair, SpaceMap]:
+        blocks: dict[Pair, list[list[SecondMoments]]] = {}
         scores = torch.zeros(1)
         for pair in self.pairs:
             source, target = bases.spaces(pair)
@@ -83,13 +87,13 @@ class HeadCluster:
             scores = scores + torch.tensor([[_likeness(block) for block in row] for row in blocks[pair]])
         order = linear_sum_assignment(scores.numpy(), maximize=True)[1].tolist()
         maps = {
-            pair: _join_heads([how.map_of(table[i][j]) for i, j in enumerate(order)], order)
+            pair: _join_heads([fitter.fit(table[i][j]) for i, j in enumerate(order)], order)
             for pair, table in blocks.items()
         }
         count = len(order)
         return {self.heads: SpaceMap(Permutation(order), count, count, "heads by what they have in common"), **maps}
 
-    def fit_groups(self, bases: Bases, second_moments: Mapping[Pair, Seen]) -> dict[Pair, SpaceMap]:
+    def fit_groups(self, bases: Bases, second_moments: Mapping[Pair, SecondMoments]) -> dict[Pair, SpaceMap]:
         """Isometries inside the groups of the wiring, as in re-basin by activations."""
         spaces = bases.wirings[0].spaces
         partners = {self.heads[0]: self.heads[1]}
@@ -162,7 +166,7 @@ def _block(number: int, size: int) -> slice:
     return slice(number * size, (number + 1) * size)
 
 
-def _likeness(second_moments: Seen) -> float:
+def _likeness(second_moments: SecondMoments) -> float:
     """The nuclear norm of what two heads have in common, divided by the most that it could be."""
     energy = math.prod(second_moments.sizes)
     return float(torch.linalg.matrix_norm(second_moments.cross, "nuc")) / energy if energy else 0.0

@@ -11,7 +11,7 @@ from interbasin.activations.pairing import MaskOf
 from interbasin.batches import Progress, WithoutLabels
 from interbasin.jobs.transport.bases import Bases, Pair, is_observable, writers_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
-from interbasin.jobs.transport.theseus.rules import How, Rule, Seen, SpaceMap, Unobserved, procrustes
+from interbasin.jobs.transport.theseus.rules import MapFitter, Rule, SecondMoments, SpaceMap, Unobserved, procrustes
 from interbasin.maps import Identity
 from interbasin.statistics import PairedMoments
 from interbasin.wiring import Wiring
@@ -151,7 +151,7 @@ def observe(
 
 def fit_maps(
     bases: Bases,
-    sought: NeededMaps,
+    needed_maps: NeededMaps,
     moments: Mapping[Pair, PairedMoments],
     rule: Rule = procrustes,
     *,
@@ -163,11 +163,11 @@ def fit_maps(
 
     Args:
         bases: The networks.
-        sought: Which maps are needed.
+        needed_maps: Which maps are needed.
         moments: Of what was recorded for them; with Gram matrices, unless the rule is `procrustes`.
-        rule: What makes a map of what was seen.
+        rule: What makes a map of second moments.
         centered: Look at activations about their means.
-        unobserved: ``"complete"``: directions that were not seen have an arbitrary partner, so that norms are kept;
+        unobserved: ``"complete"``: directions without activations have an arbitrary partner, so that norms are kept;
             ``"drop"``: they are mapped to zero.
         scale: Multiply each map by how much larger the target's activations are. Norms are no longer kept.
     """
@@ -176,10 +176,10 @@ def fit_maps(
         if bases.is_shared(entry):
             width = bases.spaces(entry)[0].width
             maps[entry.source, entry.target] = SpaceMap(Identity(width), width, width, "the networks share it")
-    how = How(rule, unobserved, scale)
-    second_moments = {pair: Seen.of(each, centered=centered) for pair, each in moments.items()}
-    for pair, places in sought.plain.items():
-        maps[pair] = how.map_of(Seen.pooled([second_moments[place] for place in places]))
-    for cluster in sought.heads:
-        maps |= cluster.fit(bases, {pair: second_moments[pair] for pair in cluster.recorded}, how)
+    fitter = MapFitter(rule, unobserved, scale)
+    second_moments = {pair: SecondMoments.of(each, centered=centered) for pair, each in moments.items()}
+    for pair, places in needed_maps.plain.items():
+        maps[pair] = fitter.fit(SecondMoments.pool([second_moments[place] for place in places]))
+    for cluster in needed_maps.heads:
+        maps |= cluster.fit(bases, {pair: second_moments[pair] for pair in cluster.recorded}, fitter)
     return maps

@@ -34,7 +34,7 @@ from interbasin.jobs.transport.task import reporter_of
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved, table_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
 from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek
-from interbasin.jobs.transport.theseus.rules import How, Seen, SpaceMap, Unobserved, procrustes
+from interbasin.jobs.transport.theseus.rules import MapFitter, SecondMoments, SpaceMap, Unobserved, procrustes
 from interbasin.jobs.transport.theseus.stored_maps import NUMBER, StoredMaps
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
 from interbasin.jobs.transport.updates.reading import FOLDER
@@ -197,7 +197,7 @@ def transport_on_disk(
         return Written((), stages, None, update.is_low_rank, notes)
     saying = {**settings, **{name: value for name, value in (request or {}).items() if name not in settings}}
     elapsed = sum(watch.timings.values())
-    how = How(procrustes, unobserved, scale == "rms")
+    fitter = MapFitter(procrustes, unobserved, scale == "rms")
     with (
         new_outcome(folder, job="transport", request=saying, inputs=inputs, force=force, elapsed=elapsed) as draft,
         tempfile.TemporaryDirectory(prefix=".maps-", dir=draft.folder) as beside,
@@ -209,14 +209,14 @@ def transport_on_disk(
             shelf = Journal.at(state).maps(networks, data, how=(unobserved, scale), mask=mask, **facts)
         maps = StoredMaps(shelf, memory // 2)
         maps.keep("shared", fit_maps(bases, NeededMaps({}, (), {}), {}))  # what the networks share
-        pending = _PendingMaps(bases, _without_kept(needed_maps, maps), how)
+        pending = _PendingMaps(bases, _without_kept(needed_maps, maps), fitter)
         with watch("record"):
             for number, places in enumerate(stages.passes):
                 pairs = [pair for pair in places if pair in pending.needed_maps.recorded]
                 report(f"pass {number + 1} of {len(stages.passes)} over the data{'' if pairs else ', done before'}")
                 moments = observe(bases, data, pairs, tokens=tokens, mask=mask, grams=False) if pairs else {}
                 for pair in pairs:
-                    for name, fitted in pending.add(pair, Seen.of(moments.pop(pair), centered=centered)):
+                    for name, fitted in pending.add(pair, SecondMoments.of(moments.pop(pair), centered=centered)):
                         maps.keep(name, fitted)
         report("carrying the update, a tensor at a time")
         with watch("carry"):
@@ -321,13 +321,16 @@ def _group(pair: Pair) -> str:
 
 @dataclass
 class _Pool:
-    """What was seen of one space at several places, added up as they come; `Seen.pooled` has them all at once."""
+    """The moments of one pair of spaces at several places, added up as they come.
+
+    `SecondMoments.pool` does the same with all of them at once.
+    """
 
     parts: int = 0
-    total: Seen | None = None
+    total: SecondMoments | None = None
     energies: tuple[float, float] = (0.0, 0.0)
 
-    def add(self, part: Seen) -> None:
+    def add(self, part: SecondMoments) -> None:
         sizes = part.sizes
         a, b = (1 / size if size else 0.0 for size in sizes)
         unit = replace(
@@ -341,12 +344,12 @@ class _Pool:
                 cross=self.total.cross.add_(unit.cross),
                 squares=(self.total.squares[0] + unit.squares[0], self.total.squares[1] + unit.squares[1]),
                 tolerance=max(self.total.tolerance, unit.tolerance),
-                most=self.total.most + unit.most,
+                rank_bound=self.total.rank_bound + unit.rank_bound,
             )
         self.parts += 1
         self.energies = self.energies[0] + sizes[0] ** 2, self.energies[1] + sizes[1] ** 2
 
-    def second_moments(self) -> Seen:
+    def second_moments(self) -> SecondMoments:
         assert self.total is not None
         a, b = (energy / self.parts for energy in self.energies)
         squares = self.total.squares[0] * a, self.total.squares[1] * b
@@ -355,24 +358,24 @@ class _Pool:
 
 @dataclass
 class _PendingMaps:
-    """The maps that are not fitted yet, and what was seen of their spaces so far."""
+    """The maps that are not fitted yet, and the moments of their spaces so far."""
 
     bases: Bases
     needed_maps: NeededMaps
-    how: How
+    fitter: MapFitter
     pools: dict[Pair, _Pool] = field(default_factory=dict)
-    blocks: dict[Pair, Seen] = field(default_factory=dict)
+    blocks: dict[Pair, SecondMoments] = field(default_factory=dict)
 
-    def add(self, recorded: Pair, second_moments: Seen) -> Iterator[tuple[str, dict[Pair, SpaceMap]]]:
+    def add(self, recorded: Pair, second_moments: SecondMoments) -> Iterator[tuple[str, dict[Pair, SpaceMap]]]:
         """The maps that can be fitted now that one more pair was recorded, and the name of each group of them."""
         for pair, places in self.needed_maps.plain.items():
             if recorded in places and len(places) == 1:
-                yield _group(pair), {pair: self.how.map_of(second_moments)}
+                yield _group(pair), {pair: self.fitter.fit(second_moments)}
             elif recorded in places:
                 pool = self.pools.setdefault(pair, _Pool())
                 pool.add(second_moments)
                 if pool.parts == len(places):
-                    yield _group(pair), {pair: self.how.map_of(self.pools.pop(pair).second_moments())}
+                    yield _group(pair), {pair: self.fitter.fit(self.pools.pop(pair).second_moments())}
         for cluster in self.needed_maps.heads:
             if recorded in cluster.recorded:
                 self.blocks[recorded] = second_moments
@@ -382,4 +385,4 @@ class _PendingMaps:
         pairs = cluster.recorded
         if all(pair in self.blocks for pair in pairs):
             blocks = {pair: self.blocks.pop(pair) for pair in pairs}
-            yield _group(cluster.heads), cluster.fit(self.bases, blocks, self.how)
+            yield _group(cluster.heads), cluster.fit(self.bases, blocks, self.fitter)

@@ -30,13 +30,13 @@ RIDGE = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class SpaceMap:
-    """The map of a pair of spaces, and how far what was seen supports it.
+    """The map of a pair of spaces, and how far the activations support it.
 
     Attributes:
         map: For axes that write the space.
         reads: For axes that read it, where that is not the dual of ``map``.
-        observed: The same map without the directions in which nothing was seen; ``map`` itself where all were.
-        rank: How many directions were seen, of ``full``.
+        observed: The same map without the directions in which there were no activations; None if there were in all.
+        rank: In how many directions there were activations, of ``full``.
         scale: The factor beside the isometry.
         why: How it was found, as a clause.
     """
@@ -51,7 +51,7 @@ class SpaceMap:
 
     @property
     def observed_map(self) -> Map:
-        """The map without the directions in which nothing was seen."""
+        """The map without the directions in which there were no activations."""
         return self.map if self.observed is None else self.observed
 
     @property
@@ -65,17 +65,25 @@ class SpaceMap:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Second moments of two spaces, or of two blocks of them: what a rule makes a map of."""
+class SecondMoments:
+    """Second moments of the activations in two spaces, or in a block of each: what a rule makes a map of.
 
-    cross: Tensor  # (target, source)
-    squares: tuple[Tensor, Tensor]  # of the units of source and target
-    grams: tuple[Tensor, Tensor] | None  # of source and target, for rules that need them
-    tolerance: float  # the share of the largest value below which a direction is round-off
-    most: int  # the largest rank that the number of rows allows
+    Attributes:
+        cross: Products of the target's units with the source's, summed over rows: ``(target, source)``.
+        squares: Sums of squares of every unit, of source and target.
+        grams: Gram matrices of source and target, for the rules that need them.
+        tolerance: The share of the largest value below which a direction is round-off.
+        rank_bound: The largest rank that the number of rows allows.
+    """
+
+    cross: Tensor
+    squares: tuple[Tensor, Tensor]
+    grams: tuple[Tensor, Tensor] | None
+    tolerance: float
+    rank_bound: int
 
     @classmethod
-    def of(cls, moments: PairedMoments, *, centered: bool) -> Seen:
+    def of(cls, moments: PairedMoments, *, centered: bool) -> SecondMoments:
         cross = moments.cross(centered=centered)
         squares = moments.squares_source(centered=centered), moments.squares_target(centered=centered)
         grams = None
@@ -85,16 +93,17 @@ class Seen:
         return cls(cross, squares, grams, tolerance, moments.rank_bound(centered=centered))
 
     @classmethod
-    def pooled(cls, parts: Sequence[Seen]) -> Seen:
-        """What was seen of one space at several places, which count alike: each about its own means and in its size."""
+    def pool(cls, parts: Sequence[SecondMoments]) -> SecondMoments:
+        """The moments of one pair of spaces from several places.
+
+        All places count alike: each has its own means, and is divided by its own size. The sum then has the mean size.
+        """
         if len(parts) == 1:
             return parts[0]
         sizes = [part.sizes for part in parts]
-        unit = [[1 / size if size else 0.0 for size in both] for both in sizes]
-        mean = [
-            sum(both[side] ** 2 for both in sizes) / len(parts) for side in (0, 1)
-        ]  # sizes as they were, on average
-        weights = [(a * math.sqrt(mean[0]), b * math.sqrt(mean[1])) for a, b in unit]
+        inverses = [[1 / size if size else 0.0 for size in both] for both in sizes]
+        mean_energies = [sum(both[side] ** 2 for both in sizes) / len(parts) for side in (0, 1)]
+        weights = [(a * math.sqrt(mean_energies[0]), b * math.sqrt(mean_energies[1])) for a, b in inverses]
         return cls(
             _sum(part.cross * (a * b) for part, (a, b) in zip(parts, weights, strict=True)),
             (
@@ -108,17 +117,17 @@ class Seen:
                 _sum(part.grams[1] * b * b for part, (_, b) in zip(parts, weights, strict=True) if part.grams),
             ),
             max(part.tolerance for part in parts),
-            sum(part.most for part in parts),
+            sum(part.rank_bound for part in parts),
         )
 
-    def block(self, rows: slice, columns: slice) -> Seen:
-        """What was seen of one block of the target and one of the source."""
-        return Seen(
+    def block(self, rows: slice, columns: slice) -> SecondMoments:
+        """The moments of one block of the target (rows) and one of the source (columns)."""
+        return SecondMoments(
             self.cross[rows, columns],
             (self.squares[0][columns], self.squares[1][rows]),
             None if self.grams is None else (self.grams[0][columns, columns], self.grams[1][rows, rows]),
             self.tolerance,
-            self.most,
+            self.rank_bound,
         )
 
     @property
@@ -142,48 +151,48 @@ def _sum(tensors: Iterable[Tensor]) -> Tensor:
     return sum(others, first)
 
 
-# What was seen -> the matrix for written axes, the one for read axes (None: the dual of the first), and the rank.
-Rule = Callable[[Seen], tuple[Tensor, Tensor | None, int]]
+# Second moments -> the matrix for axes that write, the one for axes that read (None: the dual of the first), the rank.
+Rule = Callable[[SecondMoments], tuple[Tensor, Tensor | None, int]]
 
 
-def procrustes(second_moments: Seen) -> tuple[Tensor, Tensor | None, int]:
+def procrustes(second_moments: SecondMoments) -> tuple[Tensor, Tensor | None, int]:
     """The isometry of largest correlation: the seed's rule. Its ``ortho`` is, as printed, the same map."""
     decomposition = polar(second_moments.cross, rank_tolerance=second_moments.tolerance)
-    return decomposition.factor, None, min(int(decomposition.rank), second_moments.most)
+    return decomposition.factor, None, min(int(decomposition.rank), second_moments.rank_bound)
 
 
-def linear(second_moments: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+def linear(second_moments: SecondMoments, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
     """The least-squares map, with its dual for read axes: exact where the spaces differ by an invertible map."""
     matrix, rank = _divide(second_moments.cross, second_moments.gram(0), second_moments.tolerance, ridge)
     return matrix, None, rank
 
 
-def linear_transposed(second_moments: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+def linear_transposed(second_moments: SecondMoments, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
     """The least-squares map on both sides, as the seed's ``linear`` has it (its equation 30)."""
     matrix, _, rank = linear(second_moments, ridge=ridge)
     return matrix, matrix, rank
 
 
-def linear_orthogonal(second_moments: Seen) -> tuple[Tensor, Tensor | None, int]:
+def linear_orthogonal(second_moments: SecondMoments) -> tuple[Tensor, Tensor | None, int]:
     """The isometry nearest to the least-squares map."""
     matrix, _, rank = linear(second_moments)
     return polar(matrix).factor, None, rank
 
 
-def pinv(second_moments: Seen, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
+def pinv(second_moments: SecondMoments, *, ridge: float = 0.0) -> tuple[Tensor, Tensor | None, int]:
     """The coupled least squares of the seed's equation 28."""
     matrix, rank = _divide(second_moments.cross.mT, second_moments.gram(1), second_moments.tolerance, ridge)
     return matrix.mT, matrix.mT, rank
 
 
-def pinv_orthogonal(second_moments: Seen) -> tuple[Tensor, Tensor | None, int]:
+def pinv_orthogonal(second_moments: SecondMoments) -> tuple[Tensor, Tensor | None, int]:
     """The isometry nearest to the map of the coupled least squares."""
     matrix, _, rank = pinv(second_moments)
     return polar(matrix).factor, None, rank
 
 
 def _divide(cross: Tensor, gram: Tensor, tolerance: float, ridge: float) -> tuple[Tensor, int]:
-    """``cross @ gram^-1`` over the directions that were seen, and how many those are."""
+    """``cross @ gram^-1`` over the directions in which there are activations, and the number of these."""
     values, vectors = torch.linalg.eigh(gram)
     kept = values > values[-1].clamp(min=0) * tolerance
     shrunk = values + ridge * float(values.clamp(min=0).mean())
@@ -192,21 +201,27 @@ def _divide(cross: Tensor, gram: Tensor, tolerance: float, ridge: float) -> tupl
 
 
 @dataclass(frozen=True)
-class How:
-    """How a map is made of what was seen."""
+class MapFitter:
+    """Fits maps to second moments, by a rule.
+
+    Attributes:
+        rule: What makes a matrix of the moments.
+        unobserved: What becomes of directions in which there are no activations: a partner, or zero.
+        scale: Whether maps are multiplied by the ratio of the activations' sizes.
+    """
 
     rule: Rule
     unobserved: Unobserved
     scale: bool
 
-    def map_of(self, second_moments: Seen) -> SpaceMap:
+    def fit(self, second_moments: SecondMoments) -> SpaceMap:
         matrix, reads, rank = self.rule(second_moments)
         full = min(matrix.shape)
         # Least squares has the size of activations in it already.
         factor = second_moments.rms_ratio if self.scale and self.rule in _ISOMETRIC else 1.0
         observed = None
         if rank < full and self.rule is procrustes:
-            observed = _as_map(_without_unseen(matrix, second_moments.cross, rank), factor, rank)
+            observed = _as_map(_drop_unobserved(matrix, second_moments.cross, rank), factor, rank)
         whole = observed if observed is not None and self.unobserved == "drop" else None
         if whole is None:
             whole = _as_map(matrix, factor, full) if self.rule in _ISOMETRIC else Linear(matrix * factor)
@@ -218,7 +233,7 @@ class How:
 _ISOMETRIC = (procrustes, linear_orthogonal, pinv_orthogonal)
 
 
-def _without_unseen(factor: Tensor, cross: Tensor, rank: int) -> Tensor:
+def _drop_unobserved(factor: Tensor, cross: Tensor, rank: int) -> Tensor:
     """The isometry on the ``rank`` strongest directions alone: `polar` with ``unobserved="drop"``, without its SVD.
 
     The symmetric factor of the polar decomposition has the singular values for its eigenvalues.
