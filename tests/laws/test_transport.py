@@ -120,7 +120,7 @@ def test_a_regression_finds_what_it_fits_without_being_given_any_of_it(name: str
     """Positions, class tokens, and all inside attention too: nothing is carried, and nothing shrunk towards."""
     pair = pair_of(name)
     layers, _ = find_layers(pair.bases, pair.data[0])
-    fitted = {tensor for layer in layers for tensor in layer.stored}
+    fitted = {tensor for layer in layers for tensor in layer.fitted_tensors}
     changes = {tensor: value for tensor, value in pair.tuned.state_dict().items() if tensor in fitted}
     tuned = copy.deepcopy(pair.source)
     tuned.load_state_dict({**pair.source.state_dict(), **changes})

@@ -36,7 +36,7 @@ from interbasin.wiring.trace.copying import forget_what_was_derived
 
 if TYPE_CHECKING:
     from interbasin.jobs.transport.regression.layers import Layer
-    from interbasin.jobs.transport.regression.sequence import Fitted
+    from interbasin.jobs.transport.regression.sequence import LayerFit
     from interbasin.jobs.transport.result import ComparedRow
 
 NAME, FORMAT, VERSION = "stage", "fitted-stage", 1
@@ -149,13 +149,13 @@ class StageJournal:
     def __post_init__(self) -> None:
         self._digests = self._look()
 
-    def restore(self, number: int, stage: Sequence[Layer]) -> list[Fitted] | None:
+    def restore(self, number: int, stage: Sequence[Layer]) -> list[LayerFit] | None:
         """Take up a stage that was kept: what was fitted in it, or None if it was not kept whole."""
-        from interbasin.jobs.transport.regression.sequence import Fitted
+        from interbasin.jobs.transport.regression.sequence import LayerFit
 
         try:
             document, tensors = read_record(self.folder / f"{NAME}-{number}", NAME, FORMAT, VERSION)
-            layers = [Fitted(layer=stage[place], **figures) for place, figures in document["fitted"]]
+            layers = [LayerFit(layer=stage[place], **figures) for place, figures in document["fitted"]]
             changed, lost = list(document["changed"]), dict(document["lost"])
         except (FileError, KeyError, TypeError, IndexError):  # it is fitted again
             return None
@@ -169,7 +169,7 @@ class StageJournal:
         self._digests = self._look()
         return layers
 
-    def keep(self, number: int, stage: Sequence[Layer], fitted: Iterable[Fitted], before: Iterable[str]) -> None:
+    def keep(self, number: int, stage: Sequence[Layer], fitted: Iterable[LayerFit], before: Iterable[str]) -> None:
         """Keep a stage; ``before`` are the names that had factors when it began."""
         digests = self._look()
         changed = [name for name, digest in digests.items() if self._digests[name] != digest]

@@ -71,7 +71,7 @@ def regression(task: Task, variant: str) -> Transported:
         journal=task.journal,
     )
     restore()
-    fitted = {name for fit in result.layers for name in fit.layer.stored}
+    fitted = {name for fit in result.layers for name in fit.layer.fitted_tensors}
     for name, buffer in copy.deepcopy(dict(start.named_buffers(remove_duplicate=False))).items():
         if name not in fitted:
             place, _, own = name.rpartition(".")
@@ -105,7 +105,7 @@ def _account(result: Regressed, carried: Sequence[Moved]) -> tuple[Moved, ...]:
     reasons = {
         name: "the tuned source's rows" if fit.layer.aim == "taken" else f"fitted; explains {fit.explained:.0%}"
         for fit in result.layers
-        for name in fit.layer.stored
+        for name in fit.layer.fitted_tensors
     }
     rows = []
     for row in carried:

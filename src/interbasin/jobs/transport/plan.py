@@ -188,7 +188,7 @@ def _layers(bases: Bases, data: Any) -> tuple[list[Layer], dict[str, str], Inter
 
 def _account(task: Task, layers: list[Layer], left_out: Mapping[str, str]) -> tuple[Moved, ...]:
     """What would become of each tensor of the update by regression."""
-    fitted = {name for layer in layers for name in layer.stored}
+    fitted = {name for layer in layers for name in layer.fitted_tensors}
     partners: dict[str, list[str]] = {}
     for pair in task.bases.with_heads.correspondence.tensors:
         partners.setdefault(pair.source, []).append(pair.target)

@@ -15,7 +15,7 @@ from interbasin.activations.pairing import MaskOf
 from interbasin.errors import DataError, InterbasinError
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.journal import Journal
-from interbasin.jobs.transport.regression.sequence import Fitted
+from interbasin.jobs.transport.regression.sequence import LayerFit
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
 from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek
 from interbasin.jobs.transport.theseus.rules import Rule, SpaceMap, Unobserved, procrustes
@@ -173,7 +173,7 @@ class Transported:
     update: Update
     moved: tuple[Moved, ...] = ()
     maps: Mapping[Pair, SpaceMap] = field(default_factory=dict)
-    layers: tuple[Fitted, ...] = ()
+    layers: tuple[LayerFit, ...] = ()
     notes: tuple[str, ...] = ()
     model: nn.Module | None = None
 

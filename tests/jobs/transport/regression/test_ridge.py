@@ -121,9 +121,9 @@ def test_a_layer_beside_offsets_is_what_both_come_to_together() -> None:
     sums = Sums()
     sums.add(torch.cat([x, groups], 1), y)
     together = torch.linalg.lstsq(torch.cat([x, groups], 1), y).solution[:5].mT
-    alone = sums.without(5).solve(torch.zeros(3, 5), None, ridge=0.0)
+    alone = sums.partial_out(5).solve(torch.zeros(3, 5), None, ridge=0.0)
     torch.testing.assert_close(alone.weight, together)
-    assert sums.without(5).rows == 86
+    assert sums.partial_out(5).rows == 86
     error = (y - x @ together.mT - groups @ torch.linalg.lstsq(groups, y - x @ together.mT).solution).square().sum()
     means = groups @ torch.linalg.lstsq(groups, y).solution
     assert alone.explained == pytest.approx(1 - float(error / (y - means).square().sum()))

@@ -15,7 +15,7 @@ from interbasin.errors import DataError
 from interbasin.jobs.transport.bases import Bases, relate
 from interbasin.jobs.transport.regression.layers import find_layers
 from interbasin.jobs.transport.regression.sequence import Recipe, regress
-from interbasin.jobs.transport.regression.tables import rows_added, set_table, table_rows
+from interbasin.jobs.transport.regression.tables import find_added_rows, set_table, table_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -56,7 +56,7 @@ def test_every_row_is_found_where_it_is_added() -> None:
     network, x = stem(tokens=11), gaussian(0, 2, 9, 3)
     at = "norm:input"
     first, last, rows = (
-        rows_added(network, name, axis, at, x) for name, axis in (("first", 2), ("last", 0), ("positions", 1))
+        find_added_rows(network, name, axis, at, x) for name, axis in (("first", 2), ("last", 0), ("positions", 1))
     )
     assert first is not None and last is not None and rows is not None
     assert first.tolist() == [[0, *[-1] * 10]] * 2
@@ -67,14 +67,14 @@ def test_every_row_is_found_where_it_is_added() -> None:
 def test_looking_for_rows_changes_nothing() -> None:
     network = stem()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    rows_added(network, "positions", 1, "norm:input", gaussian(0, 2, 4, 3))
+    find_added_rows(network, "positions", 1, "norm:input", gaussian(0, 2, 4, 3))
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_are_found_in_low_precision(dtype: torch.dtype) -> None:
     network = stem(tokens=40).to(dtype)
-    found = rows_added(network, "positions", 1, "norm:input", gaussian(0, 2, 37, 3).to(dtype))
+    found = find_added_rows(network, "positions", 1, "norm:input", gaussian(0, 2, 37, 3).to(dtype))
     assert found is not None
     assert found[1].tolist() == [-1, *range(37), -1]
 

@@ -19,12 +19,12 @@ from interbasin.errors import DataError
 from interbasin.jobs.transport.regression.goals import Goal
 from interbasin.jobs.transport.regression.layers import Layer
 from interbasin.jobs.transport.regression.ridge import Sums
-from interbasin.jobs.transport.regression.tables import rows_added
+from interbasin.jobs.transport.regression.tables import find_added_rows
 from interbasin.jobs.transport.rows import Watcher, argument_at, input_rows, pair_rows, reading_at
 
 
 class Chain:
-    """The batches of several data, one after the other."""
+    """The batches of several data sets, one after the other."""
 
     def __init__(self, *parts: Iterable[Any]) -> None:
         self._parts = parts
@@ -35,9 +35,17 @@ class Chain:
 
 @dataclass
 class Feed:
-    """Batches of one kind: task inputs, which aim at tuned A, or generic ones, which may aim at the base itself.
+    """Batches of one kind: layers aim at tuned A for them or, for generic inputs that are kept, at the base.
 
-    With a ``source``, A before fine-tuning, layers aim at B's own activations and what fine-tuning changed in A's.
+    Attributes:
+        current: The target, with the layers that are fitted so far.
+        base: The target as it was.
+        tuned: The source after fine-tuning.
+        data: The batches.
+        tokens: Where the networks cut inputs into different numbers of tokens.
+        mask: Which tokens count.
+        is_task: Whether layers aim at tuned A.
+        source: A before fine-tuning. With it, layers aim at B's own activations and what fine-tuning changed in A's.
     """
 
     current: nn.Module
@@ -53,12 +61,12 @@ class Feed:
         self, stage: Sequence[Layer], goals: Mapping[Layer, Goal], inputs: Any, sums: Mapping[Layer, Sums]
     ) -> None:
         """Add the rows of one batch to the sums of each layer of a stage."""
-        shown = _Shown(self, stage, goals, inputs)
+        activations = _BatchActivations(self, stage, goals, inputs)
         for layer in stage:
-            rows, target, counts = shown.stream(layer) if layer.aim == "stream" else shown.own(layer)
+            rows, target, mask = activations.collect_rows(layer)
             flat = [each.flatten(0, -2) for each in (rows, target)]
-            if counts is not None:
-                flat = [each[counts.flatten().to(each.device)] for each in flat]
+            if mask is not None:
+                flat = [each[mask.flatten().to(each.device)] for each in flat]
             self._require_numbers(layer, flat)
             if len(flat[0]):
                 sums[layer].add(flat[0], flat[1])
@@ -74,8 +82,15 @@ class Feed:
         )
 
 
-class _Shown:
-    """What the networks show of one batch at the places of a stage."""
+class _BatchActivations:
+    """What each of the networks computes for one batch at the places of a stage.
+
+    Attributes:
+        current: Of the network that is fitted: what its layers read, and the streams that they write.
+        goal: Of the network that layers aim at: tuned A for task inputs, else the base.
+        source: Of A before fine-tuning, where layers aim at a shift.
+        base: Of the base, where layers aim at a shift or keep some of its units.
+    """
 
     def __init__(self, feed: Feed, stage: Sequence[Layer], goals: Mapping[Layer, Goal], inputs: Any) -> None:
         self.feed, self.goals, self.inputs = feed, goals, inputs
@@ -84,126 +99,145 @@ class _Shown:
         reads = [argument_at(layer.reads) for layer in stage if not layer.is_table]
         outputs = [reading_at(layer.output) for layer in streams if not layer.is_table]
         places = [reading_at(layer.at[1]) for layer in streams]
-        self.now = Watcher(feed.current, list(dict.fromkeys([*reads, *outputs, *places]))).run(inputs)
-        self.side = 0 if feed.is_task else 1
-        wanted = [reading_at(layer.at[self.side]) for layer in stage]
+        self.current = _read_activations(feed.current, [*reads, *outputs, *places], inputs)
+        self.goal_side = 0 if feed.is_task else 1
+        goal_readings = [reading_at(layer.at[self.goal_side]) for layer in stage]
         if feed.is_task:
-            wanted += [reading_at(place) for layer in stage for _, place in layer.earlier]
-        self.aims = Watcher(feed.tuned if feed.is_task else feed.base, list(dict.fromkeys(wanted))).run(inputs)
-        shifted = {layer for layer in stage if self.is_shifted(layer)}
-        self.before = Watcher(feed.source, list(dict.fromkeys(wanted))).run(inputs) if feed.source and shifted else {}
-        kept = {layer for layer in stage if feed.is_task and goals[layer].kept is not None}
-        own = [reading_at(layer.at[1]) for layer in stage if layer in kept | shifted]
-        self.base = Watcher(feed.base, list(dict.fromkeys(own))).run(inputs) if own else {}
+            goal_readings += [reading_at(place) for layer in stage for _, place in layer.earlier]
+        self.goal = _read_activations(feed.tuned if feed.is_task else feed.base, goal_readings, inputs)
+        shift_layers = {layer for layer in stage if self.has_shift_goal(layer)}
+        self.source = _read_activations(feed.source, goal_readings, inputs) if feed.source and shift_layers else {}
+        base_layers = shift_layers | {layer for layer in stage if self._kept_columns(layer) is not None}
+        base_readings = [reading_at(layer.at[1]) for layer in stage if layer in base_layers]
+        self.base = _read_activations(feed.base, base_readings, inputs) if base_readings else {}
 
-    def is_shifted(self, layer: Layer) -> bool:
+    def has_shift_goal(self, layer: Layer) -> bool:
         """Whether a layer aims at B's own activations and A's change. The last one aims at tuned A's answers."""
         return self.feed.is_task and self.feed.source is not None and layer.aim != "output"
 
-    def stream(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What a layer reads, what it should write for the stream to reach its goal, and which of the rows count."""
-        stream = self.now[reading_at(layer.at[1])]
-        aim = self.aims[reading_at(layer.at[self.side])].double()
-        if layer.is_table:
-            rows, here = self._indicators(layer, stream)
-            # What the table itself adds, and where it does.
-            output = rows @ layer.weight_in(self.feed.current)[0].mT.to(rows)
-            rest = stream.double() - output
-            counts = self._counts(layer, rows)
-            rows = torch.cat([rows, here[..., None].to(rows)], -1)
-            shown = [(rows, 1), (aim, 0), (rest, 1), *self._before(layer)]
-            rows, aim, rest, *before = _pair(shown, self.feed.tokens)
-            here = rows[..., -1] > 0.5
-            counts = here if counts is None else here & counts
-            return rows[..., :-1], self._goal(layer, aim, before) - rest, counts
-        rows = input_rows(self.feed.current.get_submodule(layer.target), self.now[argument_at(layer.reads)])
-        output = self.now[reading_at(layer.output)]
-        counts = self._counts(layer, rows)
-        beside = None if layer.beside is None else self._indicators(layer.beside, stream)[0]
-        stream, aim = _at_positions(stream, layer, 1), _at_positions(aim, layer, self.side)
+    def collect_rows(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What a layer reads, what it should write, and which of the rows count (None: all)."""
+        if layer.aim != "stream":
+            return self._collect_output_rows(layer)
+        return self._collect_table_rows(layer) if layer.is_table else self._collect_stream_rows(layer)
+
+    def _collect_table_rows(self, table: Layer) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Of a table: which of its rows is added, and what that row should be for the stream to reach its goal."""
+        stream = self.current[reading_at(table.at[1])]
+        goal = self.goal[reading_at(table.at[self.goal_side])].double()
+        rows, is_added = self._table_indicators(table, stream)
+        output = rows @ table.weight_in(self.feed.current)[0].mT.to(rows)
+        rest = stream.double() - output
+        mask = self._row_mask(table, rows)
+        rows = torch.cat([rows, is_added[..., None].to(rows)], -1)
+        rows_by_side = [(rows, 1), (goal, 0), (rest, 1), *self._rows_before_tuning(table)]
+        rows, goal, rest, *before = _pair_rows(rows_by_side, self.feed.tokens)
+        is_added = rows[..., -1] > 0.5
+        mask = is_added if mask is None else is_added & mask
+        return rows[..., :-1], self._apply_goal(table, goal, before) - rest, mask
+
+    def _collect_stream_rows(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Of a layer that writes a stream: what it should add for the stream to reach its goal."""
+        stream = self.current[reading_at(layer.at[1])]
+        goal = self.goal[reading_at(layer.at[self.goal_side])].double()
+        rows = input_rows(self.feed.current.get_submodule(layer.target), self.current[argument_at(layer.reads)])
+        output = self.current[reading_at(layer.output)]
+        mask = self._row_mask(layer, rows)
+        indicators = None if layer.beside is None else self._table_indicators(layer.beside, stream)[0]
+        stream, goal = _cut_positions(stream, layer, 1), _cut_positions(goal, layer, self.goal_side)
         output = output.flatten(1, -2) if output.ndim > stream.ndim else output
         rest = stream.double() - output.reshape(stream.shape).double()
         rows = rows.reshape(*stream.shape[:-1], -1)
-        if beside is not None:
-            rows = torch.cat([rows.to(beside), _at_positions(beside, layer, 1)], -1)
+        if indicators is not None:
+            rows = torch.cat([rows.to(indicators), _cut_positions(indicators, layer, 1)], -1)
         tokens = self.feed.tokens
         if tokens is not None and tokens.prefix is not None and layer.positions is not None:
             tokens = replace(tokens, prefix=(0, 0))  # what stands before the patches was left out
-        shown = [(_at_positions(each, layer, side), side) for each, side in self._before(layer)]
-        rows, aim, rest, *before = _pair([(rows, 1), (aim, 0), (rest, 1), *shown], tokens)
-        return rows, self._goal(layer, aim, before) - rest, counts
+        rows_before = [(_cut_positions(each, layer, side), side) for each, side in self._rows_before_tuning(layer)]
+        rows, goal, rest, *before = _pair_rows([(rows, 1), (goal, 0), (rest, 1), *rows_before], tokens)
+        return rows, self._apply_goal(layer, goal, before) - rest, mask
 
-    def own(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What a layer reads, what its own outputs should be, and which of the rows count."""
-        rows = input_rows(self.feed.current.get_submodule(layer.target), self.now[argument_at(layer.reads)])
-        counts = self._counts(layer, rows)
-        shown = [(_flat(rows), 1), (self._written(layer, self.aims, self.side), 0), *self._before(layer)]
-        kept = self.goals[layer].kept if self.feed.is_task else None
-        if kept is not None:
-            shown.append((self._written(layer, self.base, 1), 1))
-        rows, aim, *others = _pair(shown, self.feed.tokens)
-        target = self._goal(layer, aim, others)
-        if kept is not None:
+    def _collect_output_rows(self, layer: Layer) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Of a layer that writes no stream: what its outputs should be."""
+        rows = input_rows(self.feed.current.get_submodule(layer.target), self.current[argument_at(layer.reads)])
+        mask = self._row_mask(layer, rows)
+        rows_by_side = [
+            (_flatten_positions(rows), 1),
+            (self._output_rows(layer, self.goal, self.goal_side), 0),
+            *self._rows_before_tuning(layer),
+        ]
+        kept_columns = self._kept_columns(layer)
+        if kept_columns is not None:
+            rows_by_side.append((self._output_rows(layer, self.base, 1), 1))
+        rows, goal, *others = _pair_rows(rows_by_side, self.feed.tokens)
+        target = self._apply_goal(layer, goal, others)
+        if kept_columns is not None:
             target = target.clone()
-            target[..., kept] = others[-1][..., kept]
-        return rows, target, counts
+            target[..., kept_columns] = others[-1][..., kept_columns]
+        return rows, target, mask
 
-    def _goal(self, layer: Layer, aim: Tensor, before: Sequence[Tensor]) -> Tensor:
-        """What a layer aims at: ``before`` begins with A's rows and B's own before fine-tuning, where it is shifted."""
+    def _kept_columns(self, layer: Layer) -> Tensor | None:
+        """The columns of a layer's output that aim at those of the base on task inputs."""
+        return self.goals[layer].kept_columns if self.feed.is_task else None
+
+    def _apply_goal(self, layer: Layer, rows: Tensor, before: Sequence[Tensor]) -> Tensor:
+        """What a layer aims at. For a shift, ``before`` begins with A's and B's rows before fine-tuning."""
         goal = self.goals[layer]
-        target = goal(aim, self.feed.is_task)
-        return target - goal(before[0], True) + before[1] if self.is_shifted(layer) else target
+        target = goal(rows, self.feed.is_task)
+        return target - goal(before[0], True) + before[1] if self.has_shift_goal(layer) else target
 
-    def _before(self, layer: Layer) -> list[tuple[Tensor, int]]:
-        """The rows of A and of B as they were, and whose they are, where a layer aims at a shift."""
-        if not self.is_shifted(layer):
+    def _rows_before_tuning(self, layer: Layer) -> list[tuple[Tensor, int]]:
+        """Where a layer aims at a shift, the rows of A (0) and of B (1) before fine-tuning, each with its side."""
+        if not self.has_shift_goal(layer):
             return []
+        bases = enumerate((self.source, self.base))
         if layer.aim == "stream":
-            return [(shown[reading_at(layer.at[side])].double(), side) for side, shown in self._bases]
-        return [(self._written(layer, shown, side), side) for side, shown in self._bases]
+            return [(activations[reading_at(layer.at[side])].double(), side) for side, activations in bases]
+        return [(self._output_rows(layer, activations, side), side) for side, activations in bases]
 
-    @property
-    def _bases(self) -> Iterator[tuple[int, Mapping[Reading, Tensor]]]:
-        return enumerate((self.before, self.base))
-
-    def _written(self, layer: Layer, shown: Mapping[Reading, Tensor], side: int) -> Tensor:
-        """What a layer of A (0) or of B (1) writes; of A with what other layers do whose work it has to do."""
-        rows, part = shown[reading_at(layer.at[side])], layer.columns[side]
-        rows = rows if part is None else rows[..., part]
+    def _output_rows(self, layer: Layer, activations: Mapping[Reading, Tensor], side: int) -> Tensor:
+        """What a layer of A (0) or of B (1) puts out; of A together with the layers whose work it has to do."""
+        rows, columns = activations[reading_at(layer.at[side])], layer.columns[side]
+        rows = rows if columns is None else rows[..., columns]
         if side == 0 and layer.earlier:
-            rows = torch.cat([*(shown[reading_at(place)] for _, place in layer.earlier), rows], -1)
-        return _flat(rows).double()
+            rows = torch.cat([*(activations[reading_at(place)] for _, place in layer.earlier), rows], -1)
+        return _flatten_positions(rows).double()
 
-    def _counts(self, layer: Layer, rows: Tensor) -> Tensor | None:
+    def _row_mask(self, layer: Layer, rows: Tensor) -> Tensor | None:
         return None if self.masks is None else self.masks.fitting(layer.target, rows.shape[:-1])
 
-    def _indicators(self, table: Layer, stream: Tensor) -> tuple[Tensor, Tensor]:
+    def _table_indicators(self, table: Layer, stream: Tensor) -> tuple[Tensor, Tensor]:
         """For each position the row of a table that is added there, as a one among zeros, and whether there is one."""
         assert table.axis is not None
-        index = rows_added(self.feed.current, table.tensors[1], table.axis, table.at[1], self.inputs)
+        index = find_added_rows(self.feed.current, table.tensors[1], table.axis, table.at[1], self.inputs)
         if index is None:
             raise DataError(
                 f"The rows of {table.tensors[1]} were added to the stream as they are in the first inputs, and now "
                 "they are not; give inputs of one kind at a time."
             )
-        here = index >= 0
+        is_added = index >= 0
         count = table.weight_in(self.feed.current)[0].shape[1]
-        return one_hot(index.clamp(min=0), count).double() * here[..., None], here
+        return one_hot(index.clamp(min=0), count).double() * is_added[..., None], is_added
 
 
-def _at_positions(rows: Tensor, layer: Layer, side: int) -> Tensor:
-    """Rows of the source (0) or of the target (1) where the layer adds something."""
+def _read_activations(network: nn.Module, readings: Sequence[Reading], inputs: Any) -> Mapping[Reading, Tensor]:
+    """The activations of a network at some places, each read once."""
+    return Watcher(network, list(dict.fromkeys(readings))).run(inputs)
+
+
+def _cut_positions(rows: Tensor, layer: Layer, side: int) -> Tensor:
+    """Rows of the source (0) or of the target (1) at the positions that the layer adds something to."""
     if layer.positions is None:
         return rows
     return rows.flatten(1, -2)[:, list(layer.positions[side])]
 
 
-def _flat(rows: Tensor) -> Tensor:
+def _flatten_positions(rows: Tensor) -> Tensor:
     """Positions of an image one after the other."""
     return rows.flatten(1, -2) if rows.ndim > 3 else rows
 
 
-def _pair(shown: Sequence[tuple[Tensor, int]], tokens: Tokens | None) -> list[Tensor]:
+def _pair_rows(rows_by_side: Sequence[tuple[Tensor, int]], tokens: Tokens | None) -> list[Tensor]:
     """Rows of A (0) and of B (1), in equal numbers."""
-    rows, sides = zip(*shown, strict=True)
+    rows, sides = zip(*rows_by_side, strict=True)
     return pair_rows(rows, sides, tokens)

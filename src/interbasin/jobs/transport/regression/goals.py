@@ -31,12 +31,15 @@ if TYPE_CHECKING:
 class Goal:
     """Rows of tuned A -> rows that a layer is to write.
 
-    Columns that are ``kept`` aim at the target's own base activations instead.
+    Attributes:
+        function: Rows of tuned A -> the same in the target's coordinates.
+        width: Of the rows that the layer writes.
+        kept_columns: Those that aim at the target's own base activations instead; None for none.
     """
 
     function: Callable[[Tensor], Tensor]
     width: int
-    kept: Tensor | None = None
+    kept_columns: Tensor | None = None
 
     def __call__(self, rows: Tensor, is_task: bool) -> Tensor:
         """Of task inputs tuned A's rows in the target's coordinates; generic ones show the target's own."""
@@ -51,91 +54,136 @@ def find_goals(
     centered: bool,
     tokens: Tokens | None,
     mask: MaskOf,
-    keeps: bool = False,
+    keeps_target: bool = False,
 ) -> dict[Layer, Goal]:
-    """What each layer aims at, from what the base networks show on the data; ``keeps``: generic inputs aim at B."""
-    wanted: dict[Pair, None] = {}
-    for layer in layers:
-        if layer.aim == "hidden" and all(map(is_observable, bases.wirings, layer.spaces)):
-            wanted[layer.spaces] = None
-        if not layer.is_shared(bases) and all(layer.at):
-            wanted[layer.at] = None
-    wanted |= dict.fromkeys((space, layer.spaces[1]) for layer in layers for space, _ in layer.earlier)
-    moments = observe(bases, data, wanted, tokens=tokens, mask=mask, grams=False)
-    crosses: dict[Pair, Tensor] = {}
-    for layer in layers if recipe.stream == "shared" else ():
-        if layer.aim in ("stream", "own", "taken") and all(layer.spaces) and layer.at in moments:
-            cross = _unit_cross(layer, moments[layer.at], centered)
-            crosses[layer.spaces] = crosses[layer.spaces] + cross if layer.spaces in crosses else cross
-    shared = {spaces: polar(cross).factor for spaces, cross in crosses.items()}
+    """What each layer aims at, from the activations of the base networks on the data.
+
+    With ``keeps_target`` generic inputs aim at the target's own activations.
+    """
+    moments = observe(bases, data, _pairs_to_observe(bases, layers), tokens=tokens, mask=mask, grams=False)
+    isometries = _fit_stream_isometries(layers, moments, centered) if recipe.stream == "shared" else {}
     by_head = [layer for layer in layers if recipe.attention != "full" or layer.aim not in ("query", "key")]
-    grouped = _match_groups(bases, by_head, moments, centered)
-    rotary = {pair[1] for cluster in seek(bases).heads if cluster.places for pair in cluster.pairs}
-    heads = _match_all_heads(bases, [layer for layer in by_head if layer.spaces[1] not in rotary], moments, centered)
+    grouped = {pair[1] for cluster in seek(bases).heads if cluster.places for pair in cluster.pairs}
+    plain = [layer for layer in by_head if layer.spaces[1] not in grouped]
+    head_goals = _find_head_goals(bases, plain, moments, centered)
+    head_goals |= _find_group_goals(bases, by_head, moments, centered)
     goals = {}
     for layer in layers:
-        seen = moments.get(layer.at)
         if layer.is_shared(bases):
             goals[layer] = Goal(lambda rows: rows, bases.wirings[1].spaces[layer.spaces[1]].width)
-        elif layer in grouped or layer in heads:
-            goals[layer] = grouped[layer] if layer in grouped else heads[layer]
+        elif layer in head_goals:
+            goals[layer] = head_goals[layer]
         elif layer.aim == "hidden" and recipe.hidden == "units" and layer.spaces in moments:
             parts = [moments[space, layer.spaces[1]] for space, _ in layer.earlier]
-            signed = bases.wirings[1].spaces[layer.spaces[1]].group is Group.SIGNED
-            goals[layer] = _match_units([*parts, moments[layer.spaces]], centered, keeps=keeps, signed=signed)
+            is_signed = bases.wirings[1].spaces[layer.spaces[1]].group is Group.SIGNED
+            goals[layer] = _unit_goal(
+                [*parts, moments[layer.spaces]], centered, keeps_target=keeps_target, is_signed=is_signed
+            )
         else:
-            assert seen is not None
-            goals[layer] = _turn(layer, seen, shared.get(layer.spaces), centered)
+            goals[layer] = _isometry_goal(layer, moments[layer.at], isometries.get(layer.spaces), centered)
     return goals
 
 
-def _unit_cross(layer: Layer, moments: PairedMoments, centered: bool) -> Tensor:
-    energies = _energies(layer, moments, centered)
-    return _cut(moments.cross(centered=centered), layer) / (math.sqrt(energies[0] * energies[1]) or 1.0)
+def _pairs_to_observe(bases: Bases, layers: Sequence[Layer]) -> dict[Pair, None]:
+    """The pairs of spaces and of places whose moments goals are made of."""
+    pairs: dict[Pair, None] = {}
+    for layer in layers:
+        if layer.aim == "hidden" and all(map(is_observable, bases.wirings, layer.spaces)):
+            pairs[layer.spaces] = None
+        if not layer.is_shared(bases) and all(layer.at):
+            pairs[layer.at] = None
+    return pairs | dict.fromkeys((space, layer.spaces[1]) for layer in layers for space, _ in layer.earlier)
 
 
-def _turn(layer: Layer, moments: PairedMoments, turn: Tensor | None, centered: bool) -> Goal:
-    """``mean_B + s (rows - mean_A) T``; without a ``turn``, by the Procrustes map of what was seen there."""
-    if turn is None:
-        turn = polar(_cut(moments.cross(centered=centered), layer)).factor
+# ---------------------------------------------------------------------- isometries of whole spaces
+
+
+def _fit_stream_isometries(
+    layers: Sequence[Layer], moments: Mapping[Pair, PairedMoments], centered: bool
+) -> dict[Pair, Tensor]:
+    """One isometry for each pair of spaces, from all places where layers write it; places count alike."""
+    crosses: dict[Pair, Tensor] = {}
+    for layer in layers:
+        if layer.aim in ("stream", "own", "taken") and all(layer.spaces) and layer.at in moments:
+            cross = _normalised_cross(layer, moments[layer.at], centered)
+            crosses[layer.spaces] = crosses[layer.spaces] + cross if layer.spaces in crosses else cross
+    return {spaces: polar(cross).factor for spaces, cross in crosses.items()}
+
+
+def _normalised_cross(layer: Layer, moments: PairedMoments, centered: bool) -> Tensor:
     energies = _energies(layer, moments, centered)
-    matrix = (math.sqrt(energies[1] / energies[0]) if min(energies) > 0 else 1.0) * turn.double()
-    source, target = (
-        _cut_vector(mean, layer.columns[side]).double()
-        for side, mean in enumerate((moments.mean_source, moments.mean_target))
+    return _cut_cross(moments.cross(centered=centered), layer) / (math.sqrt(energies[0] * energies[1]) or 1.0)
+
+
+def _isometry_goal(layer: Layer, moments: PairedMoments, isometry: Tensor | None, centered: bool) -> Goal:
+    """``mean_B + s (rows - mean_A) T``; with the Procrustes map of these moments for T where no isometry is given."""
+    if isometry is None:
+        isometry = polar(_cut_cross(moments.cross(centered=centered), layer)).factor
+    matrix = _size_ratio(*_energies(layer, moments, centered)) * isometry.double()
+    mean_source, mean_target = _means(layer, moments)
+    return Goal(lambda rows: mean_target + (rows - mean_source) @ matrix.mT, len(mean_target))
+
+
+def _matrix_goal(matrix: Tensor) -> Goal:
+    return Goal(lambda rows: rows @ matrix.mT, len(matrix))
+
+
+def _means(layer: Layer, moments: PairedMoments) -> tuple[Tensor, Tensor]:
+    """The mean rows where a layer aims, of source and target."""
+    return (
+        _cut_columns(moments.mean_source, layer.columns[0]).double(),
+        _cut_columns(moments.mean_target, layer.columns[1]).double(),
     )
-    return Goal(lambda rows: target + (rows - source) @ matrix.mT, len(target))
+
+
+def _squares(layer: Layer, moments: PairedMoments, centered: bool) -> tuple[Tensor, Tensor]:
+    """The sums of squares of every unit where a layer aims, of source and target."""
+    return (
+        _cut_columns(moments.squares_source(centered=centered), layer.columns[0]),
+        _cut_columns(moments.squares_target(centered=centered), layer.columns[1]),
+    )
 
 
 def _energies(layer: Layer, moments: PairedMoments, centered: bool) -> tuple[float, float]:
     """The sums of squares where a layer aims, of source and target."""
-    source, target = (
-        float(_cut_vector(squares(centered=centered), layer.columns[side]).sum())
-        for side, squares in enumerate((moments.squares_source, moments.squares_target))
-    )
-    return source, target
+    source, target = _squares(layer, moments, centered)
+    return float(source.sum()), float(target.sum())
 
 
-def _match_units(moments: Sequence[PairedMoments], centered: bool, *, keeps: bool, signed: bool = False) -> Goal:
+def _size_ratio(source_energy: float, target_energy: float) -> float:
+    """How much larger the target's activations are than the source's."""
+    return math.sqrt(target_energy / source_energy) if min(source_energy, target_energy) > 0 else 1.0
+
+
+def _cut_cross(cross: Tensor, layer: Layer) -> Tensor:
+    return cross[layer.columns[1] or slice(None), layer.columns[0] or slice(None)]
+
+
+def _cut_columns(values: Tensor, columns: slice | None) -> Tensor:
+    return values if columns is None else values[columns]
+
+
+# ---------------------------------------------------------------------- hidden units, one to one
+
+
+def _unit_goal(moments: Sequence[PairedMoments], centered: bool, *, keeps_target: bool, is_signed: bool) -> Goal:
     """Units one to one, by the correlation of their activations: their goal is their partner's value.
 
     Where several layers of the source lead to one, their units stand side by side. Units of the target that are left
     over copy the unit most like them or, where the target is to keep what it knows, aim at what they were. Behind an
-    odd function a partner may have the other sign (``signed``).
+    odd function a partner may have the other sign (``is_signed``).
     """
     correlation = torch.cat([_correlation(each, centered) for each in moments], dim=1)
-    likeness = correlation.abs() if signed else correlation
-    ours, theirs = (torch.from_numpy(each).long() for each in linear_sum_assignment(likeness.numpy(), maximize=True))
+    likeness = correlation.abs() if is_signed else correlation
+    partners, matched_units = _match(likeness)
     width = moments[0].target_width
-    partner = likeness.argmax(1)
-    partner[ours] = theirs
     signs = torch.ones(width, dtype=torch.float64)
-    if signed:
-        signs = torch.where(correlation[torch.arange(width), partner] < 0, -signs, signs)
-    left = torch.ones(width, dtype=torch.bool)
-    left[ours] = False
-    kept = left.nonzero().flatten() if keeps and len(ours) < width else None
-    return Goal(lambda rows: signs.to(rows) * rows[..., partner], width, kept=kept)
+    if is_signed:
+        signs = torch.where(correlation[torch.arange(width), partners] < 0, -signs, signs)
+    is_left_over = torch.ones(width, dtype=torch.bool)
+    is_left_over[matched_units] = False
+    kept_columns = is_left_over.nonzero().flatten() if keeps_target and len(matched_units) < width else None
+    return Goal(lambda rows: signs.to(rows) * rows[..., partners], width, kept_columns)
 
 
 def _correlation(moments: PairedMoments, centered: bool) -> Tensor:
@@ -144,24 +192,21 @@ def _correlation(moments: PairedMoments, centered: bool) -> Tensor:
     return moments.cross(centered=centered) / safe[0][:, None] / safe[1]
 
 
-def _match_all_heads(
-    bases: Bases, layers: Sequence[Layer], moments: Mapping[Pair, PairedMoments], centered: bool
-) -> dict[Layer, Goal]:
-    """Goals of queries, keys and values, head by head."""
-    clusters: dict[str, list[Layer]] = {}
-    for layer in layers:
-        if layer.aim in ("query", "key", "value"):
-            clusters.setdefault(bases.wirings[1].spaces[layer.spaces[1]].within[0], []).append(layer)
-    goals: dict[Layer, Goal] = {}
-    for heads, cluster in clusters.items():
-        of = _match_heads(bases, cluster, moments, centered, goals)
-        for layer in layers:
-            if layer.aim == "taken" and layer.spaces[1] == heads:
-                goals[layer] = Goal(lambda rows, of=of: rows[..., of], len(of))  # type: ignore[misc]
-    return goals
+def _match(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """For every row its column, by the best assignment; rows that are left over take the column of their largest score.
+
+    The second tensor holds the rows that were assigned.
+    """
+    rows, columns = (torch.from_numpy(each).long() for each in linear_sum_assignment(scores.numpy(), maximize=True))
+    partners = scores.argmax(1)
+    partners[rows] = columns
+    return partners, rows
 
 
-def _match_groups(
+# ---------------------------------------------------------------------- heads that come in groups
+
+
+def _find_group_goals(
     bases: Bases, layers: Sequence[Layer], moments: Mapping[Pair, PairedMoments], centered: bool
 ) -> dict[Layer, Goal]:
     """Goals of heads that come in groups (rotary positions, shared keys), by the maps that their wiring allows.
@@ -176,8 +221,8 @@ def _match_groups(
             continue
         if not all(pair in moments for pair in cluster.recorded):
             continue
-        seen = {pair: SecondMoments.of(moments[pair], centered=centered) for pair in cluster.recorded}
-        maps = {pair[0]: found.map for pair, found in cluster.fit_groups(bases, seen).items()}
+        second_moments = {pair: SecondMoments.of(moments[pair], centered=centered) for pair in cluster.recorded}
+        maps = {pair[0]: space_map.map for pair, space_map in cluster.fit_groups(bases, second_moments).items()}
         mover = Mover(bases.wirings[0].spaces, maps)
         for place in cluster.places:
             axis = place.factors[0] if len(place.factors) == 1 else Grid(place.factors)
@@ -185,140 +230,178 @@ def _match_groups(
             for layer in layers:
                 if layer.at == place.pair and (layer.columns[0] or place.columns[0]) == place.columns[0]:
                     if layer.aim == "value":
-                        goals[layer] = _turn(layer, moments[place.pair], matrix, centered)
+                        goals[layer] = _isometry_goal(layer, moments[place.pair], matrix, centered)
                     else:
-                        goals[layer] = _product(matrix)
+                        goals[layer] = _matrix_goal(matrix)
     return goals
-
-
-def _product(matrix: Tensor) -> Goal:
-    return Goal(lambda rows: rows @ matrix.mT, len(matrix))
 
 
 _ROWS = Reason("structure", "rows lie along it")
 
 
-def _match_heads(
+# ---------------------------------------------------------------------- other heads, one to one
+
+
+@dataclass(frozen=True)
+class _HeadPair:
+    """Second moments of a head of the target and a head of the source: cross-products, and sums of squares."""
+
+    cross: Tensor
+    source_energy: float
+    target_energy: float
+
+    @property
+    def normalised_cross(self) -> Tensor:
+        return self.cross / self._norm
+
+    @property
+    def likeness(self) -> float:
+        """The nuclear norm of the cross-products, divided by the most that it could be."""
+        return float(torch.linalg.matrix_norm(self.cross, "nuc") / self._norm)
+
+    @property
+    def size_ratio(self) -> float:
+        return _size_ratio(self.source_energy, self.target_energy)
+
+    @property
+    def _norm(self) -> float:
+        return math.sqrt(self.source_energy * self.target_energy) or 1.0
+
+
+def _find_head_goals(
+    bases: Bases, layers: Sequence[Layer], moments: Mapping[Pair, PairedMoments], centered: bool
+) -> dict[Layer, Goal]:
+    """Goals of queries, keys and values, and of what attention adds for each head, head by head."""
+    clusters: dict[str, list[Layer]] = {}
+    for layer in layers:
+        if layer.aim in ("query", "key", "value"):
+            clusters.setdefault(bases.wirings[1].spaces[layer.spaces[1]].within[0], []).append(layer)
+    goals: dict[Layer, Goal] = {}
+    for heads, cluster in clusters.items():
+        source_count, target_count = (
+            wiring.spaces[wiring.spaces[space].within[0]].size
+            for wiring, space in zip(bases.wirings, cluster[0].spaces, strict=True)
+        )
+        tables = {
+            layer: _compare_heads(layer, moments[layer.at], source_count, target_count, centered) for layer in cluster
+        }
+        scores = torch.zeros(target_count, source_count, dtype=torch.float64)
+        for table in tables.values():
+            scores += torch.tensor([[pair.likeness for pair in row] for row in table], dtype=torch.float64)
+        partners: list[int] = _match(scores)[0].tolist()
+        head_pairs = {layer: [table[i][j] for i, j in enumerate(partners)] for layer, table in tables.items()}
+        goals |= _find_cluster_goals(bases, head_pairs, moments, partners)
+        for layer in layers:
+            if layer.aim == "taken" and layer.spaces[1] == heads:
+                goals[layer] = Goal(lambda rows, heads=partners: rows[..., heads], len(partners))  # type: ignore[misc]
+    return goals
+
+
+def _compare_heads(
+    layer: Layer, moments: PairedMoments, source_count: int, target_count: int, centered: bool
+) -> list[list[_HeadPair]]:
+    """Each head of the target with each head of the source, where a layer writes them."""
+    cross = _cut_cross(moments.cross(centered=centered), layer)
+    source_squares, target_squares = _squares(layer, moments, centered)
+    return [
+        [
+            _HeadPair(cross[ours, theirs], float(source_squares[theirs].sum()), float(target_squares[ours].sum()))
+            for theirs in _head_slices(source_count, len(source_squares))
+        ]
+        for ours in _head_slices(target_count, len(target_squares))
+    ]
+
+
+def _head_slices(count: int, width: int) -> list[slice]:
+    """The columns of each of ``count`` heads, one after the other."""
+    size = width // count
+    return [slice(head * size, (head + 1) * size) for head in range(count)]
+
+
+def _find_cluster_goals(
     bases: Bases,
-    cluster: Sequence[Layer],
+    head_pairs: Mapping[Layer, Sequence[_HeadPair]],
     moments: Mapping[Pair, PairedMoments],
-    centered: bool,
-    goals: dict[Layer, Goal],
-) -> list[int]:
-    """Add the goals of layers that share their heads, and give the source's head for each head of the target."""
-    source, target = bases.wirings
-    counts = [
-        wiring.spaces[wiring.spaces[cluster[0].spaces[side]].within[0]].size
-        for side, wiring in enumerate((source, target))
-    ]
-    crosses: dict[Layer, list[list[tuple[Tensor, float, float]]]] = {}
-    score = torch.zeros(counts[1], counts[0], dtype=torch.float64)
-    for layer in cluster:
-        seen = moments[layer.at]
-        cross = _cut(seen.cross(centered=centered), layer)
-        squares = [
-            _cut_vector(values(centered=centered), layer.columns[side])
-            for side, values in enumerate((seen.squares_source, seen.squares_target))
-        ]
-        sizes = [len(squares[side]) // counts[side] for side in (0, 1)]
-        table = []
-        for i in range(counts[1]):
-            row = []
-            for j in range(counts[0]):
-                ours, theirs = slice(i * sizes[1], (i + 1) * sizes[1]), slice(j * sizes[0], (j + 1) * sizes[0])
-                a, b = float(squares[0][theirs].sum()), float(squares[1][ours].sum())
-                block = cross[ours, theirs]
-                row.append((block, a, b))
-                score[i, j] += torch.linalg.matrix_norm(block, "nuc") / (math.sqrt(a * b) or 1.0)
-            table.append(row)
-        crosses[layer] = table
-    # Surplus heads copy the one that is most like them.
-    partner = score.argmax(1)
-    ours, theirs = linear_sum_assignment(score.numpy(), maximize=True)
-    partner[torch.from_numpy(ours)] = torch.from_numpy(theirs)
-    of = partner.tolist()
-    # Several attentions may share their heads, as those of T5 do; each has a turn of its own.
-    compared: dict[str, list[Layer]] = {}
-    for layer in cluster:
+    partners: Sequence[int],
+) -> dict[Layer, Goal]:
+    """The goals of layers that share their heads, from the pairs of heads that were matched."""
+    # Several attentions may share their heads, as those of T5 do; each has isometries of its own.
+    attentions: dict[str, list[Layer]] = {}
+    for layer in head_pairs:
         if layer.aim in ("query", "key"):
-            compared.setdefault(layer.spaces[1], []).append(layer)
-    turns = {space: [_common_turn(pair, crosses, i, j) for i, j in enumerate(of)] for space, pair in compared.items()}
-    for layer in cluster:
-        seen = moments[layer.at]
-        width = sum(len(row[0][0]) for row in crosses[layer])
+            attentions.setdefault(layer.spaces[1], []).append(layer)
+    isometries = {
+        space: [_common_isometry(pairs) for pairs in zip(*(head_pairs[layer] for layer in layers), strict=True)]
+        for space, layers in attentions.items()
+    }
+    goals = {}
+    for layer, pairs in head_pairs.items():
+        space = layer.spaces[1]
         if layer.aim == "value":
-            goals[layer] = _value_goal(layer, seen, crosses[layer], of, width)
+            goals[layer] = _value_goal(*_means(layer, moments[layer.at]), pairs, partners)
         else:
-            together, own = compared[layer.spaces[1]], turns[layer.spaces[1]]
-            goals[layer] = _query_goal(bases, layer, together, crosses, own, of, width)
-    return of
+            ratios: dict[str, list[float]] = {
+                each.aim: [pair.size_ratio for pair in head_pairs[each]] for each in attentions[space]
+            }
+            goals[layer] = _query_goal(bases, layer, isometries[space], ratios, partners)
+    return goals
 
 
-def _common_turn(layers: Sequence[Layer], crosses: Any, i: int, j: int) -> Tensor:
-    """The turn of head j of the source into head i of the target that suits queries and keys alike."""
-    parts = [crosses[layer][i][j] for layer in layers]
-    return polar(sum(block / (math.sqrt(a * b) or 1.0) for block, a, b in parts)).factor
+def _common_isometry(pairs: Sequence[_HeadPair]) -> Tensor:
+    """The isometry of one head that suits queries and keys alike."""
+    first, *others = (pair.normalised_cross for pair in pairs)
+    return polar(sum(others, first)).factor
 
 
-def _value_goal(layer: Layer, seen: PairedMoments, table: Any, of: list[int], width: int) -> Goal:
-    means = [
-        _cut_vector(mean, layer.columns[side]).double()
-        for side, mean in enumerate((seen.mean_source, seen.mean_target))
-    ]
-    parts = []
-    for i, j in enumerate(of):
-        block, a, b = table[i][j]
-        scale = math.sqrt(b / a) if min(a, b) > 0 else 1.0
-        parts.append(scale * polar(block).factor.double())
-    sizes = parts[0].shape
+def _value_goal(mean_source: Tensor, mean_target: Tensor, pairs: Sequence[_HeadPair], partners: Sequence[int]) -> Goal:
+    """Tuned A's values about their means, through an isometry for each head, and in the target's sizes."""
+    matrices = [pair.size_ratio * polar(pair.cross).factor.double() for pair in pairs]
+    means = _pick_heads(mean_source, matrices, partners)
 
-    def goal(rows: Tensor) -> Tensor:
-        moved = [
-            (rows[..., j * sizes[1] : (j + 1) * sizes[1]] - means[0][j * sizes[1] : (j + 1) * sizes[1]]) @ part.mT
-            for part, j in zip(parts, of, strict=True)
-        ]
-        return torch.cat(moved, -1) + means[1]
+    def move_heads(rows: Tensor) -> Tensor:
+        heads = _pick_heads(rows, matrices, partners)
+        return _multiply([head - mean for head, mean in zip(heads, means, strict=True)], matrices) + mean_target
 
-    return Goal(goal, width)
+    return Goal(move_heads, len(mean_target))
 
 
 def _query_goal(
     bases: Bases,
     layer: Layer,
-    compared: Sequence[Layer],
-    crosses: Any,
-    turns: Sequence[Tensor],
-    of: list[int],
-    width: int,
+    isometries: Sequence[Tensor],
+    ratios: Mapping[str, Sequence[float]],
+    partners: Sequence[int],
 ) -> Goal:
-    """Tuned A's queries (or keys), turned, so that their products with the keys are tuned A's attention logits."""
-    others = {other.aim: other for other in compared}
-    parts = []
-    for i, j in enumerate(of):
-        turn = turns[i].double()
-        scales = [
-            _logit_scale(network, name, len_of_head)
-            for network, name, len_of_head in (
-                (bases.source, layer.source, turn.shape[1]),
-                (bases.target, layer.target, turn.shape[0]),
-            )
-        ]
-        both = scales[0] / scales[1]
-        ratios = {}
-        for aim, other in others.items():
-            _, a, b = crosses[other][i][j]
-            ratios[aim] = math.sqrt(b / a) if min(a, b) > 0 else 1.0
-        share = ratios.get("query", 1.0) / (ratios.get("key", 1.0) or 1.0)
-        factor = math.sqrt(both * share) if layer.aim == "query" else math.sqrt(both / share)
-        parts.append(factor * turn)
-    size = parts[0].shape[1]
+    """Tuned A's queries (or keys), so that their products with the keys are tuned A's attention logits.
 
-    def goal(rows: Tensor) -> Tensor:
-        return torch.cat(
-            [rows[..., j * size : (j + 1) * size] @ part.mT for part, j in zip(parts, of, strict=True)], -1
-        )
+    Args:
+        bases: The networks.
+        layer: What makes queries or keys.
+        isometries: For each head of the target.
+        ratios: How much larger the target's queries and keys are, for each head.
+        partners: For each head of the target the source's.
+    """
+    matrices = []
+    for head, isometry in enumerate(isometries):
+        source_scale = _logit_scale(bases.source, layer.source, isometry.shape[1])
+        target_scale = _logit_scale(bases.target, layer.target, isometry.shape[0])
+        scale = source_scale / target_scale
+        query_ratio, key_ratio = (ratios[aim][head] if aim in ratios else 1.0 for aim in ("query", "key"))
+        balance = query_ratio / (key_ratio or 1.0)
+        factor = math.sqrt(scale * balance) if layer.aim == "query" else math.sqrt(scale / balance)
+        matrices.append(factor * isometry.double())
+    return Goal(lambda rows: _multiply(_pick_heads(rows, matrices, partners), matrices), sum(map(len, matrices)))
 
-    return Goal(goal, width)
+
+def _pick_heads(rows: Tensor, matrices: Sequence[Tensor], partners: Sequence[int]) -> list[Tensor]:
+    """For each head of the target the columns of its partner in the source."""
+    size = matrices[0].shape[1]
+    return [rows[..., head * size : (head + 1) * size] for head in partners]
+
+
+def _multiply(heads: Sequence[Tensor], matrices: Sequence[Tensor]) -> Tensor:
+    """The rows of each head times its matrix (target, source), side by side."""
+    return torch.cat([rows @ matrix.mT for rows, matrix in zip(heads, matrices, strict=True)], -1)
 
 
 def _logit_scale(network: nn.Module, projection: str, width: int) -> float:
@@ -333,11 +416,3 @@ def _logit_scale(network: nn.Module, projection: str, width: int) -> float:
         if isinstance(value, int | float) and value > 0:
             return float(value)
     return 1 / math.sqrt(width)
-
-
-def _cut(cross: Tensor, layer: Layer) -> Tensor:
-    return cross[layer.columns[1] or slice(None), layer.columns[0] or slice(None)]
-
-
-def _cut_vector(values: Tensor, columns: slice | None) -> Tensor:
-    return values if columns is None else values[columns]

@@ -22,8 +22,8 @@ from interbasin.correspondence.outline import Outline
 from interbasin.correspondence.pairs import Segment, TensorPair, expand, split, tensor_of
 from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, Pair, writers_of
-from interbasin.jobs.transport.regression.streams import added_positions, few
-from interbasin.jobs.transport.regression.tables import Table, find_tables, is_table, set_table, table_rows
+from interbasin.jobs.transport.regression.streams import find_added_positions, first_inputs
+from interbasin.jobs.transport.regression.tables import Table, find_tables, is_table, readings_of, set_table, table_rows
 from interbasin.jobs.transport.rows import OUT, attention_around, is_linear
 from interbasin.maps.base import Group
 from interbasin.text import list_names
@@ -40,7 +40,10 @@ class Layer:
 
     Attributes:
         tensors: The weights, of the source and of the target.
-        aim: What it is to write.
+        aim: What it is to write. ``"hidden"``: units of tuned A, one for each of its own; ``"stream"``: what takes the
+            stream to tuned A's; ``"output"``: tuned A's outputs; ``"query"``, ``"key"``, ``"value"``: those of tuned A,
+            head by head; ``"own"``: what tuned A writes there, through an isometry; ``"taken"``: a table that is not
+            fitted, but has tuned A's rows.
         at: Where that is shown, of the source and of the target: outputs of modules, or where a stream is read next.
         spaces: What it writes, of the source and of the target.
         reads: Where what it reads is shown; nowhere for a table.
@@ -82,8 +85,8 @@ class Layer:
         return self.axis is not None
 
     @property
-    def stored(self) -> tuple[str, ...]:
-        """The tensors of the target that are fitted."""
+    def fitted_tensors(self) -> tuple[str, ...]:
+        """The tensors of the target that a fit changes: the weight and its bias, whether or not there is one."""
         module, _, kind = self.tensors[1].rpartition(".")
         bias = () if self.is_table else (f"{module}.{'bias' if kind == 'weight' else 'in_proj_bias'}",)
         return (self.tensors[1], *bias)
@@ -108,59 +111,71 @@ class Layer:
 
 def find_layers(bases: Bases, inputs: Any) -> tuple[list[Layer], dict[str, str]]:
     """The layers that can be fitted, in the order of the data, and why others cannot, by the name of their weight."""
-    source, target = bases.wirings
-    outline = Outline(target)
-    order = {place: number for number, place in enumerate(target.activations)}
-    layers: dict[tuple[str, int], Layer] = {}
-    left_out: dict[str, str] = {}
-    pairs_of_tables = []
-    for pair in expand(bases.correspondence.tensors, source, target):
-        sides = [
-            _outlet(network, *part)
-            for network, part in zip((bases.source, bases.target), (pair.parts[0], pair.parts[1]), strict=True)
-        ]
-        if None in sides:
-            inside = [axis for axis in tensor_of(target, pair.target).axes if spaces_in([axis])]
-            if is_table(bases, pair):
-                pairs_of_tables.append(pair)
-            elif len(inside) > 1:
-                why = "it is no linear layer that is called by itself"
-                left_out[pair.target] = _tie(bases, pair.target) or why
-            continue
-        outlets = [side for side in sides if side is not None]
-        problem = _problem(bases, (outlets[0].place, outlets[1].place), pair.target)
-        if problem is not None:
-            left_out[pair.target] = problem
-            continue
-        layer = _layer(bases, outline, pair, (outlets[0], outlets[1]))
-        # Where several layers of the source lead to one, the last has all that the others did behind it.
-        key = pair.target, 0 if layer.rows is None else layer.rows.start
-        before = layers.get(key)
-        if before is not None and before.aim == layer.aim == "hidden" and layer.columns == (None, None):
-            layer = replace(layer, earlier=(*before.earlier, (before.spaces[0], before.at[0])))
-        layers[key] = layer
-    tied = {pair.target: tie for pair in pairs_of_tables if (tie := _tie(bases, pair.target)) is not None}
-    tables, reasons = find_tables(bases, pairs_of_tables, tied, few(inputs, 8))
-    fitted = {
+    linear_layers, table_pairs, left_out = _find_linear_layers(bases)
+    ties = {pair.target: tie for pair in table_pairs if (tie := _describe_tie(bases, pair.target)) is not None}
+    tables, reasons = find_tables(bases, table_pairs, ties, first_inputs(inputs, 8))
+    tables_to_fit = {
         Layer(table.tensors, "stream", table.at, table.spaces, axis=table.axis): table
         for table in tables
         if table.index is not None
     }
-    taken = [
+    tables_to_take = [
         Layer(table.tensors, "taken", table.at, table.spaces, axis=table.axis)
         for table in tables
         if table.index is None
     ]
-    checked = [_with_table_beside(layer, fitted) for layer in _check_streams(bases, list(layers.values()), inputs)]
-    ranks = {layer: (order[_followed(layer.output)], 0) for layer in checked}
+    linear_layers = [_attach_table(layer, tables_to_fit) for layer in _check_streams(bases, linear_layers, inputs)]
+    order = {place: number for number, place in enumerate(bases.wirings[1].activations)}
+    ranks = {layer: (order[_wiring_place(layer.output)], 0) for layer in linear_layers}
     # The largest table first: a class token and the first position say the same.
-    ranks |= {layer: (order[f"{layer.at[1]}:0"], -table.count) for layer, table in fitted.items()}
-    return [*taken, *sorted(ranks, key=lambda layer: ranks[layer])], left_out | reasons
+    ranks |= {layer: (order[f"{layer.at[1]}:0"], -table.count) for layer, table in tables_to_fit.items()}
+    return [*tables_to_take, *sorted(ranks, key=lambda layer: ranks[layer])], left_out | reasons
+
+
+def _find_linear_layers(bases: Bases) -> tuple[list[Layer], list[TensorPair], dict[str, str]]:
+    """The linear layers that can be fitted, the pairs of tensors that are tables, and why other weights cannot be."""
+    source, target = bases.wirings
+    outline = Outline(target)
+    layers: dict[tuple[str, int], Layer] = {}
+    table_pairs: list[TensorPair] = []
+    left_out: dict[str, str] = {}
+    for pair in expand(bases.correspondence.tensors, source, target):
+        source_outlet, target_outlet = (
+            _find_outlet(network, *part)
+            for network, part in zip((bases.source, bases.target), (pair.parts[0], pair.parts[1]), strict=True)
+        )
+        if source_outlet is None or target_outlet is None:
+            inside = [axis for axis in tensor_of(target, pair.target).axes if spaces_in([axis])]
+            if is_table(bases, pair):
+                table_pairs.append(pair)
+            elif len(inside) > 1:
+                why = "it is no linear layer that is called by itself"
+                left_out[pair.target] = _describe_tie(bases, pair.target) or why
+            continue
+        problem = _find_problem(bases, (source_outlet.place, target_outlet.place), pair.target)
+        if problem is not None:
+            left_out[pair.target] = problem
+            continue
+        layer = _make_layer(bases, outline, pair, (source_outlet, target_outlet))
+        # Where several layers of the source lead to one, the last has all that the others did behind it.
+        key = pair.target, 0 if layer.rows is None else layer.rows.start
+        previous = layers.get(key)
+        if previous is not None and previous.aim == layer.aim == "hidden" and layer.columns == (None, None):
+            layer = replace(layer, earlier=(*previous.earlier, (previous.spaces[0], previous.at[0])))
+        layers[key] = layer
+    return list(layers.values()), table_pairs, left_out
 
 
 @dataclass(frozen=True)
 class _Outlet:
-    """Where a weight, or a segment of it, shows what it puts out and reads, and which columns there are its own."""
+    """Where a network shows what a weight, or a segment of it, puts out and reads.
+
+    Attributes:
+        place: Where its outputs are shown.
+        reads: Where its inputs are shown.
+        columns: Which columns of the outputs belong to it; None: all.
+        rows: Which rows of the weight (out, in) belong to it; None: all.
+    """
 
     place: str
     reads: str
@@ -168,8 +183,8 @@ class _Outlet:
     rows: slice | None
 
 
-def _outlet(network: nn.Module, weight: str, segment: Segment | None) -> _Outlet | None:
-    """Of a weight that is used as a linear layer; None for others."""
+def _find_outlet(network: nn.Module, weight: str, segment: Segment | None) -> _Outlet | None:
+    """The outlet of a weight that is used as a linear layer; None for other weights."""
     name, _, kind = weight.rpartition(".")
     try:
         module: Any = network.get_submodule(name)
@@ -185,24 +200,24 @@ def _outlet(network: nn.Module, weight: str, segment: Segment | None) -> _Outlet
         return _Outlet(f"{name}:{side}", f"{name}:{side}", None, columns)
     if kind != "weight" or not is_linear(module):
         return None
-    around = name.removesuffix(OUT) if attention_around(network, name) is not None else name
-    return _Outlet(f"{around}:output", f"{name}:input", columns, columns)
+    return _Outlet(_output_place(network, name), f"{name}:input", columns, columns)
 
 
-def _followed(place: str) -> str:
-    """The place by which the wiring knows one: queries, keys and values are made where attention begins."""
+def _wiring_place(place: str) -> str:
+    """The name of a place in the wiring, where queries, keys and values stand at the input of attention."""
     module, _, side = place.rpartition(":")
     return f"{module}:{'input' if side in QKV else side}:0"
 
 
-def _problem(bases: Bases, places: tuple[str, str], weight: str) -> str | None:
-    tied = _tie(bases, weight)
-    if tied is not None:
-        return tied
+def _find_problem(bases: Bases, places: tuple[str, str], weight: str) -> str | None:
+    """Why a linear layer cannot be fitted, as a clause, if it cannot."""
+    tie = _describe_tie(bases, weight)
+    if tie is not None:
+        return tie
     for side, place, wiring in zip(("source", "target"), places, bases.wirings, strict=True):
-        if _followed(place) not in wiring.activations:
+        if _wiring_place(place) not in wiring.activations:
             return f"what it puts out is not followed in the {side}"
-        if f"{_followed(place)[:-2]}:1" in wiring.activations:
+        if f"{_wiring_place(place)[:-2]}:1" in wiring.activations:
             return f"it is called more than once in the {side}"
     module = bases.target.get_submodule(weight.rpartition(".")[0])
     if isinstance(module, nn.Conv2d) and isinstance(module.padding, str):
@@ -210,7 +225,8 @@ def _problem(bases: Bases, places: tuple[str, str], weight: str) -> str | None:
     return None
 
 
-def _tie(bases: Bases, weight: str) -> str | None:
+def _describe_tie(bases: Bases, weight: str) -> str | None:
+    """Which other tensors of the target a weight is tied to, as a clause, if there are any."""
     tied = bases.wirings[1].tied
     others = {name for name, first in tied.items() if first == tied.get(weight, weight)} | {tied.get(weight, weight)}
     if len(others) == 1:
@@ -218,39 +234,37 @@ def _tie(bases: Bases, weight: str) -> str | None:
     return f"it is tied to {list_names(sorted(others - {weight}))}, which would change with it"
 
 
-def _layer(bases: Bases, outline: Outline, pair: TensorPair, outlets: tuple[_Outlet, _Outlet]) -> Layer:
+def _make_layer(bases: Bases, outline: Outline, pair: TensorPair, outlets: tuple[_Outlet, _Outlet]) -> Layer:
+    """The layer of a pair of weights, with what it aims at and where."""
     source, target = bases.wirings
-    both = tuple(
-        _written(wiring, name, segment)
-        for wiring, name, segment in (
-            (source, pair.source, pair.source_segment),
-            (target, pair.target, pair.target_segment),
-        )
+    spaces = (
+        _output_space(source, pair.source, pair.source_segment),
+        _output_space(target, pair.target, pair.target_segment),
     )
-    own = bases.wirings[1].spaces.get(both[1])
-    aim: Aim = "own"
-    if own is not None and own.within:
-        role = outline.roles.get(both[1])
-        kind = outline.kinds.get(both[1])
-        compared = role is not None and role.compared
-        is_key = compared and _is_dual(target, pair, both[1])
-        aim = ("key" if is_key or kind == "key" else "query") if compared else "value"
+    target_space = target.spaces.get(spaces[1])
+    aim: Aim
+    if target_space is not None and target_space.within:
+        role = outline.roles.get(spaces[1])
+        kind = outline.kinds.get(spaces[1])
+        is_compared = role is not None and role.compared
+        is_key = is_compared and _is_dual(target, pair, spaces[1])
+        aim = ("key" if is_key or kind == "key" else "query") if is_compared else "value"
     else:
-        aim = _own_aim(bases, (both[0], both[1]))
-    at = [outlet.place for outlet in outlets]
-    if aim in ("hidden", "output") or (aim == "own" and own is not None):
+        aim = _choose_aim(bases, spaces)
+    at = outlets[0].place, outlets[1].place
+    if aim in ("hidden", "output") or (aim == "own" and target_space is not None):
         # A stream may be one of the outputs, as last hidden states are.
-        nexts = [
-            _next_reading(wiring, outlet.place, space)
-            for wiring, outlet, space in zip((source, target), outlets, both, strict=True)
+        readings = [
+            readings_of(wiring, space, behind=outlet.place)
+            for wiring, outlet, space in zip((source, target), outlets, spaces, strict=True)
         ]
-        if all(nexts) and len(writers_of(target, both[1])) > 1:
-            aim, at = "stream", [str(place) for place in nexts]
+        if all(readings) and len(writers_of(target, spaces[1])) > 1:
+            aim, at = "stream", (readings[0][0], readings[1][0])
     return Layer(
         (pair.source, pair.target),
         aim,
-        (at[0], at[1]),
-        (both[0], both[1]),
+        at,
+        spaces,
         outlets[1].reads,
         outlets[1].place,
         (outlets[0].columns, outlets[1].columns),
@@ -258,7 +272,7 @@ def _layer(bases: Bases, outline: Outline, pair: TensorPair, outlets: tuple[_Out
     )
 
 
-def _own_aim(bases: Bases, spaces: Pair) -> Aim:
+def _choose_aim(bases: Bases, spaces: Pair) -> Aim:
     """What a layer aims at that writes no heads, and into no stream that is read next as it is."""
     space = bases.wirings[1].spaces.get(spaces[1])
     if space is None:
@@ -269,17 +283,17 @@ def _own_aim(bases: Bases, spaces: Pair) -> Aim:
     return "own" if space.is_fixed or space.group in (Group.ORTHOGONAL, Group.INVERTIBLE) else "hidden"
 
 
-def _written(wiring: Wiring, name: str, segment: Segment | None) -> str:
+def _output_space(wiring: Wiring, name: str, segment: Segment | None) -> str:
     """The space that a weight, or a segment of it, writes: the innermost of its output axis that moves, if any does."""
     parts = dict(split(tensor_of(wiring, name)))
     axes = parts[segment] if segment in parts else tensor_of(wiring, name).axes
-    outputs = [axis for axis in axes if _writes(axis)]
+    outputs = [axis for axis in axes if _is_output(axis)]
     spaces = spaces_in(outputs or axes[:1])
     free = [space for space in spaces if not wiring.spaces[space].is_fixed]  # the angles of rotary positions are not
     return (free or spaces or ("",))[-1]
 
 
-def _writes(axis: Axis) -> bool:
+def _is_output(axis: Axis) -> bool:
     return any(isinstance(leaf, In) and leaf.role is Role.WRITE for leaf, _ in leaves(axis))
 
 
@@ -294,46 +308,37 @@ def _is_dual(wiring: Wiring, pair: TensorPair, space: str) -> bool:
     )
 
 
-def _next_reading(wiring: Wiring, place: str, space: str) -> str | None:
-    """Where a space is read next behind a place."""
-    places = list(wiring.activations)
-    for later in places[places.index(f"{place}:0") + 1 :]:
-        module, side, call = later.rsplit(":", 2)
-        last = wiring.activations[later][-1]
-        if side == "input" and call == "0" and isinstance(last, In) and last.space == space:
-            return f"{module}:input"
-    return None
-
-
 def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer]:
     """Layers whose output is not simply added to what is read next aim at their own units instead."""
     source, network = (copied(each).eval() for each in (bases.source, bases.target))
-    inputs = few(inputs, 2)  # what is added where shows in any input
-    checked = []
+    inputs = first_inputs(inputs, 2)  # what is added where shows in any input
+    checked_layers = []
     for layer in layers:
         if layer.aim == "stream":
-            added = added_positions(network, layer.output, layer.at[1], inputs)
-            output = _own_output(source, layer.source)
-            if added == ():
-                alone = replace(layer, aim=_own_aim(bases, layer.spaces), at=(output, layer.output))
-                layer = _behind_block(network, layer, inputs) or alone
-            elif added is not None:
-                theirs = added_positions(source, output, layer.at[0], inputs)
-                layer = replace(layer, positions=(theirs or added, added))
-        checked.append(layer)
-    return checked
+            positions = find_added_positions(network, layer.output, layer.at[1], inputs)
+            source_output = _output_place(source, layer.source)
+            if positions == ():
+                behind_block = _aim_behind_block(network, layer, inputs)
+                aim, at = _choose_aim(bases, layer.spaces), (source_output, layer.output)
+                layer = replace(layer, aim=aim, at=at) if behind_block is None else behind_block
+            elif positions is not None:
+                source_positions = find_added_positions(source, source_output, layer.at[0], inputs)
+                layer = replace(layer, positions=(source_positions or positions, positions))
+        checked_layers.append(layer)
+    return checked_layers
 
 
-def _own_output(network: nn.Module, module: str) -> str:
+def _output_place(network: nn.Module, module: str) -> str:
+    """Where a linear layer shows its output: the attention around it, where that is a part of one."""
     return f"{module.removesuffix(OUT) if attention_around(network, module) is not None else module}:output"
 
 
-def _behind_block(network: nn.Module, layer: Layer, inputs: Any) -> Layer | None:
+def _aim_behind_block(network: nn.Module, layer: Layer, inputs: Any) -> Layer | None:
     """The layer with the output of the block around it as the place of its stream: a head may read one token alone."""
     blocks = _blocks_around(layer.source), _blocks_around(layer.target)
     for source, target in zip(*blocks, strict=False):
         try:
-            if added_positions(network, layer.output, f"{target}:output", inputs) is None:
+            if find_added_positions(network, layer.output, f"{target}:output", inputs) is None:
                 return replace(layer, at=(f"{source}:output", f"{target}:output"))
         except InterbasinError:  # a module that puts out something else, or nothing
             continue
@@ -346,14 +351,14 @@ def _blocks_around(module: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
-def _with_table_beside(layer: Layer, tables: Mapping[Layer, Table]) -> Layer:
-    """The layer with the table that adds a row of its own at every position that the layer adds to, if there is one."""
+def _attach_table(layer: Layer, tables: Mapping[Layer, Table]) -> Layer:
+    """The layer, with the table that adds another row at every position that the layer adds to, if there is one."""
     for other, table in tables.items():
         if table.index is None:
             continue
         if layer.aim == "stream" and layer.at == table.at and table.index.ndim > 1:
-            own = table.index if layer.positions is None else table.index.flatten(1)[:, list(layer.positions[1])]
-            if bool((own >= 0).all()) and bool((own != own.flatten()[0]).any()):
+            index = table.index if layer.positions is None else table.index.flatten(1)[:, list(layer.positions[1])]
+            if bool((index >= 0).all()) and bool((index != index.flatten()[0]).any()):
                 return replace(layer, beside=other)
     return layer
 
@@ -379,9 +384,10 @@ def _bias_of(module: Any, name: str) -> Tensor | None:
 
 def set_weight(module: Any, weight: Tensor, bias: Tensor | None, name: str = "weight") -> None:
     """Write a layer's weight (out, in) and bias."""
-    own = getattr(module, name)
+    module_weight = getattr(module, name)
+    weight = weight.mT if type(module).__name__ == "Conv1D" else weight
     with torch.no_grad():
-        own.copy_((weight.mT if type(module).__name__ == "Conv1D" else weight).reshape(own.shape).to(own))
-        offset = _bias_of(module, name)
-        if bias is not None and offset is not None:
-            offset.copy_(bias.to(offset))
+        module_weight.copy_(weight.reshape(module_weight.shape).to(module_weight))
+        module_bias = _bias_of(module, name)
+        if bias is not None and module_bias is not None:
+            module_bias.copy_(bias.to(module_bias))

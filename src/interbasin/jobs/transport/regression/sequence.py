@@ -30,7 +30,7 @@ from interbasin.jobs.transport.journal import Journal
 from interbasin.jobs.transport.regression.feeds import Chain, Feed
 from interbasin.jobs.transport.regression.goals import Goal, find_goals
 from interbasin.jobs.transport.regression.layers import Layer, find_layers
-from interbasin.jobs.transport.regression.ridge import Solution, Sums, reduced
+from interbasin.jobs.transport.regression.ridge import Solution, Sums, reduce_rank
 from interbasin.jobs.transport.regression.tables import table_rows
 from interbasin.jobs.transport.rows import Watcher, argument_at
 from interbasin.jobs.transport.updates.adapter import kinds_of
@@ -84,8 +84,8 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """What a regression found for one layer."""
+class LayerFit:
+    """What a regression found for one layer: the relative ridge, and the share of its goal's variance it explains."""
 
     layer: Layer
     ridge: float
@@ -97,7 +97,7 @@ class Regressed:
     """The target after a regression, layer by layer, and why some layers were left as they were."""
 
     model: nn.Module
-    layers: tuple[Fitted, ...]
+    layers: tuple[LayerFit, ...]
     left_out: Mapping[str, str]
     factors: Mapping[str, Factors] = field(default_factory=dict)  # by the weight, where a rank was asked for
 
@@ -124,8 +124,8 @@ def regress(
         data: Task inputs.
         generic: Inputs of the kind that the target was trained on.
         start: The target with the update carried to it: what layers are shrunk towards.
-        recipe: How.
-        centered: Maps of what was seen about the means.
+        recipe: How it is done.
+        centered: Look at activations about their means.
         tokens: Where the networks cut inputs into different numbers of tokens.
         mask: Which tokens count.
         report: Called with a line of text on the way.
@@ -137,69 +137,76 @@ def regress(
         WiringError: If there is no layer that could be fitted.
     """
     recipe = recipe or Recipe()
-    _check(recipe)
-    for each in (data, generic):
-        require_reiterable(each, "A regression")
+    _check_recipe(recipe)
+    for batches in (data, generic):
+        require_reiterable(batches, "A regression")
     tokens = Tokens(tokens) if isinstance(tokens, str) else tokens  # type: ignore[arg-type]
-    task = WithoutLabels(data)
-    every, left_out = find_layers(bases, task.first())
-    layers = every if recipe.attention in ("heads", "full") else _without_attention(every, recipe)
-    why = f"queries and keys, with attention={recipe.attention!r}"
-    left_out |= {layer.tensors[1]: why for layer in every if layer not in layers}
-    keeps = generic is not None and recipe.generic_target == "keep"
-    layers, left_out = _without_own_tables(layers, left_out, recipe, keeps=keeps)
-    if recipe.rank is not None:
-        layers, left_out = _with_factors(bases.target, layers, left_out)
-    if not layers:
-        raise WiringError("No linear layer of the target has a counterpart in the source that a regression could use.")
+    task_inputs = WithoutLabels(data)
+    generic_inputs = None if generic is None else WithoutLabels(generic)
+    all_layers, left_out = find_layers(bases, task_inputs.first())
+    keeps_target = generic is not None and recipe.generic_target == "keep"
+    layers = _select_layers(bases.target, all_layers, left_out, recipe, keeps_target=keeps_target)
     _require_alike(tuned, bases.source, [layer.tensors[0] for layer in layers], "The tuned network", "the source")
     if start is not None:
         _require_alike(start, bases.target, [layer.tensors[1] for layer in layers], "The start", "the target")
-    inputs = task if generic is None else Chain(task, WithoutLabels(generic))
-    goals = find_goals(bases, layers, inputs, recipe, centered, tokens, mask, keeps)
+    all_inputs = task_inputs if generic_inputs is None else Chain(task_inputs, generic_inputs)
+    goals = find_goals(bases, layers, all_inputs, recipe, centered, tokens, mask, keeps_target)
     current = copied(bases.target).eval()
     if start is not None and recipe.rest == "carried":
-        _take_rest(current, start, every if recipe.attention == "base" else layers)
-    before = bases.source if recipe.aim == "shift" else None
-    feeds = [Feed(current, bases.target, tuned, task, tokens, mask, is_task=True, source=before)]
-    if generic is not None:
-        own, others = recipe.generic_target == "keep", WithoutLabels(generic)
-        others.first()  # or say that there is none
-        feeds.append(Feed(current, bases.target, tuned, others, tokens, mask, is_task=not own, source=before))
-    fitted: list[Fitted] = []
+        _copy_rest(current, start, all_layers if recipe.attention == "base" else layers)
+    source = bases.source if recipe.aim == "shift" else None
+    feeds = [Feed(current, bases.target, tuned, task_inputs, tokens, mask, is_task=True, source=source)]
+    if generic_inputs is not None:
+        generic_inputs.first()  # or say that there is none
+        is_task = not keeps_target
+        feeds.append(Feed(current, bases.target, tuned, generic_inputs, tokens, mask, is_task=is_task, source=source))
+    fits: list[LayerFit] = []
     factors: dict[str, Factors] = {}
-    kept = None
+    stage_journal = None
     if journal is not None:
         networks = [bases.source, bases.target, tuned, start or bases.target]
-        asked = {"recipe": recipe, "centered": centered, "tokens": tokens, "mask": mask}
-        kept = journal.stages(networks, [task, generic], current, factors, **asked)
-    for number, stage in enumerate(_stages(current, layers, task.first())):
-        known_factors = set(factors)
-        if kept is not None and (known := kept.restore(number, stage)) is not None:
-            fitted += known
+        settings = {"recipe": recipe, "centered": centered, "tokens": tokens, "mask": mask}
+        stage_journal = journal.stages(networks, [task_inputs, generic], current, factors, **settings)
+    fitter = _StageFitter(goals, feeds, current, start or bases.target, bases.target, recipe, factors)
+    for number, stage in enumerate(_group_into_stages(current, layers, task_inputs.first())):
+        earlier_factors = set(factors)
+        if stage_journal is not None and (stage_fits := stage_journal.restore(number, stage)) is not None:
+            fits += stage_fits
             continue
         if report is not None:
             report(f"regression: {stage[0].tensors[1]} ({number + 1})")
-        fresh = _fit_stage(stage, goals, feeds, current, start or bases.target, bases.target, recipe, factors)
-        fitted += fresh
-        if kept is not None:
-            kept.keep(number, stage, fresh, known_factors)
-    seen = {fit.layer for fit in fitted}
-    left_out |= {layer.tensors[1]: "no input shows its rows apart from others" for layer in layers if layer not in seen}
-    return Regressed(current, tuple(fitted), left_out, factors)
+        stage_fits = fitter.fit(stage)
+        fits += stage_fits
+        if stage_journal is not None:
+            stage_journal.keep(number, stage, stage_fits, earlier_factors)
+    fitted_layers = {fit.layer for fit in fits}
+    why = "no input shows its rows apart from others"
+    left_out |= {layer.tensors[1]: why for layer in layers if layer not in fitted_layers}
+    return Regressed(current, tuple(fits), left_out, factors)
 
 
-def _with_factors(
-    model: nn.Module, layers: Sequence[Layer], left_out: Mapping[str, str]
-) -> tuple[list[Layer], dict[str, str]]:
-    """The layers that an adapter can hold an update of."""
-    held = kinds_of(model)
-    others = {layer.tensors[1]: NO_FACTORS for layer in layers if layer.is_table or layer.tensors[1] not in held}
-    kept = [replace(layer, beside=None) for layer in layers if layer.tensors[1] not in others]
-    return kept, {**left_out, **others}
+# ---------------------------------------------------------------------- which layers
 
 
-def _check(recipe: Recipe) -> None:
+def _select_layers(
+    target: nn.Module, layers: Sequence[Layer], left_out: dict[str, str], recipe: Recipe, *, keeps_target: bool
+) -> list[Layer]:
+    """The layers that a recipe fits. Why it does not fit others is added to ``left_out``."""
+    reasons = _attention_to_leave(layers, recipe)
+    reasons |= _tables_to_leave([layer for layer in layers if layer.tensors[1] not in reasons], recipe, keeps_target)
+    selected = [layer for layer in layers if layer.tensors[1] not in reasons]
+    if recipe.rank is not None:
+        kinds = kinds_of(target)
+        without_factors = [layer for layer in selected if layer.is_table or layer.tensors[1] not in kinds]
+        reasons |= {layer.tensors[1]: NO_FACTORS for layer in without_factors}
+        selected = [replace(layer, beside=None) for layer in selected if layer.tensors[1] not in reasons]
+    left_out |= reasons
+    if not selected:
+        raise WiringError("No linear layer of the target has a counterpart in the source that a regression could use.")
+    return selected
+
+
+def _check_recipe(recipe: Recipe) -> None:
     for name, known in (
         ("generic_target", ("keep", "tuned")),
         ("stream", ("shared", "place")),
@@ -216,39 +223,40 @@ def _check(recipe: Recipe) -> None:
         require_finite("ridge", recipe.ridge, least=0)
 
 
-def _without_attention(layers: Sequence[Layer], recipe: Recipe) -> list[Layer]:
-    """The layers but those of queries and keys, which are carried or stay as they are."""
-    apart = {layer.tensors[1] for layer in layers if layer.aim in ("query", "key")}
-    fused = apart & {layer.tensors[1] for layer in layers if layer.aim not in ("query", "key")}
+def _attention_to_leave(layers: Sequence[Layer], recipe: Recipe) -> dict[str, str]:
+    """The weights of queries and keys, where these are carried or stay as they are, with the reason."""
+    if recipe.attention in ("heads", "full"):
+        return {}
+    attention = {layer.tensors[1] for layer in layers if layer.aim in ("query", "key")}
+    fused = attention & {layer.tensors[1] for layer in layers if layer.aim not in ("query", "key")}
     if fused:
         raise WiringError(
             f"Queries and keys lie in one tensor with values, {list_names(sorted(fused))}, so that "
             f"attention={recipe.attention!r} cannot leave them out; take attention='heads' or 'full'."
         )
-    return [layer for layer in layers if layer.tensors[1] not in apart]
+    why = f"queries and keys, with attention={recipe.attention!r}"
+    return {layer.tensors[1]: why for layer in layers if layer.tensors[1] in attention}
 
 
-def _without_own_tables(
-    layers: Sequence[Layer], left_out: Mapping[str, str], recipe: Recipe, *, keeps: bool
-) -> tuple[list[Layer], dict[str, str]]:
-    """The layers but the tables that are not to be tuned A's."""
-    others = {}
+def _tables_to_leave(layers: Sequence[Layer], recipe: Recipe, keeps_target: bool) -> dict[str, str]:
+    """The tables that could be taken from tuned A and are not, with the reason."""
+    reasons = {}
     for layer in layers:
         if layer.aim != "taken":
             continue
-        if keeps or recipe.aim == "shift":
-            others[layer.tensors[1]] = "what the target knew needs its own"
+        if keeps_target or recipe.aim == "shift":
+            reasons[layer.tensors[1]] = "what the target knew needs its own"
         elif recipe.tables == "carried" or (not any(layer.at) and recipe.attention != "heads"):
-            others[layer.tensors[1]] = f"with tables={recipe.tables!r} and attention={recipe.attention!r}"
-    return [layer for layer in layers if layer.tensors[1] not in others], {**left_out, **others}
+            reasons[layer.tensors[1]] = f"with tables={recipe.tables!r} and attention={recipe.attention!r}"
+    return reasons
 
 
-def _require_alike(given: nn.Module, own: nn.Module, tensors: Sequence[str], what: str, whose: str) -> None:
-    """See that a network has the weights of another, in their shapes."""
-    theirs, ours = given.state_dict(), own.state_dict()
+def _require_alike(network: nn.Module, base: nn.Module, tensors: Sequence[str], what: str, whose: str) -> None:
+    """See that a network has the weights of its base, in their shapes."""
+    state, base_state = network.state_dict(), base.state_dict()
     for name in tensors:
-        expected = tuple(ours[name].shape)
-        shape = tuple(theirs[name].shape) if name in theirs else None
+        expected = tuple(base_state[name].shape)
+        shape = tuple(state[name].shape) if name in state else None
         if shape != expected:
             which = "has no such tensor" if shape is None else f"has {shape}"
             raise ShapeError(
@@ -257,27 +265,27 @@ def _require_alike(given: nn.Module, own: nn.Module, tensors: Sequence[str], wha
             )
 
 
-def _take_rest(model: nn.Module, start: nn.Module, layers: Sequence[Layer]) -> None:
-    """Give ``model`` the tensors of ``start`` that no layer fits: these need them around them as tuned A has them."""
-    fitted = {name for layer in layers if not layer.is_table for name in layer.stored}
-    given = start.state_dict()
+def _copy_rest(model: nn.Module, start: nn.Module, layers: Sequence[Layer]) -> None:
+    """Copy the tensors that no layer fits from ``start``: layers are fitted to tuned A, which has its own there."""
+    fitted_tensors = {name for layer in layers if not layer.is_table for name in layer.fitted_tensors}
+    start_state = start.state_dict()
     with torch.no_grad():
         for name, tensor in model.state_dict().items():
-            if name not in fitted:
-                tensor.copy_(given[name])
+            if name not in fitted_tensors:
+                tensor.copy_(start_state[name])
     forget_what_was_derived(model)
 
 
-def _stages(model: nn.Module, layers: Sequence[Layer], inputs: Any) -> list[list[Layer]]:
+def _group_into_stages(model: nn.Module, layers: Sequence[Layer], inputs: Any) -> list[list[Layer]]:
     """Layers that read the same tensor, one after the other, are fitted in one pass."""
     readings = {layer: argument_at(layer.reads) for layer in layers if not layer.is_table}
     stages: list[list[Layer]] = []
     last: object = None
-    shown = Watcher(model, list(dict.fromkeys(readings.values()))).run(inputs)
+    rows_by_reading = Watcher(model, list(dict.fromkeys(readings.values()))).run(inputs)
     for layer in layers:
-        rows = None if layer.is_table else shown[readings[layer]]
-        same = isinstance(last, Tensor) and rows is not None and last.shape == rows.shape and torch.equal(last, rows)
-        if same and layer.aim != "stream":
+        rows = None if layer.is_table else rows_by_reading[readings[layer]]
+        is_same = isinstance(last, Tensor) and rows is not None and last.shape == rows.shape and torch.equal(last, rows)
+        if is_same and layer.aim != "stream":
             stages[-1].append(layer)
         else:
             stages.append([layer])
@@ -288,80 +296,106 @@ def _stages(model: nn.Module, layers: Sequence[Layer], inputs: Any) -> list[list
 # ---------------------------------------------------------------------- one stage
 
 
-def _fit_stage(
-    stage: Sequence[Layer],
-    goals: Mapping[Layer, Goal],
-    feeds: Sequence[Feed],
-    current: nn.Module,
-    start: nn.Module,
-    base: nn.Module,
-    recipe: Recipe,
-    factors: dict[str, Factors],
-) -> list[Fitted]:
-    if stage[0].aim == "taken":
-        return [_take(stage[0], goals[stage[0]], feeds[0].tuned, current)]
-    totals = [{layer: Sums() for layer in stage} for _ in feeds]
-    for feed, sums in zip(feeds, totals, strict=True):
-        for inputs in feed.data:
-            feed.add_batch(stage, goals, inputs, sums)
-        if not all(each.rows for layer, each in sums.items() if not layer.is_table):
-            which = "task" if feed is feeds[0] else "generic"
-            raise DataError(
-                f"No row of the {which} inputs was left at {stage[0].target!r}: all batches are empty, or their masks "
-                "leave nothing; give some."
-            )
-    fitted = []
-    for layer in stage:
-        task = totals[0][layer]
-        if not task.rows:
-            continue  # a table none of whose rows was seen
-        joined = task
-        for other in (sums[layer] for sums in totals[1:]):
-            joined = joined.plus(other, recipe.generic_weight * task.count / max(other.count, 1e-12))
-        weight, bias = layer.weight_in(current)
-        prior, prior_bias = layer.weight_in(start)
-        if recipe.prior == "base":
-            prior, prior_bias = weight, bias
-        elif recipe.prior == "zero":
-            prior = torch.zeros_like(weight)
-        part = layer.rows or slice(None)
-        caution = CAUTION if len(feeds) > 1 else 1.0
-        if layer.beside is not None:
-            solution = _solve_beside(joined, prior, bias, recipe.ridge, caution)
-        else:
-            own_bias = None if bias is None or prior_bias is None else prior_bias[part]
-            solution = joined.solve(prior[part], own_bias, ridge=recipe.ridge, caution=caution)
-        whole = weight.double().clone()
-        whole[part] = solution.weight
-        offset = None
+@dataclass
+class _StageFitter:
+    """Fits the layers of a stage and writes them into a network.
+
+    Attributes:
+        goals: What each layer aims at.
+        feeds: The task inputs, and the generic ones if there are any.
+        current: The network that layers are written into.
+        start: The network whose weights layers are shrunk towards.
+        base: The target as it was: low-rank updates are relative to it.
+        recipe: How.
+        factors: Of low-rank updates; those of each layer are added.
+    """
+
+    goals: Mapping[Layer, Goal]
+    feeds: Sequence[Feed]
+    current: nn.Module
+    start: nn.Module
+    base: nn.Module
+    recipe: Recipe
+    factors: dict[str, Factors]
+
+    def fit(self, stage: Sequence[Layer]) -> list[LayerFit]:
+        """What was found for each layer; nothing for a table of which the inputs show no row."""
+        if stage[0].aim == "taken":
+            return [self._take_table(stage[0])]
+        totals = self._add_up(stage)
+        return [self._fit_layer(layer, [sums[layer] for sums in totals]) for layer in stage if totals[0][layer].rows]
+
+    def _take_table(self, layer: Layer) -> LayerFit:
+        """Give a table the rows of tuned A, in the target's coordinates."""
+        assert layer.axis is not None
+        rows = table_rows(self.feeds[0].tuned.get_parameter(layer.tensors[0]), layer.axis)
+        layer.write(self.current, self.goals[layer](rows.double(), True).mT, None)
+        return LayerFit(layer, 0.0, 1.0)
+
+    def _add_up(self, stage: Sequence[Layer]) -> list[dict[Layer, Sums]]:
+        """For each feed, the sums of every layer over all batches."""
+        totals = [{layer: Sums() for layer in stage} for _ in self.feeds]
+        for feed, sums in zip(self.feeds, totals, strict=True):
+            for inputs in feed.data:
+                feed.add_batch(stage, self.goals, inputs, sums)
+            if not all(each.rows for layer, each in sums.items() if not layer.is_table):
+                which = "task" if feed is self.feeds[0] else "generic"
+                raise DataError(
+                    f"No row of the {which} inputs was left at {stage[0].target!r}: all batches are empty, or their "
+                    "masks leave nothing; give some."
+                )
+        return totals
+
+    def _fit_layer(self, layer: Layer, sums: Sequence[Sums]) -> LayerFit:
+        """Fit a layer to the sums of each feed, and write it."""
+        total = sums[0]
+        for other in sums[1:]:
+            total = total.plus(other, self.recipe.generic_weight * sums[0].count / max(other.count, 1e-12))
+        solution = self._solve(layer, total)
+        weight, bias = layer.weight_in(self.current)
+        rows = layer.rows or slice(None)
+        new_weight = weight.double().clone()
+        new_weight[rows] = solution.weight
+        new_bias = None
         if bias is not None and solution.bias is not None:
-            offset = bias.double().clone()
-            offset[part] = solution.bias
-        if recipe.rank is not None:
-            original = layer.weight_in(base)[0].double()
-            pair = reduced(whole - original, joined, recipe.rank)
-            module = current.get_submodule(layer.target)
-            kernel = module.weight.shape[2:] if isinstance(module, nn.Conv2d) else ()
-            factors[layer.tensors[1]] = Factors(
-                pair.a.reshape(len(pair.a), -1, *kernel), pair.b.reshape(*pair.b.shape, *[1] * len(kernel)), pair.lost
-            )
-            whole = original + pair.b @ pair.a
-        layer.write(current, whole, offset)
-        fitted.append(Fitted(layer, solution.ridge, solution.explained))
-    return fitted
+            new_bias = bias.double().clone()
+            new_bias[rows] = solution.bias
+        if self.recipe.rank is not None:
+            new_weight = self._reduce_rank(layer, new_weight, total, self.recipe.rank)
+        layer.write(self.current, new_weight, new_bias)
+        return LayerFit(layer, solution.ridge, solution.explained)
+
+    def _solve(self, layer: Layer, sums: Sums) -> Solution:
+        weight, bias = layer.weight_in(self.current)
+        prior, prior_bias = layer.weight_in(self.start)
+        if self.recipe.prior == "base":
+            prior, prior_bias = weight, bias
+        elif self.recipe.prior == "zero":
+            prior = torch.zeros_like(weight)
+        caution = CAUTION if len(self.feeds) > 1 else 1.0
+        if layer.beside is not None:
+            return _solve_beside_table(sums, prior, bias, self.recipe.ridge, caution)
+        rows = layer.rows or slice(None)
+        layer_bias = None if bias is None or prior_bias is None else prior_bias[rows]
+        return sums.solve(prior[rows], layer_bias, ridge=self.recipe.ridge, caution=caution)
+
+    def _reduce_rank(self, layer: Layer, weight: Tensor, sums: Sums, rank: int) -> Tensor:
+        """The weight whose difference from the base has that rank; keeps the factors of the difference."""
+        base_weight = layer.weight_in(self.base)[0].double()
+        pair = reduce_rank(weight - base_weight, sums, rank)
+        module = self.current.get_submodule(layer.target)
+        kernel = module.weight.shape[2:] if isinstance(module, nn.Conv2d) else ()
+        self.factors[layer.tensors[1]] = Factors(
+            pair.a.reshape(len(pair.a), -1, *kernel), pair.b.reshape(*pair.b.shape, *[1] * len(kernel)), pair.lost
+        )
+        return base_weight + pair.b @ pair.a
 
 
-def _take(layer: Layer, goal: Goal, tuned: nn.Module, current: nn.Module) -> Fitted:
-    """Give a table the rows of tuned A, in the target's coordinates."""
-    assert layer.axis is not None
-    rows = table_rows(tuned.get_parameter(layer.tensors[0]), layer.axis)
-    layer.write(current, goal(rows.double(), True).mT, None)
-    return Fitted(layer, 0.0, 1.0)
-
-
-def _solve_beside(sums: Sums, prior: Tensor, bias: Tensor | None, ridge: float | None, caution: float) -> Solution:
+def _solve_beside_table(
+    sums: Sums, prior: Tensor, bias: Tensor | None, ridge: float | None, caution: float
+) -> Solution:
     """A layer that is fitted together with a table: what the rows of the table can explain is left to them."""
     width = prior.shape[1]
-    solution = sums.without(width).solve(prior, None, ridge=ridge, caution=caution)
+    solution = sums.partial_out(width).solve(prior, None, ridge=ridge, caution=caution)
     offset = None if bias is None else (sums.y - solution.weight @ sums.x[:width]) / sums.count
     return replace(solution, bias=offset)

@@ -1,7 +1,7 @@
 """Tables: rows that are added to a stream (positions, class tokens, tokens), and what attention adds for each head.
 
 The wiring says which tensors write a stream, and not which of their rows goes to which position, nor whether anything
-happens on the way. So rows are shifted, in a copy of the network, and what the stream shows is looked at.
+happens on the way. So rows are shifted in a copy of the network, to see which positions of the stream move with them.
 
 Positions are fitted. Inputs show few of all tokens, so rows of tokens are taken from tuned A. So is what lies along
 heads alone, such as a bias for every distance: products of queries and keys aim at tuned A's, and what attention adds
@@ -21,7 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from interbasin.correspondence.pairs import TensorPair, tensor_of
 from interbasin.jobs.transport.bases import Bases, Pair, writers_of
-from interbasin.jobs.transport.regression.streams import is_close, shift_of
+from interbasin.jobs.transport.regression.streams import is_shift, make_shift
 from interbasin.jobs.transport.rows import Watcher, is_linear, reading_at
 from interbasin.wiring import Wiring
 from interbasin.wiring.axes.spaces import In, Role, leaves, spaces_in
@@ -97,7 +97,7 @@ def find_tables(
         bases: The networks.
         pairs: Those that are tables (`is_table`).
         tied: Why those that are tied to others cannot be fitted, by their names in the target.
-        inputs: Some; positions are told from tokens by being the same in all of them.
+        inputs: Some. Rows of positions are the same for all of them, rows of tokens are not.
     """
     networks = copied(bases.source).eval(), copied(bases.target).eval()
     tables: list[Table] = []
@@ -115,7 +115,7 @@ def find_tables(
                 left_out[pair.target] = "the source has other rows there"
             continue
         at = [
-            first_change(network, name, along, _readings_of(wiring, space), inputs)
+            find_first_change(network, name, along, readings_of(wiring, space), inputs)
             for network, wiring, name, along, space in zip(
                 networks, bases.wirings, names, (source_axis, axis), (source, target), strict=True
             )
@@ -123,11 +123,11 @@ def find_tables(
         if at[0] is None or at[1] is None:
             left_out[pair.target] = "no layer reads the stream behind it"
             continue
-        index = rows_added(networks[1], pair.target, axis, at[1], inputs)
+        index = find_added_rows(networks[1], pair.target, axis, at[1], inputs)
         if index is None:
             left_out[pair.target] = "its rows are not added to the stream as they are"
         elif not _is_by_position(index):
-            problem = _cannot_take_tokens(bases, pair, tied, is_alike)
+            problem = _find_token_problem(bases, pair, tied, is_alike)
             if problem is not None:
                 left_out[pair.target] = problem
             else:
@@ -147,7 +147,7 @@ def _are_heads(wiring: Wiring, space: str) -> bool:
     return any(each.within and each.within[0] == space for each in wiring.spaces.values())
 
 
-def _cannot_take_tokens(bases: Bases, pair: TensorPair, tied: Mapping[str, str], is_alike: bool) -> str | None:
+def _find_token_problem(bases: Bases, pair: TensorPair, tied: Mapping[str, str], is_alike: bool) -> str | None:
     """Why the rows of tokens cannot be those of tuned A, if they cannot."""
     if not is_alike:
         return "its rows belong to tokens, and the source has others"
@@ -164,17 +164,20 @@ def _is_by_position(index: Tensor) -> bool:
     return any(bool((index == index.narrow(axis, 0, 1)).all()) for axis in range(min(index.ndim, 2)))
 
 
-def _readings_of(wiring: Wiring, space: str) -> list[str]:
-    """Where modules read a space whole, in the order of the data."""
+def readings_of(wiring: Wiring, space: str, behind: str | None = None) -> list[str]:
+    """Where modules read a space whole, in the order of the data; all such places, or those behind another place."""
+    activations = list(wiring.activations)
+    first = 0 if behind is None else activations.index(f"{behind}:0") + 1
     places = []
-    for place, axes in wiring.activations.items():
+    for place in activations[first:]:
         name, side, call = place.rsplit(":", 2)
-        if side == "input" and call == "0" and isinstance(axes[-1], In) and axes[-1].space == space:
+        last = wiring.activations[place][-1]
+        if side == "input" and call == "0" and isinstance(last, In) and last.space == space:
             places.append(f"{name}:input")
     return places
 
 
-def first_change(network: nn.Module, tensor: str, axis: int, places: Sequence[str], inputs: Any) -> str | None:
+def find_first_change(network: nn.Module, tensor: str, axis: int, places: Sequence[str], inputs: Any) -> str | None:
     """The first of some places where a shift of all rows of a table shows at all.
 
     Args:
@@ -188,7 +191,7 @@ def first_change(network: nn.Module, tensor: str, axis: int, places: Sequence[st
         return None
     readings = {place: reading_at(place) for place in places}
     before = Watcher(network, list(readings.values())).run(inputs)
-    with _shifted(network, tensor, axis, None, shift_of(next(iter(before.values())))):
+    with _shift_rows(network, tensor, axis, None, make_shift(next(iter(before.values())))):
         after = Watcher(network, list(readings.values())).run(inputs)
     for place, reading in readings.items():
         if not torch.equal(before[reading], after[reading]):
@@ -196,33 +199,35 @@ def first_change(network: nn.Module, tensor: str, axis: int, places: Sequence[st
     return None
 
 
-def rows_added(network: nn.Module, tensor: str, axis: int, at: str, inputs: Any) -> Tensor | None:
-    """Which row of a table is added to each position of the stream, -1 for none; None if not as it is.
+def find_added_rows(network: nn.Module, tensor: str, axis: int, at: str, inputs: Any) -> Tensor | None:
+    """Which row of a table is added to each position of the stream, -1 for none; None if rows are not simply added.
 
-    Every row has a number, and its binary digits are found one after the other: the rows that have a digit are shifted.
-    Of the shape that the stream has there, without its width; see `first_change`.
+    Every row has a number, whose binary digits are found one after the other: for each digit, the rows that have it are
+    shifted, and the positions that move have it too. The result has the shape of the stream without its width. For the
+    arguments see `find_first_change`; ``at`` is where the stream is read.
     """
     reading = reading_at(at)
     stream = Watcher(network, [reading]).run(inputs)[reading]
-    shift = shift_of(stream)
+    shift = make_shift(stream)
 
-    def moved(chosen: Tensor | None) -> Tensor | None:
-        with _shifted(network, tensor, axis, chosen, shift):
+    def find_positions(chosen: Tensor | None) -> Tensor | None:
+        """Which positions move with the chosen rows, or with any; None if they move otherwise."""
+        with _shift_rows(network, tensor, axis, chosen, shift):
             change = Watcher(network, [reading]).run(inputs)[reading].double() - stream.double()
-        here = change.abs().amax(-1) > 0.1 * float(shift.max())
-        return here if is_close(change[here], shift) else None
+        is_changed = change.abs().amax(-1) > 0.1 * float(shift.max())
+        return is_changed if is_shift(change[is_changed], shift) else None
 
-    here = moved(None)
-    if here is None:
+    is_added = find_positions(None)
+    if is_added is None:
         return None
     count = table_rows(network.get_parameter(tensor), axis).shape[0]
-    numbers, index = torch.arange(count), torch.zeros(here.shape, dtype=torch.long, device=here.device)
+    numbers, index = torch.arange(count), torch.zeros(is_added.shape, dtype=torch.long, device=is_added.device)
     for digit in range((count - 1).bit_length()):
-        having = moved(numbers >> digit & 1 == 1)
-        if having is None:
+        has_digit = find_positions(numbers >> digit & 1 == 1)
+        if has_digit is None:
             return None
-        index += having.long() << digit
-    return torch.where(here, index, -1)
+        index += has_digit.long() << digit
+    return torch.where(is_added, index, -1)
 
 
 def table_rows(table: Tensor, axis: int) -> Tensor:
@@ -231,19 +236,18 @@ def table_rows(table: Tensor, axis: int) -> Tensor:
 
 
 @contextlib.contextmanager
-def _shifted(network: nn.Module, tensor: str, axis: int, chosen: Tensor | None, shift: Tensor) -> Iterator[None]:
+def _shift_rows(network: nn.Module, tensor: str, axis: int, chosen: Tensor | None, shift: Tensor) -> Iterator[None]:
+    """A block in which the chosen rows of a table are shifted; all of them for None."""
     table = network.get_parameter(tensor)
-    held = table.detach().clone()
-    rows = table_rows(held, axis)
-    which = slice(None) if chosen is None else chosen.to(rows.device)
-    rows = rows.clone()
-    rows[which] += shift.to(rows)
+    original = table.detach().clone()
+    rows = table_rows(original, axis).clone()
+    rows[slice(None) if chosen is None else chosen.to(rows.device)] += shift.to(rows)
     try:
         set_table(table, rows, axis)
         yield
     finally:
         with torch.no_grad():
-            table.copy_(held)
+            table.copy_(original)
 
 
 def set_table(table: Tensor, rows: Tensor, axis: int) -> None:
