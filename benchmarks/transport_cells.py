@@ -118,7 +118,7 @@ def shown_by(
     case = case_of(pair, seed, task, batches, shots)
     bases = bases_of(pair, seed, task, batches, shots, depth, heads)
     data = Part(case.inputs, held=False) if fitted_part else case.inputs
-    return Shown(*clocked(lambda: observe(bases, data, seek(bases).recorded, grams=grams)))
+    return Shown(*clocked(lambda: observe(bases, data, seek(bases).pairs_to_record, grams=grams)))
 
 
 @lru_cache(maxsize=4)

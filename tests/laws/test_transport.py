@@ -228,7 +228,7 @@ def test_directions_that_were_never_seen_are_said_and_can_be_dropped() -> None:
     found = task.carrier().carry(task.update)
     dropping = replace(task, options=Options(unobserved="drop"))
     dropped = theseus(dropping, "spaces").update
-    assert 0.2 < found.unobserved < 1
-    assert dropped.norm() ** 2 == pytest.approx((1 - found.unobserved) * task.update.norm() ** 2, rel=1e-6)
+    assert 0.2 < found.unobserved_share < 1
+    assert dropped.norm() ** 2 == pytest.approx((1 - found.unobserved_share) * task.update.norm() ** 2, rel=1e-6)
     enough = unrelated(200, 24)
-    assert enough.carrier().carry(enough.update).unobserved == 0
+    assert enough.carrier().carry(enough.update).unobserved_share == 0

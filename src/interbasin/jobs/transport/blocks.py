@@ -210,14 +210,14 @@ def _lengthen(model: nn.Module, stack: _Stack, depth: int) -> None:
     container = model.get_submodule(stack.name)
     assert isinstance(container, nn.ModuleList | nn.Sequential)
     children = list(container)
-    own = children[stack.first : stack.first + stack.count]
+    old_blocks = children[stack.first : stack.first + stack.count]
     places = spread(stack.count, depth)
     blocks, numbers = list[nn.Module](), list[int]()
     for place, (block, way) in enumerate(places):
         if way:
-            blocks.append(_interpolate_block(own[block], own[block + 1], way, stack, block))
+            blocks.append(_interpolate_block(old_blocks[block], old_blocks[block + 1], way, stack, block))
         else:
-            blocks.append(own[block] if places.index((block, 0.0)) == place else copied(own[block]))
+            blocks.append(old_blocks[block] if places.index((block, 0.0)) == place else copied(old_blocks[block]))
         numbers.append(block + (way > 0))
     for place, (new, number) in enumerate(zip(blocks, numbers, strict=True)):
         _renumber(new, place - number)

@@ -48,7 +48,7 @@ from interbasin.jobs.transport.journal import Journal, holding_state
 from interbasin.jobs.transport.judge import Judge, relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
-from interbasin.jobs.transport.task import Options, Task, reporter_of
+from interbasin.jobs.transport.task import SCALES, Options, Task, reporter_of
 from interbasin.jobs.transport.theseus.rules import Unobserved
 from interbasin.jobs.transport.updates.adapter import kinds_of
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
@@ -61,7 +61,6 @@ from interbasin.text import list_names
 from interbasin.wiring.trace.copying import leaving_buffers, remember_buffers
 
 AUTO = "auto"
-SCALES = ("none", "rms")
 GENERIC_TARGETS = ("keep", "tuned")
 
 

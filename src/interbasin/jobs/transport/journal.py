@@ -147,7 +147,7 @@ class StageJournal:
     _digests: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._digests = self._look()
+        self._digests = self._compute_digests()
 
     def restore(self, number: int, stage: Sequence[Layer]) -> list[LayerFit] | None:
         """Take up a stage that was kept: what was fitted in it, or None if it was not kept whole."""
@@ -159,24 +159,24 @@ class StageJournal:
             changed, lost = list(document["changed"]), dict(document["lost"])
         except (FileError, KeyError, TypeError, IndexError):  # it is fitted again
             return None
-        own = self.model.state_dict()
+        state = self.model.state_dict()
         with torch.no_grad():
             for place, name in enumerate(changed):
-                own[name].copy_(tensors[f"tensor.{place}"])
+                state[name].copy_(tensors[f"tensor.{place}"])
         for place, (name, share) in enumerate(lost.items()):
             self.factors[name] = Factors(tensors[f"a.{place}"], tensors[f"b.{place}"], share)
         forget_what_was_derived(self.model)
-        self._digests = self._look()
+        self._digests = self._compute_digests()
         return layers
 
     def keep(self, number: int, stage: Sequence[Layer], fitted: Iterable[LayerFit], before: Iterable[str]) -> None:
         """Keep a stage; ``before`` are the names that had factors when it began."""
-        digests = self._look()
+        digests = self._compute_digests()
         changed = [name for name, digest in digests.items() if self._digests[name] != digest]
         self._digests = digests
-        known, own = set(before), self.model.state_dict()
-        added = {name: pair for name, pair in self.factors.items() if name not in known}
-        tensors: dict[str, Tensor] = {f"tensor.{place}": own[name] for place, name in enumerate(changed)}
+        earlier, state = set(before), self.model.state_dict()
+        added = {name: pair for name, pair in self.factors.items() if name not in earlier}
+        tensors: dict[str, Tensor] = {f"tensor.{place}": state[name] for place, name in enumerate(changed)}
         for place, pair in enumerate(added.values()):
             tensors |= {f"a.{place}": pair.a, f"b.{place}": pair.b}
         places = {id(layer): place for place, layer in enumerate(stage)}
@@ -191,7 +191,7 @@ class StageJournal:
         with new_folder(self.folder / f"{NAME}-{number}", force=True, ours=_is_stage) as folder:
             write_record(folder, NAME, FORMAT, VERSION, document, tensors)
 
-    def _look(self) -> dict[str, str]:
+    def _compute_digests(self) -> dict[str, str]:
         return {name: digest_of(tensor) for name, tensor in self.model.state_dict().items()}
 
 

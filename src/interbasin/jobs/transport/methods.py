@@ -30,10 +30,10 @@ def theseus(task: Task, variant: str) -> Transported:
     if variant == "modules":
         return theseus_by_module(task)
     if variant == "weights":
-        by_weights = maps_by_weights(task.bases)
-        moved = Carrier(task.bases, by_weights).carry(task.update)
+        maps = maps_by_weights(task.bases)
+        carried = Carrier(task.bases, maps).carry(task.update)
         notes = ("Weights do not show how large activations are: scale='rms' has no part in maps from them.",)
-        return Transported(moved.update, moved.moved, by_weights, notes=notes if task.options.scale == "rms" else ())
+        return Transported(carried.update, carried.moved, maps, notes=notes if task.options.scale == "rms" else ())
     maps = task.maps()
     carried = task.carrier(maps).carry(task.update)
     return Transported(carried.update, carried.moved, maps)
@@ -71,11 +71,11 @@ def regression(task: Task, variant: str) -> Transported:
         journal=task.journal,
     )
     restore()
-    fitted = {name for fit in result.layers for name in fit.layer.fitted_tensors}
+    fitted_tensors = {name for fit in result.layers for name in fit.layer.fitted_tensors}
     for name, buffer in copy.deepcopy(dict(start.named_buffers(remove_duplicate=False))).items():
-        if name not in fitted:
-            place, _, own = name.rpartition(".")
-            result.model.get_submodule(place)._buffers[own] = buffer
+        if name not in fitted_tensors:
+            module, _, buffer_name = name.rpartition(".")
+            result.model.get_submodule(module)._buffers[buffer_name] = buffer
     notes: tuple[str, ...] = ()
     if result.left_out:
         notes = (f"Not fitted: {list_names(f'{name} ({why})' for name, why in result.left_out.items())}.",)

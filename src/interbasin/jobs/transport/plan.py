@@ -134,18 +134,18 @@ def plan_transport(
     began = time.perf_counter()
     bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
     update = bases.lengthen(update)
-    wiring = time.perf_counter() - began
+    wiring_seconds = time.perf_counter() - began
     options = Options(centered=centered, unobserved=unobserved, tokens=tokens, mask=mask, seed=seed)
     # Tuned A is not run here, so that it need not be made.
     task = Task(bases, update, bases.source, data, generic, None, options, report)
     began = time.perf_counter()
     moments = task.moments
-    passing = time.perf_counter() - began
+    pass_seconds = time.perf_counter() - began
     began = time.perf_counter()
     by_weights = method == "theseus" and variant == "weights"
     maps = maps_by_weights(bases) if by_weights else task.maps()
     carried = (Carrier(bases, maps) if by_weights else task.carrier(maps)).carry(update)
-    carrying = time.perf_counter() - began
+    carry_seconds = time.perf_counter() - began
     layers, left_out, obstacle = _layers(bases, data)
     moved, notes = carried.moved, [*update.notes, *bases.notes, *note_unmatched(bases)]
     if method == "regression":
@@ -158,14 +158,15 @@ def plan_transport(
         notes.append(_note_regression(layers, left_out, obstacle))
     shapes = {name: tuple(tensor.shape) for name, tensor in target.state_dict().items()}
     unfit = () if all(shapes.get(name) == update.shape(name) for name in update) else ("direct",)
-    around = wiring + passing * (1 + HELD_OUT)  # the spaces are measured, and all is fitted once more at the end
+    # The spaces are measured, and all is fitted once more at the end.
+    common_seconds = wiring_seconds + pass_seconds * (1 + HELD_OUT)
     seconds = {
-        name: around + (2 - HELD_OUT) * cost
-        for name, cost in _costs(layers, generic, data, passing, carrying).items()
+        name: common_seconds + (2 - HELD_OUT) * cost
+        for name, cost in _costs(layers, generic, data, pass_seconds, carry_seconds).items()
         if method == name or (method == AUTO and not (name in unfit or (obstacle and name == "regression")))
     }
     if method == AUTO:
-        seconds = {**seconds, AUTO: sum(seconds.values()) - (len(seconds) - 1) * around}
+        seconds = {**seconds, AUTO: sum(seconds.values()) - (len(seconds) - 1) * common_seconds}
     return Plan(
         moved,
         tuple(_spaces(bases, maps)),
@@ -188,7 +189,7 @@ def _layers(bases: Bases, data: Any) -> tuple[list[Layer], dict[str, str], Inter
 
 def _account(task: Task, layers: list[Layer], left_out: Mapping[str, str]) -> tuple[Moved, ...]:
     """What would become of each tensor of the update by regression."""
-    fitted = {name for layer in layers for name in layer.fitted_tensors}
+    fitted_tensors = {name for layer in layers for name in layer.fitted_tensors}
     partners: dict[str, list[str]] = {}
     for pair in task.bases.with_heads.correspondence.tensors:
         partners.setdefault(pair.source, []).append(pair.target)
@@ -199,7 +200,7 @@ def _account(task: Task, layers: list[Layer], left_out: Mapping[str, str]) -> tu
         if not targets:
             rows.append(Moved(name, None, "skipped", "it has no counterpart in the target", share))
         for target in targets:
-            if target in fitted:
+            if target in fitted_tensors:
                 rows.append(Moved(name, target, "moved", "fitted to what the tuned source does", share))
             else:
                 why = left_out.get(target, "no layer that a regression fits; the target's own stays")
@@ -223,19 +224,19 @@ def _spaces(bases: Bases, maps: Mapping[Pair, SpaceMap]) -> list[PlannedSpace]:
     return rows
 
 
-def _costs(layers: list[Layer], generic: Any, data: Any, passing: float, carrying: float) -> dict[str, float]:
+def _costs(layers: list[Layer], generic: Any, data: Any, pass_seconds: float, carry_seconds: float) -> dict[str, float]:
     """Seconds that each method takes once, from those that one pass and one carrying took."""
     batches = [0 if each is None else sum(1 for _ in WithoutLabels(each)) for each in (data, generic)]
     # Every value of alpha is tried on the held-out inputs; a regression runs both networks again for every layer.
-    search = len(ALPHAS) * HELD_OUT * passing
-    theseus = passing + carrying
+    search = len(ALPHAS) * HELD_OUT * pass_seconds
+    theseus = pass_seconds + carry_seconds
     stages = len({layer.target for layer in layers})
     return {
         name: {
             "theseus": theseus,
-            "regression": theseus + stages * passing * sum(batches) / max(batches[0], 1),
+            "regression": theseus + stages * pass_seconds * sum(batches) / max(batches[0], 1),
         }.get(name, 0.0)
-        + (search if name in SCALED else HELD_OUT * passing)
+        + (search if name in SCALED else HELD_OUT * pass_seconds)
         for name in METHODS.names
     }
 
@@ -252,16 +253,16 @@ def _memory(
     largest = max((tensor.numel() for tensor in target), default=0)
     crosses = sum(NUMBER * each.source_width * each.target_width for each in moments.values())
     widest = max((each.target_width for each in moments.values()), default=0)
-    fitted = sum(
+    map_bytes = sum(
         NUMBER * each.map.source_width * each.map.target_width
         for each in maps.values()
         if not isinstance(each.map, Identity)
     )
-    own = [sum(map(_bytes, tensors)) for tensors in (source, target)]
-    held = 3 * own[0] + 6 * own[1] + CARRYING * largest + 2 * crosses + 7 * fitted
+    source_bytes, target_bytes = (sum(map(_bytes, tensors)) for tensors in (source, target))
+    total = 3 * source_bytes + 6 * target_bytes + CARRYING * largest + 2 * crosses + 7 * map_bytes
     if regression:  # what it starts from, what it has fitted, and the Gram matrices of a layer
-        held += 2 * own[1] + CARRYING // 2 * largest + 6 * NUMBER * widest**2
-    return held
+        total += 2 * target_bytes + CARRYING // 2 * largest + 6 * NUMBER * widest**2
+    return total
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -20,7 +20,7 @@ from interbasin.errors import DataError, FileError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.blocks import Filling, Lengthening
 from interbasin.jobs.transport.methods import METHODS
-from interbasin.jobs.transport.task import Options, Task, Transported
+from interbasin.jobs.transport.task import SCALES, Options, Task, Transported
 from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
 from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
@@ -196,7 +196,7 @@ def prepare_transport(
         >>> prepared.apply({"2.bias": torch.ones(2)}).update.tensor("2.bias")
         tensor([1., 1.])
     """
-    require_choice("scale", scale, ("none", "rms"))
+    require_choice("scale", scale, SCALES)
     require_choice("variant", variant, ("spaces", "weights"))
     if data is None:
         depth = _without_data(variant, inputs, depth)
@@ -212,7 +212,7 @@ def prepare_transport(
     recording = record(
         (bases.source, target),
         WithoutLabels(data),
-        Task(bases, Update(), bases.source, None).needed_maps.recorded,
+        Task(bases, Update(), bases.source, None).needed_maps.pairs_to_record,
         wirings=bases.wirings if bases.source is not target else (bases.wirings[0],),
         grams=False,
         tokens=tokens,

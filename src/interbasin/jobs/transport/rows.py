@@ -108,8 +108,9 @@ def _context(attention: nn.MultiheadAttention, take: Any) -> Iterator[None]:
     Attention reads the weight of its output projection without calling it, so that no hook sees what goes in.
     """
     twin = copied(attention, sharing=True)
-    own = attention.out_proj.weight
-    twin.out_proj.weight = nn.Parameter(torch.eye(len(own), dtype=own.dtype, device=own.device), requires_grad=False)
+    weight = attention.out_proj.weight
+    identity = torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
+    twin.out_proj.weight = nn.Parameter(identity, requires_grad=False)
     twin.out_proj.bias = None  # type: ignore[assignment]
 
     def enter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -23,10 +23,12 @@ from interbasin.jobs.transport.updates.update import Update
 from interbasin.statistics import PairedMoments
 from interbasin.text import one_line
 
+SCALES = ("none", "rms")  # of `Options.scale`
+
 
 @dataclass(frozen=True)
 class Options:
-    """How a method goes about it. Each method reads the ones that concern it; `transport` explains them."""
+    """Options of a method. Each method reads the ones that concern it; `transport` explains them."""
 
     centered: bool = True
     scale: str = "none"
@@ -51,7 +53,7 @@ class Task:
         data: Task inputs, with labels where there are some: `WithoutLabels` takes them off.
         generic: Inputs of the kind that the target was trained on, or None.
         readout: Outputs -> logits, where outputs are shared; None where outputs are to be compared as they are.
-        options: How.
+        options: Of the method.
         report: Called with a line of text on the way.
         recorded: What the bases show on the data, where that is known already.
         journal: Where what takes long is kept, for a run that goes on from there.
@@ -91,7 +93,7 @@ class Task:
         state = None
         if self.journal is not None:
             settings = {
-                "spaces": self.needed_maps.recorded,
+                "spaces": self.needed_maps.pairs_to_record,
                 "tokens": options.tokens,
                 "mask": options.mask,
                 "grams": grams,
@@ -100,7 +102,7 @@ class Task:
         return observe(
             self.bases,
             self.data,
-            self.needed_maps.recorded,
+            self.needed_maps.pairs_to_record,
             tokens=options.tokens,
             mask=options.mask,
             grams=grams,

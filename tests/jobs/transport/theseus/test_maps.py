@@ -111,7 +111,7 @@ def test_the_ratio_of_sizes_becomes_the_scale() -> None:
     source, target = (generic(mlp(10, 16, 16, 5), seed).double().eval() for seed in (0, 1))
     bases = relate(source, target, [X])
     needed = seek(bases)
-    moments = observe(bases, [X], needed.recorded, grams=True)
+    moments = observe(bases, [X], needed.pairs_to_record, grams=True)
     plain, scaled = (fit_maps(bases, needed, moments, scale=scale) for scale in (False, True))
     for pair in needed.plain:
         assert plain[pair].scale == 1
@@ -142,7 +142,7 @@ def test_heads_change_places_together() -> None:
     element = ib.wire(source, ids).sample(4, isometric=True)
     bases = relate(source, ib.carry(source, element), [ids])
     needed = seek(bases)
-    maps = fit_maps(bases, needed, observe(bases, [ids], needed.recorded, grams=False))
+    maps = fit_maps(bases, needed, observe(bases, [ids], needed.pairs_to_record, grams=False))
     for cluster in needed.heads:
         torch.testing.assert_close(maps[cluster.heads].map.matrix, element.maps[cluster.heads[0]].matrix)
         assert len(cluster.pairs) == 2  # queries with keys, and values
@@ -153,7 +153,7 @@ def test_maps_are_the_same_every_time() -> None:
     pair = pair_of("residual mlp")
     again = relate(pair.source, pair.target, [case.inputs(1), case.inputs(2)])
     needed = seek(again)
-    maps = fit_maps(again, needed, observe(again, pair.data, needed.recorded, grams=False))
+    maps = fit_maps(again, needed, observe(again, pair.data, needed.pairs_to_record, grams=False))
     for key, found in pair.task.maps().items():
         assert torch.equal(found.map.matrix, maps[key].map.matrix)
     assert Carrier(again, maps, needed.missing).ways.keys() == pair.task.carrier().ways.keys()

@@ -219,11 +219,11 @@ def head_ridge(task: Task, variant: str, *, ridge: float | None = None) -> Trans
     task = task.as_given
     layer = last_layer(task)
     target = task.bases.target
-    sums = _rows_towards(task, layer, task.tuned, layer.at[0], task.data)
+    sums = _sum_rows(task, layer, task.tuned, layer.at[0], task.data)
     if task.generic is not None:
-        own = task.options.generic_target == "keep"
-        aim = (target, layer.output) if own else (task.tuned, layer.at[0])
-        generic = _rows_towards(task, layer, *aim, task.generic)
+        keeps_target = task.options.generic_target == "keep"
+        network, place = (target, layer.output) if keeps_target else (task.tuned, layer.at[0])
+        generic = _sum_rows(task, layer, network, place, task.generic)
         sums = sums.plus(generic, task.options.generic_weight * sums.count / max(generic.count, 1e-12))
     return fit_last_layer(task, layer, sums, ridge)
 
@@ -255,7 +255,7 @@ def _is_output(reason: object) -> bool:
     return getattr(reason, "kind", None) == "output"
 
 
-def _rows_towards(task: Task, layer: Layer, model: nn.Module, place: str, data: object) -> Sums:
+def _sum_rows(task: Task, layer: Layer, model: nn.Module, place: str, data: object) -> Sums:
     """The sums of what the last layer reads in the target, and of what another network shows at a place."""
     sums = Sums()
     target = task.bases.target
@@ -271,10 +271,10 @@ def _rows_towards(task: Task, layer: Layer, model: nn.Module, place: str, data: 
                 f"{tuple(goal.shape[:-1])}: the last layer can only be fitted where outputs pair one by one."
             )
         masks = masks_of(inputs, task.options.mask, device_of(target))
-        counts = None if masks is None else masks.fitting(layer.target, rows.shape[:-1])
+        row_mask = None if masks is None else masks.fitting(layer.target, rows.shape[:-1])
         x, y = rows.flatten(0, -2), goal.flatten(0, -2)
-        if counts is not None:
-            x, y = x[counts.flatten().to(x.device)], y[counts.flatten().to(y.device)]
+        if row_mask is not None:
+            x, y = x[row_mask.flatten().to(x.device)], y[row_mask.flatten().to(y.device)]
         sums.add(x, y.to(x.device))
     return sums
 

@@ -80,9 +80,9 @@ def label_ridge(task: Task, variant: str, *, ridge: float | None = None) -> Tran
     readings = [reading_at(f"{layer.target}:input"), reading_at(layer.output)]
     goals: Tensor | None = None
     for number, inputs, labels in labelled_batches(task.data, "label-ridge"):
-        shown = Watcher(target, readings).run(inputs)
-        rows = input_rows(target.get_submodule(layer.target), shown[readings[0]]).flatten(0, -2)
-        outputs = shown[readings[1]].flatten(0, -2)
+        activations = Watcher(target, readings).run(inputs)
+        rows = input_rows(target.get_submodule(layer.target), activations[readings[0]]).flatten(0, -2)
+        outputs = activations[readings[1]].flatten(0, -2)
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.numel() != len(rows):
             raise ShapeError(
                 f"label-ridge needs a whole number as label for each row that {layer.target} reads, found "
@@ -140,7 +140,7 @@ def theseus_gradfix(task: Task, variant: str, *, loss: Loss | None = None) -> Tr
 
 def _mask_by_gradient(task: Task, transported: Transported, loss: Loss | None) -> Transported:
     gradients = gradients_on(task.bases.target, task, loss)
-    kept: dict[str, Tensor] = {}
+    masked: dict[str, Tensor] = {}
     without = []
     entries = agreeing = 0
     for name in transported.update:
@@ -149,13 +149,13 @@ def _mask_by_gradient(task: Task, transported: Transported, loss: Loss | None) -
             continue
         tensor = transported.update.tensor(name)
         agrees = tensor.sign() * gradients[name].to(tensor).sign() < 0
-        kept[name] = torch.where(agrees, tensor, 0)
+        masked[name] = torch.where(agrees, tensor, 0)
         entries, agreeing = entries + agrees.numel(), agreeing + int(agrees.sum())
     notes = [*transported.notes, f"{agreeing / max(entries, 1):.0%} of the entries agree with the gradient's sign."]
     if without:
         notes.append(f"Without a gradient, and so left as they are in the target: {list_names(without)}.")
     moved = tuple(row for row in transported.moved if row.target is None or row.target.split("[")[0] not in without)
-    update = Update(dense=kept, label="the masked update", kinds=kinds_of(task.bases.target))
+    update = Update(dense=masked, label="the masked update", kinds=kinds_of(task.bases.target))
     return Transported(update, moved, transported.maps, notes=tuple(notes))
 
 
@@ -189,23 +189,23 @@ def bico(task: Task, variant: str, *, loss: Loss | None = None) -> Transported:
     moments: dict[Pair, PairedMoments] = {pair: PairedMoments() for pair in (*inputs, *outputs)}
     networks = [copied(model).eval().requires_grad_(True) for model in (task.bases.source, task.bases.target)]
     for number, batch, labels in labelled_batches(task.data, "bico"):
-        shown = [
+        rows_by_place = [
             _record_inputs_and_gradients(network, task, number, batch, labels, loss, [pair[side] for pair in moments])
             for side, network in enumerate(networks)
         ]
         masks = masks_of(batch, task.options.mask, device_of(networks[1]))
         for pair, pair_moments in moments.items():
-            if not all(place in rows for place, rows in zip(pair, shown, strict=True)):
+            if not all(place in rows for place, rows in zip(pair, rows_by_place, strict=True)):
                 continue
-            ours, theirs = (rows[place] for place, rows in zip(pair, shown, strict=True))
+            ours, theirs = (rows[place] for place, rows in zip(pair, rows_by_place, strict=True))
             if ours.shape[:-1] != theirs.shape[:-1]:
                 raise ShapeError(
                     f"What the networks show at {pair[0]} and {pair[1]} does not pair: rows {tuple(ours.shape[:-1])} "
                     f"and {tuple(theirs.shape[:-1])}; bico needs as many tokens in both, so leave it out."
                 )
-            counts = None if masks is None else masks.fitting(pair[1].rpartition(":")[0], theirs.shape[:-1])
-            if counts is not None:
-                ours, theirs = ours[counts.to(ours.device)], theirs[counts.to(theirs.device)]
+            row_mask = None if masks is None else masks.fitting(pair[1].rpartition(":")[0], theirs.shape[:-1])
+            if row_mask is not None:
+                ours, theirs = ours[row_mask.to(ours.device)], theirs[row_mask.to(theirs.device)]
             pair_moments.update(ours.flatten(0, -2), theirs.flatten(0, -2))
     second_moments = {
         pair: SecondMoments.of(pair_moments, centered=False)

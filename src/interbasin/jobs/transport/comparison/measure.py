@@ -56,14 +56,14 @@ def compare_methods(
         generic: Held-out generic inputs, for what is forgotten, or None.
     """
     rows = []
-    kept = _journal(trial, referee, labelled, generic)
+    row_journal = _journal(trial, referee, labelled, generic)
     for name, variant in rows_to_compare(names):
-        row = None if kept is None else kept.restore(name, variant)
+        row = None if row_journal is None else row_journal.restore(name, variant)
         if row is None:
             trial.report(f"comparing: {name} {variant}".rstrip())
             row = _row(trial, referee, name, variant, labelled, loss, generic)
-            if kept is not None:
-                kept.keep(name, variant, row)
+            if row_journal is not None:
+                row_journal.keep(name, variant, row)
         rows.append(row)
     return tuple(rows)
 

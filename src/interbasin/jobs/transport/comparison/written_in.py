@@ -67,15 +67,17 @@ def written_in(task: Task, variant: str) -> Transported:
     gains = _gains(bases, folded.norms, maps, folded.shifts)
     tensors = {name: carried.update.tensor(name) for name in carried.update} | gains
     model = copied(task.bases.target).eval()
-    own = model.state_dict()
+    target_state = model.state_dict()
     wiring = bases.wirings[1]
-    missing = [name for name, tensor in own.items() if tensor.is_floating_point() and name not in wiring.constants]
+    missing = [
+        name for name, tensor in target_state.items() if tensor.is_floating_point() and name not in wiring.constants
+    ]
     missing = [name for name in missing if name not in tensors and wiring.tied.get(name, name) not in tensors]
     if missing:
         raise _refusal(f"A has nothing for {list_names(missing)}")
     with torch.no_grad():
         for name, tensor in tensors.items():
-            own[name].copy_(tensor.to(own[name]))
+            target_state[name].copy_(tensor.to(target_state[name]))
     gap = difference(task.tuned, model, inputs)
     if not gap <= EXACT:
         reason = f" (its norms were not folded: {folded.why_not})" if folded.why_not else ""
@@ -109,8 +111,8 @@ class _FoldedNetwork:
     @property
     def homeless(self) -> list[str]:
         """Biases that folding made, and for which the target has no tensor."""
-        own = self.model.state_dict() if self.new else {}
-        return [name for name in self.new if bool(own[name].any())]
+        state = self.model.state_dict() if self.new else {}
+        return [name for name in self.new if bool(state[name].any())]
 
 
 def _fold_all(tuned: nn.Module, inputs: object) -> _FoldedNetwork:

@@ -219,9 +219,9 @@ def _find_group_goals(
         both = [bases.spaces(pair) for pair in (cluster.heads, *cluster.pairs)]
         if not cluster.places or any((a.size, a.blocks) != (b.size, b.blocks) for a, b in both):
             continue
-        if not all(pair in moments for pair in cluster.recorded):
+        if not all(pair in moments for pair in cluster.pairs_to_record):
             continue
-        second_moments = {pair: SecondMoments.of(moments[pair], centered=centered) for pair in cluster.recorded}
+        second_moments = {pair: SecondMoments.of(moments[pair], centered=centered) for pair in cluster.pairs_to_record}
         maps = {pair[0]: space_map.map for pair, space_map in cluster.fit_groups(bases, second_moments).items()}
         mover = Mover(bases.wirings[0].spaces, maps)
         for place in cluster.places:

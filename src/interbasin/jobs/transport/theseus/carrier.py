@@ -71,7 +71,7 @@ class Carriage:
         return math.fsum(row.share for row in self.moved if row.status == status)
 
     @property
-    def unobserved(self) -> float:
+    def unobserved_share(self) -> float:
         """How much of the update's squared norm lies in directions that were never seen."""
         return math.fsum(row.share * row.unobserved for row in self.moved)
 
@@ -187,10 +187,10 @@ class Carrier:
             whole = None if name in update.factors else update.tensor(name)
             norm = update.norm_of(name) if whole is None else torch.linalg.vector_norm(whole, dtype=torch.float64)
             squared = float(norm) ** 2
-            own = self.bases.wirings[0].tied.get(name, name)
-            tensor_ways = self.ways.get(name) or self.ways.get(own, [])
+            first_name = self.bases.wirings[0].tied.get(name, name)  # of a tied tensor the one that the wiring has
+            tensor_ways = self.ways.get(name) or self.ways.get(first_name, [])
             if not tensor_ways:
-                rows.append((name, None, "skipped", self._why_unmatched(own), squared, 0.0))
+                rows.append((name, None, "skipped", self._why_unmatched(first_name), squared, 0.0))
             for way in tensor_ways:
                 target = way.pair.target
                 portion = squared / len(tensor_ways)
@@ -208,7 +208,7 @@ class Carrier:
                     tensor = update.tensor(name) if whole is None else whole
                     pieces.setdefault(target, []).append((name, way))
                     unseen = 0.0
-                    if not lazily or self._is_partly_seen(way):
+                    if not lazily or self._is_partly_observed(way):
                         moved = self.move(tensor, way)
                         unseen = self._unobserved_share(tensor, way, moved)
                         if not lazily:
@@ -264,18 +264,18 @@ class Carrier:
                 return entry.reason
         return "it has no counterpart in the target"
 
-    def _is_partly_seen(self, way: Way) -> bool:
+    def _is_partly_observed(self, way: Way) -> bool:
         """Whether some space on the way has directions that were never seen."""
         return any(pair in self.maps and self.maps[pair].observed is not None for pair in way.spaces)
 
     def _unobserved_share(self, tensor: Tensor, way: Way, moved: Tensor) -> float:
-        if not self._is_partly_seen(way):
+        if not self._is_partly_observed(way):
             return 0.0
         whole, observed_part = float(moved.double().square().sum()), self.move(tensor, way, observed=True)
         return max(0.0, 1 - float(observed_part.double().square().sum()) / whole) if whole else 0.0
 
     def _unobserved_share_of_factors(self, update: Update, name: str, way: Way, moved: Factors) -> float:
-        if not self._is_partly_seen(way):
+        if not self._is_partly_observed(way):
             return 0.0
         observed_part = self._move_factors(update, name, way, observed=True)
         whole = Update(factors={name: moved}).norm_of(name)
@@ -293,8 +293,8 @@ class Carrier:
         a, b = pair.a, pair.b
         segment = way.pair.source_segment
         if segment is not None:
-            own = replace(segment, axis=1 if segment.axis == into else 0)
-            a, b = (own.cut(a), b) if segment.axis == into else (a, own.cut(b))
+            factor_segment = replace(segment, axis=1 if segment.axis == into else 0)
+            a, b = (factor_segment.cut(a), b) if segment.axis == into else (a, factor_segment.cut(b))
         rank = Still(a.shape[0], _RANK)
         mover = self._mover(way, observed)
         try:
@@ -307,11 +307,11 @@ class Carrier:
         if segment is not None:
             into_b = into if way.pair.order is None else 1 - into
             shape = tensor_of(self.bases.wirings[1], way.pair.target).shape
-            own = replace(segment, axis=1 if segment.axis == into_b else 0)
+            factor_segment = replace(segment, axis=1 if segment.axis == into_b else 0)
             if segment.axis == into_b:
-                a = own.paste(a.new_zeros(a.shape[0], shape[into_b], *a.shape[2:]), a)
+                a = factor_segment.paste(a.new_zeros(a.shape[0], shape[into_b], *a.shape[2:]), a)
             else:
-                b = own.paste(b.new_zeros(shape[1 - into_b], *b.shape[1:]), b)
+                b = factor_segment.paste(b.new_zeros(shape[1 - into_b], *b.shape[1:]), b)
         return Factors(a, _strength(way.pair) * b)
 
 
@@ -374,23 +374,23 @@ def _paste(pair: TensorPair, start: Tensor, part: Tensor) -> Tensor:
 
 def _sum_factors(parts: list[Factors]) -> Factors:
     """One pair of factors for the sum of several products; those that read alike keep their rank."""
-    kept: list[Factors] = []
+    sums: list[Factors] = []
     for part in parts:
         same = next(
             (
                 place
-                for place, other in enumerate(kept)
+                for place, other in enumerate(sums)
                 if other.a.shape == part.a.shape and torch.equal(other.a, part.a)
             ),
             None,
         )
         if same is None:
-            kept.append(part)
+            sums.append(part)
         else:
-            kept[same] = Factors(part.a, kept[same].b + part.b)
-    if len(kept) == 1:
-        return kept[0]
-    return Factors(torch.cat([part.a for part in kept]), torch.cat([part.b for part in kept], dim=1))
+            sums[same] = Factors(part.a, sums[same].b + part.b)
+    if len(sums) == 1:
+        return sums[0]
+    return Factors(torch.cat([part.a for part in sums]), torch.cat([part.b for part in sums], dim=1))
 
 
 def _whole(factors: Factors, transposed: bool) -> Tensor:

@@ -45,7 +45,8 @@ class HeadCluster:
     places: tuple[_HeadPlace, ...] = ()
 
     @property
-    def recorded(self) -> list[Pair]:
+    def pairs_to_record(self) -> list[Pair]:
+        """What has to be recorded: the spaces inside, or where modules put out heads that come in groups."""
         return list(dict.fromkeys(place.pair for place in self.places)) if self.places else list(self.pairs)
 
     @classmethod

@@ -36,10 +36,10 @@ class NeededMaps:
     missing: Mapping[Pair, str]
 
     @property
-    def recorded(self) -> list[Pair]:
+    def pairs_to_record(self) -> list[Pair]:
         """What has to be recorded: spaces, and for heads that come in groups what modules put out."""
         places = [pair for places in self.plain.values() for pair in places]
-        return list(dict.fromkeys([*places, *(pair for cluster in self.heads for pair in cluster.recorded)]))
+        return list(dict.fromkeys([*places, *(pair for cluster in self.heads for pair in cluster.pairs_to_record)]))
 
 
 def seek(bases: Bases) -> NeededMaps:
@@ -68,8 +68,8 @@ def seek(bases: Bases) -> NeededMaps:
             plain[pair] = places or (pair,)
     clusters = [HeadCluster.of(bases, heads, pairs) for heads, pairs in inside.items()]
     for cluster in clusters:
-        missing |= {pair: "no activation shows its heads" for pair in cluster.pairs if not cluster.recorded}
-    return NeededMaps(plain, tuple(cluster for cluster in clusters if cluster.recorded), missing)
+        missing |= {pair: "no activation shows its heads" for pair in cluster.pairs if not cluster.pairs_to_record}
+    return NeededMaps(plain, tuple(cluster for cluster in clusters if cluster.pairs_to_record), missing)
 
 
 def _stream_places(bases: Bases, pair: Pair) -> tuple[Pair, ...]:
@@ -181,5 +181,5 @@ def fit_maps(
     for pair, places in needed_maps.plain.items():
         maps[pair] = fitter.fit(SecondMoments.pool([second_moments[place] for place in places]))
     for cluster in needed_maps.heads:
-        maps |= cluster.fit(bases, {pair: second_moments[pair] for pair in cluster.recorded}, fitter)
+        maps |= cluster.fit(bases, {pair: second_moments[pair] for pair in cluster.pairs_to_record}, fitter)
     return maps

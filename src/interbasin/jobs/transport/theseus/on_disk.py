@@ -30,7 +30,7 @@ from interbasin.correspondence import Correspondence
 from interbasin.errors import DataError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.journal import Journal, holding_state
-from interbasin.jobs.transport.task import reporter_of
+from interbasin.jobs.transport.task import SCALES, reporter_of
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved, table_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
 from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek
@@ -174,7 +174,7 @@ def transport_on_disk(
         "merge_weights": None if merge_weights is None else list(merge_weights),
         "density": density,
     }
-    require_choice("scale", scale, ("none", "rms"))
+    require_choice("scale", scale, SCALES)
     require_choice("unobserved", unobserved, get_args(Unobserved))
     require_reiterable(data, "Transport")
     if folder is None and not dry_run:
@@ -204,7 +204,12 @@ def transport_on_disk(
     ):
         shelf = Path(beside)
         if state is not None:
-            facts = {"places": needed_maps.recorded, "heads": bases.heads, "tokens": tokens, "centered": centered}
+            facts = {
+                "places": needed_maps.pairs_to_record,
+                "heads": bases.heads,
+                "tokens": tokens,
+                "centered": centered,
+            }
             networks = bases.source, bases.target
             shelf = Journal.at(state).maps(networks, data, how=(unobserved, scale), mask=mask, **facts)
         maps = StoredMaps(shelf, memory // 2)
@@ -212,7 +217,7 @@ def transport_on_disk(
         pending = _PendingMaps(bases, _without_kept(needed_maps, maps), fitter)
         with watch("record"):
             for number, places in enumerate(stages.passes):
-                pairs = [pair for pair in places if pair in pending.needed_maps.recorded]
+                pairs = [pair for pair in places if pair in pending.needed_maps.pairs_to_record]
                 report(f"pass {number + 1} of {len(stages.passes)} over the data{'' if pairs else ', done before'}")
                 moments = observe(bases, data, pairs, tokens=tokens, mask=mask, grams=False) if pairs else {}
                 for pair in pairs:
@@ -232,7 +237,7 @@ def transport_on_disk(
         draft.metrics.update(
             share_moved=carried.share("moved") + carried.share("kept"),
             share_skipped=carried.share("skipped"),
-            share_unobserved=carried.unobserved,
+            share_unobserved=carried.unobserved_share,
             alpha=settings["alpha"],
         )
         draft.timings.update(watch.timings)
@@ -296,7 +301,7 @@ def _units(needed_maps: NeededMaps) -> Iterator[tuple[Pair, tuple[Pair, ...]]]:
     """What maps are fitted of, one after the other: a pair of spaces, and what is recorded for it."""
     yield from needed_maps.plain.items()
     for cluster in needed_maps.heads:
-        yield cluster.pairs[0], tuple(cluster.recorded)
+        yield cluster.pairs[0], tuple(cluster.pairs_to_record)
 
 
 def _size(bases: Bases, pair: Pair) -> int:
@@ -377,12 +382,12 @@ class _PendingMaps:
                 if pool.parts == len(places):
                     yield _group(pair), {pair: self.fitter.fit(self.pools.pop(pair).second_moments())}
         for cluster in self.needed_maps.heads:
-            if recorded in cluster.recorded:
+            if recorded in cluster.pairs_to_record:
                 self.blocks[recorded] = second_moments
                 yield from self._fit(cluster)
 
     def _fit(self, cluster: HeadCluster) -> Iterator[tuple[str, dict[Pair, SpaceMap]]]:
-        pairs = cluster.recorded
+        pairs = cluster.pairs_to_record
         if all(pair in self.blocks for pair in pairs):
             blocks = {pair: self.blocks.pop(pair) for pair in pairs}
             yield _group(cluster.heads), cluster.fit(self.bases, blocks, self.fitter)

@@ -61,5 +61,5 @@ def read_fine_tune(
     updates = [Update.of(each, source) for each in fine_tunes]
     if len(updates) == 1 and weights is None and merge != "ties":
         return updates[0]
-    kept = (DENSITY if density is None else density) if merge == "ties" else None
-    return Update.combined(spread(updates, source), weights, density=kept)
+    ties_density = (DENSITY if density is None else density) if merge == "ties" else None
+    return Update.combined(spread(updates, source), weights, density=ties_density)

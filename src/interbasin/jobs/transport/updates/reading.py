@@ -367,16 +367,16 @@ def _require_same_beneath(tuned: nn.Module, source: nn.Module, updated: set[str]
     """Refuse an adapter on a network that is not the base: what lies between the two would be lost."""
     base = source.state_dict()
     for name, tensor in tuned.state_dict().items():
-        own = plain_name(name)
-        if is_adapter_name(name.removeprefix("base_model.model.")) or ".modules_to_save." in name or own in updated:
+        plain = plain_name(name)
+        if is_adapter_name(name.removeprefix("base_model.model.")) or ".modules_to_save." in name or plain in updated:
             continue
-        other = base.get(own)
+        other = base.get(plain)
         # A network that was quantised for training shows codes here.
         if not isinstance(tensor, Tensor) or not isinstance(other, Tensor) or not tensor.is_floating_point():
             continue
         if not equal_as_stored(tensor, other):
             raise DataError(
-                f"{label} lies on a network whose {own} is not that of the base; give the base that it was trained "
+                f"{label} lies on a network whose {plain} is not that of the base; give the base that it was trained "
                 "on or, if that was trained too, the network with the adapter merged into it (merge_and_unload())."
             )
 

@@ -204,17 +204,17 @@ class Update:
             total = add(copy, delta, alpha)
         except WiringError as error:
             raise WiringError(f"{error} Or have added_to make them two tensors (untie=True).") from error
-        own = copy.state_dict(keep_vars=True)
-        held = {identity(tensor) for tensor in chain(copy.parameters(), copy.buffers())}
-        others: dict[str, Tensor] = {}
+        state = copy.state_dict(keep_vars=True)
+        identities = {identity(tensor) for tensor in chain(copy.parameters(), copy.buffers())}
+        derived: dict[str, Tensor] = {}
         with torch.no_grad():
             for name in total.updated:
-                if identity(own[name]) in held:
-                    own[name].copy_(total[name])  # one tensor at a time; those that are tied change with it
+                if identity(state[name]) in identities:
+                    state[name].copy_(total[name])  # one tensor at a time; those that are tied change with it
                 else:
-                    others[name] = total[name]
-        if others:  # what a network shows under a name of its own making, only it can take back
-            copy.load_state_dict(others, strict=False)
+                    derived[name] = total[name]
+        if derived:  # what a network shows under a name of its own making, only it can take back
+            copy.load_state_dict(derived, strict=False)
         forget_what_was_derived(copy)
         return copy
 
@@ -248,20 +248,20 @@ class Update:
         if density is not None:
             require_fraction("density", density, zero=False)
         names = dict.fromkeys(chain(*updates))
-        having = {name: [pair for pair in zip(updates, scales, strict=True) if name in pair[0]] for name in names}
+        weighted = {name: [pair for pair in zip(updates, scales, strict=True) if name in pair[0]] for name in names}
         factors = {}
-        for name, pairs in having.items():
+        for name, pairs in weighted.items():
             if len({update.shape(name) for update, _ in pairs}) > 1:
                 shapes = list_names(f"{update.shape(name)} in {update.label}" for update, _ in pairs)
                 raise ShapeError(f"The updates of {name} differ in shape: {shapes}; give updates of one network.")
-            turned = {name in update.transposed for update, _ in pairs}
-            if density is None and len(turned) == 1 and all(name in update.factors for update, _ in pairs):
+            orientations = {name in update.transposed for update, _ in pairs}
+            if density is None and len(orientations) == 1 and all(name in update.factors for update, _ in pairs):
                 dtype = working_dtype(*(update.factors[name].a.dtype for update, _ in pairs))
                 a = torch.cat([update.factors[name].a.to(dtype) for update, _ in pairs])
                 b = torch.cat([scale * update.factors[name].b.to(dtype) for update, scale in pairs], dim=1)
                 factors[name] = Factors(a, b)
         return Update(
-            SummedUpdates({name: pairs for name, pairs in having.items() if name not in factors}, density),
+            SummedUpdates({name: pairs for name, pairs in weighted.items() if name not in factors}, density),
             factors,
             frozenset[str]().union(*(update.transposed for update in updates)),
             frozenset[str]().union(*(update.tables for update in updates)),
