@@ -42,6 +42,28 @@ def test_data_that_are_gone_after_one_pass_are_refused():
         require_reiterable((X for _ in range(2)), "This")
 
 
+def test_data_that_hand_out_one_iterator_are_refused_and_loaders_are_not_started():
+    class Once:
+        def __init__(self):
+            self.batches = iter([torch.zeros(2, 3)])
+
+        def __iter__(self):
+            return self.batches
+
+    class Again:
+        def __iter__(self):
+            return iter([torch.zeros(2, 3)])
+
+    class Loader(torch.utils.data.DataLoader):
+        def __iter__(self):
+            raise AssertionError("started")
+
+    with pytest.raises(DataError, match="found a Once that can be read once"):
+        require_reiterable(Once(), "This")
+    for data in (Again(), Loader([1, 2]), [torch.zeros(2)], torch.zeros(2, 3)):
+        require_reiterable(data, "This")
+
+
 def test_a_batch_that_does_not_fit_is_named():
     with pytest.raises(DataError, match=r"Batch 7: Linear was called with \(4, 3\) torch.float32 and failed \(Runtime"):
         outputs_of(nn.Linear(5, 2), X, 7)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from interbasin.errors import DataError, InterbasinError, WiringError
 from interbasin.text import plural
@@ -55,9 +56,14 @@ def as_batches(data: object, batch_size: int) -> Iterable[Any]:
 
 def require_reiterable(data: object, what: str) -> None:
     """Refuse data that are gone when they have been read, such as a generator; ``what`` reads them again."""
-    if isinstance(data, Iterator):
+    is_gone = isinstance(data, Iterator)
+    # Asking a loader for its batches may start processes; and neither it nor a sequence hands out one iterator twice.
+    if not is_gone and isinstance(data, Iterable) and not isinstance(data, Sequence | Tensor | DataLoader):
+        is_gone = iter(data) is iter(data)
+    if is_gone:
         raise DataError(
-            f"{what} reads the data more than once, found a {type(data).__name__}; give a list or a DataLoader."
+            f"{what} reads the data more than once, found a {type(data).__name__} that can be read once; give a list "
+            "or a DataLoader."
         )
 
 

@@ -42,8 +42,10 @@ class Steady:
         self._data, self._what, self._fault, self._size = data, what, fault, batch_size
         self._labelled = labelled
         self._known: list[str] = []
+        self._count: int | None = None  # of batches, once they were read to the end
 
     def __iter__(self) -> Iterator[Any]:
+        count = 0
         for number, batch in enumerate(as_batches(self._data, self._size)):
             digest = digest_of(batch)
             if number < len(self._known) and self._known[number] != digest:
@@ -55,6 +57,14 @@ class Steady:
                 self._require_numbers(batch, number)
                 self._known.append(digest)
             yield batch if self._labelled else _without_labels(batch)
+            count = number + 1
+        if count < len(self._known) or self._count not in (None, count):
+            raise DataError(
+                f"The {self._what} had {plural(self._count or len(self._known), 'batch', 'batches')} when they were "
+                f"read before, and {count} now, so that {self._fault}; give a list, or a loader that gives the same "
+                "batches each time."
+            )
+        self._count = count
 
     def _require_numbers(self, batch: Any, number: int) -> None:
         inputs = split_batch(batch)[0]
