@@ -35,6 +35,7 @@ class Training:
     stopped_early: bool
 
 
+@torch.inference_mode(False)  # callers may have switched gradients off
 def train(
     parameters: Iterable[Tensor],
     data: Any,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,7 @@ from torch import nn
 
 import interbasin as ib
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError, WiringError
-from interbasin.jobs.transport import plan_transport, train_on, transport_on_disk
+from interbasin.jobs.transport import PreparedTransport, plan_transport, train_on, transport_on_disk
 from interbasin.jobs.transport.journal import Journal
 
 FACTORIES = "tests.misuses.factories"
@@ -48,6 +52,30 @@ def on_disk(**changes: Any) -> object:
     return transport_on_disk(the.mlp, asked.pop("tuned"), the.wider_mlp, inputs(), **asked)
 
 
+def prepare(**changes: Any) -> object:
+    return ib.prepare_transport(the.mlp, the.wider_mlp, inputs(), **changes)
+
+
+def probe(weight: Any = None, bias: Any = None, space: str = "0", target: str | None = None) -> object:
+    prepared = ib.prepare_transport(the.mlp, the.wider_mlp, inputs())
+    return ib.carry_probe(torch.ones(2, 8) if weight is None else weight, bias, prepared, space, target)
+
+
+def finetune(**changes: Any) -> object:
+    labelled = [(inputs(), torch.zeros(32, dtype=torch.long))]
+    return ib.finetune(the.mlp, labelled, **({"steps": 2} | changes))
+
+
+def load_prepared(**changes: Any) -> object:
+    ib.prepare_transport(the.mlp, the.wider_mlp, inputs()).save("prepared", force=True)
+    place = Path("prepared/prepared.json")
+    place.write_text(json.dumps(json.loads(place.read_text()) | changes))
+    try:
+        return PreparedTransport.load("prepared", the.mlp, the.wider_mlp)
+    finally:
+        shutil.rmtree("prepared")
+
+
 def train(labelled: Any) -> object:
     return train_on(the.mlp, the.mlp, labelled, labelled, steps=2)
 
@@ -55,6 +83,16 @@ def train(labelled: Any) -> object:
 def in_another_runs_state() -> object:
     with Journal.at("state").hold():
         return transport(state="state")
+
+
+class Once:
+    """Batches that are gone when they were read."""
+
+    def __init__(self) -> None:
+        self.batches = iter([inputs()])
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return self.batches
 
 
 class Gain(nn.Module):
@@ -101,6 +139,36 @@ def with_nan() -> nn.Module:
     ("three inputs", lambda: transport(data=inputs(3)), DataError, "four at least"),
     ("a generator of data", lambda: transport(data=(each for each in [inputs()])), DataError, "more than once"),
     ("data of another width", lambda: transport(data=torch.ones(8, 9)), WiringError, "do not fit"),
+    ("data that can be read once", lambda: transport(data=Once()), DataError, "Once that can be read once"),
+    ("a weight of nothing but generic inputs", lambda: transport(generic_weight=1e200), DataError, "generic_weight"),
+    ("a weight of generic inputs without them", lambda: transport(generic_weight=3.0), DataError, "give generic="),
+    ("an aim of generic inputs without them", lambda: transport(generic_target="tuned"), DataError, "give generic="),
+    ("a loss without labels", lambda: transport(loss=torch.nn.functional.mse_loss), DataError, "validate="),
+    ("a scale for a regression", lambda: transport(method="regression", scale="rms"), DataError, "maps of theseus"),
+    ("a tensor of methods to compare", lambda: transport(compare=torch.zeros(3)), DataError, "True or a list"),
+    ("preparing with an unknown rule", lambda: prepare(unobserved="Drop"), UnknownNameError, "drop"),
+    ("preparing about some means", lambda: prepare(centered=5), DataError, "centered"),
+    ("preparing with a word for progress", lambda: prepare(progress="x"), DataError, "progress"),
+    ("planning about some means", lambda: plan(centered="no"), DataError, "centered"),
+    ("a probe with another bias", lambda: probe(bias=torch.zeros(2, 1)), ShapeError, "one number for each output"),
+    ("a probe with a bias of NaN", lambda: probe(bias=torch.full((2,), math.nan)), DataError, "NaN"),
+    ("a probe with a list for a bias", lambda: probe(bias=[0.0, 0.0]), DataError, "list"),
+    ("a probe of whole numbers", lambda: probe(torch.ones(2, 8, dtype=torch.long)), DataError, "torch.int64"),
+    ("a probe on meta", lambda: probe(torch.ones(2, 8, device="meta")), DataError, "meta"),
+    ("a probe of an unknown partner", lambda: probe(target="zz"), UnknownNameError, "partner of '0'"),
+    ("a vector through a path", lambda: ib.carry_vector(torch.ones(8), "prepared", "0"), DataError, "PreparedTrans"),
+    ("a prepared variant that is none", lambda: load_prepared(variant="zz"), FileError, "damaged"),
+    ("prepared heads that are none", lambda: load_prepared(heads="zz"), FileError, "damaged"),
+    ("what was prepared for no network", lambda: load_prepared(networks=[]), FileError, "damaged"),
+    ("what was prepared for a word", lambda: load_prepared(networks=["a", "b"]), FileError, "damaged"),
+    ("a seed that is a word", lambda: finetune(seed="x"), DataError, "seed"),
+    ("training that reports to a number", lambda: finetune(progress=5), DataError, "progress"),
+    (
+        "training with NaN to validate on",
+        lambda: finetune(valid=[(inputs() * math.nan, torch.zeros(32, dtype=torch.long))]),
+        DataError,
+        "validation data is nan",
+    ),
     ("an unknown method", lambda: transport(method="thesus"), UnknownNameError, "theseus"),
     (
         "a direct copy between widths",

@@ -249,7 +249,8 @@ def transport(
         arguments = loaded.model, fine_tunes, other.model, batches["data"], output
         options = common | about | {"alpha": 1.0 if amount is None else amount, "scale": scale or "none"}
         with contextlib.nullcontext() if output is None or dry_run else _state_beside(output) as state:
-            move_on_disk(terminal, arguments, target, memory=memory, dry_run=dry_run, state=state, **options)
+            place = None if state is None else state.folder
+            move_on_disk(terminal, arguments, target, memory=memory, dry_run=dry_run, state=place, **options)
         return
     if dry_run:
         terminal.result(summarize_plan(plan), lambda console: show_plan(console, terminal, plan))
@@ -270,10 +271,11 @@ def transport(
                 front=weights,
                 as_lora=as_lora,
                 compare=compare,
-                state=state,
+                state=state.folder,
                 **weight,
                 **{**shared, "progress": tell},
             )
+        state.is_complete = True  # what may still fail is training, and should not cost the transport
         if training is not None:
             own = None if readout in (None, LOGITS) else logits
             result = train(terminal, result, training, batches["validate"], train_options, own, seed)
@@ -326,8 +328,16 @@ def _fine_tune(tuned: str, network_options: NetworkOptions, seed: int, in_files:
 # ---------------------------------------------------------------------- going on after an interrupt
 
 
+@dataclass
+class _State:
+    """A folder for what was done, and whether all is done that could be refused."""
+
+    folder: Path
+    is_complete: bool = False
+
+
 @contextlib.contextmanager
-def _state_beside(output: Path) -> Iterator[Path]:
+def _state_beside(output: Path) -> Iterator[_State]:
     """A folder beside OUTPUT for what was done, for this process alone; it is gone when OUTPUT is there.
 
     Where the request was no good, what came of it is removed, and what an earlier run left stays.
@@ -340,6 +350,7 @@ def _state_beside(output: Path) -> Iterator[Path]:
     name = hashlib.sha256(destination.name.encode()).hexdigest()[:16]
     folder = destination.parent / f"{TEMPORARY}{name}"
     state = folder / "state"
+    progress = _State(state)
     new = [path for path in (destination.parent, *destination.parent.parents) if not path.exists()]
     kept = "what was recorded and fitted so far is kept beside OUTPUT: run the same command to go on."
     try:
@@ -349,16 +360,16 @@ def _state_beside(output: Path) -> Iterator[Path]:
         raise cannot_write(output, error) from error
     before = set(state.iterdir()) if state.is_dir() else set()
     try:
-        yield state
+        yield progress
     except KeyboardInterrupt as error:
         if state.is_dir():
             raise KeyboardInterrupt(kept) from error
         raise
-    except FileError as error:
-        if not state.is_dir():
+    except InterbasinError as error:
+        if state.is_dir() and (progress.is_complete or isinstance(error, FileError)):
+            raise type(error)(f"{str(error).rstrip('.')}; {kept}") from error
+        if isinstance(error, FileError):
             raise
-        raise type(error)(f"{str(error).rstrip('.')}; {kept}") from error
-    except InterbasinError:
         for path in set(state.iterdir()) - before if state.is_dir() else ():
             shutil.rmtree(path, ignore_errors=True)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,8 @@ from interbasin.cli.paired_data import open_for_both, require_tokens_of_both
 
 if TYPE_CHECKING:
     from interbasin.jobs.transport import Transport
+
+RATE = 5e-4
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,18 @@ class TrainOptions:
         ),
     ] = None
     train_data: Annotated[str | None, Option(help="Labelled DATA to train on; never those of --validate.")] = None
-    rate: Annotated[float, Option(min=0.0, help="Learning rate of --then-train.")] = 5e-4
+    rate: Annotated[float, Option(help="Learning rate of --then-train, above 0.")] = RATE
 
 
 def require_train_data(options: TrainOptions, validate: str | None) -> None:
     """Refuse training without data of its own, before long work."""
     if options.then_train is None:
-        if options.train_data is not None:
-            raise typer.BadParameter("is for --then-train STEPS; give both.", param_hint="--train-data")
+        for option, is_given in (("--train-data", options.train_data is not None), ("--rate", options.rate != RATE)):
+            if is_given:
+                raise typer.BadParameter("is for --then-train STEPS; give both.", param_hint=option)
         return
+    if not 0 < options.rate < math.inf:
+        raise typer.BadParameter(f"is a number above 0, and got {options.rate:g}.", param_hint="--rate")
     for option, value in (("--train-data", options.train_data), ("--validate", validate)):
         if value is None:
             raise typer.BadParameter(

@@ -188,8 +188,7 @@ def losses_of_inputs(model: nn.Module, data: Any, loss: Loss | None = None) -> T
             size = _batch_size(model, inputs, labels)
             if loss is None:
                 each, _, classes = _cross_entropies(outputs, labels, inputs, index)
-                rows, counts = (part.reshape(size, -1) for part in (each.double(), classes != IGNORED))
-                values.append(rows.sum(1) / counts.sum(1).clamp(min=1))
+                values.append(_mean_of_inputs(each, classes, size))
                 continue
             found = _call_loss(loss, outputs, labels, index).double()
             if found.ndim == 0:
@@ -207,6 +206,55 @@ def losses_of_inputs(model: nn.Module, data: Any, loss: Loss | None = None) -> T
             f"The loss is not finite for {count} of {len(losses)} labelled inputs; check these inputs and the network."
         )
     return losses
+
+
+@dataclass(frozen=True)
+class BesideConstant:
+    """For every input of labelled data, how a network does, and how one answer to all of them would do.
+
+    That answer is the shares of the labels in these same data: the best that can be said without looking at inputs.
+
+    Attributes:
+        losses, constant_losses: Cross-entropies.
+        met, constant_met: The share of an input's labels that is met; the constant answer meets the most usual label.
+    """
+
+    losses: Tensor
+    constant_losses: Tensor
+    met: Tensor
+    constant_met: Tensor
+
+
+def beside_constant(model: nn.Module, data: Any) -> BesideConstant | None:
+    """A network beside one answer to all inputs, or None where all labels are the same.
+
+    The network is in evaluation mode, without a copy. Labels are classes, as for cross-entropy.
+    """
+    losses, met, labels = [], [], []
+    with torch.inference_mode():
+        for index, batch in enumerate(as_batches(data, BATCH_SIZE)):
+            inputs, given = split_batch(batch)
+            outputs = outputs_of(model, inputs, index)
+            size = _batch_size(model, inputs, given)
+            each, logits, classes = _cross_entropies(outputs, given, inputs, index)
+            losses.append(_mean_of_inputs(each, classes, size))
+            met.append(_mean_of_inputs(logits.argmax(-1) == classes, classes, size))
+            labels.append((classes.cpu(), size))
+    known = torch.cat([classes for classes, _ in labels])
+    counts = known[known != IGNORED].bincount().double()
+    if int((counts > 0).sum()) < 2:
+        return None
+    surprise = torch.where(counts > 0, -(counts / counts.sum()).log(), 0.0)
+    usual = counts.argmax()
+    constant_losses = [_mean_of_inputs(surprise[classes.clamp(min=0)], classes, size) for classes, size in labels]
+    constant_met = [_mean_of_inputs(classes == usual, classes, size) for classes, size in labels]
+    return BesideConstant(*(torch.cat(parts).cpu() for parts in (losses, constant_losses, met, constant_met)))
+
+
+def _mean_of_inputs(values: Tensor, classes: Tensor, size: int) -> Tensor:
+    """The mean over the labels of each input that count."""
+    rows, counts = (part.reshape(size, -1) for part in (values.double(), classes != IGNORED))
+    return (rows * counts).sum(1) / counts.sum(1).clamp(min=1)
 
 
 def _batch_size(network: nn.Module, inputs: Any, labels: Any) -> int:

@@ -445,7 +445,10 @@ def test_held_out_inputs_that_were_fitted_on_are_noted(image):
     result = ib.transport(source, tuned, target, repeated, method="theseus")
     assert [note for note in result.notes if "of 32 held-out inputs also stand among those that were fitted on" in note]
     result = ib.transport(source, tuned, target, rows(128), method="theseus")
-    assert not [note for note in result.notes if "stand among" in note]
+    assert not [note for note in result.notes if "stand among" in note or "different ones" in note]
+    copies = torch.cat([rows(32)] * 4)  # the same ones are held out of every batch
+    result = ib.transport(source, tuned, target, copies, method="theseus")
+    assert [note for note in result.notes if "Of 32 held-out inputs only 8 are different ones" in note]
 
 
 @pytest.mark.parametrize("alpha", [np.float32(0.5), np.int64(2)])
@@ -536,3 +539,35 @@ def test_the_gain_is_paired():
     assert relative_gain(before, before / 2).low == pytest.approx(0.5)
     assert relative_gain(before, before / 2).high == pytest.approx(0.5)
     assert relative_gain(np.zeros(3), np.ones(3)).value == 0
+
+
+def test_partners_of_unseen_directions_do_not_depend_on_how_data_are_cut(image):
+    source, tuned, target = image
+    inputs = rows(48)
+    with torch.no_grad():
+        for network in (source, target):
+            network[0].weight[3], network[0].bias[3] = 0.0, -1.0  # a unit that is dead on all inputs
+    whole, cut, turned = (
+        ib.transport(source, tuned, target, data, method="theseus").delta.tensor("2.weight")
+        for data in (inputs, list(inputs.split(5)), inputs.flip(0))
+    )
+    torch.testing.assert_close(cut, whole, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(turned, whole, rtol=1e-7, atol=1e-9)
+
+
+def test_the_largest_alpha_is_noted_and_what_does_better_is_named(image):
+    from interbasin.evaluate.bootstrap import Interval
+    from interbasin.jobs.transport.figures import note_better, note_largest_alpha
+    from interbasin.jobs.transport.result import ComparedRow
+
+    assert note_largest_alpha(((1.0, 0.5), (2.5, 0.4)), 2.5) and not note_largest_alpha(((1.0, 0.4), (2.5, 0.5)), 1.0)
+    assert not note_largest_alpha(((1.0, 0.4),), 1.0)
+    effect = Interval(0.5, 0.45, 0.55)
+
+    def row(method, low, forgotten):
+        return ComparedRow(method, ("gradients",), low + 0.1, low, low + 0.2, None, 3.0, forgotten=forgotten)
+
+    assert not note_better([row("distil", 0.5, None), row("tuned-source", 0.9, None)], effect, None)
+    assert "distil explains more: 70% where" in note_better([row("distil", 0.6, None)], effect, None)[0]
+    assert not note_better([row("distil", 0.6, 0.3)], effect, 0.2)
+    assert "forgets 0.1 where that forgets 0.2" in note_better([row("distil", 0.6, 0.1)], effect, 0.2)[0]

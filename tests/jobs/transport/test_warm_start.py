@@ -71,3 +71,22 @@ def test_what_cannot_be_compared_is_refused():
         train_on(mlp(4, 0), mlp(4, 1), pairs(), pairs(seed=1) + copy.deepcopy(pairs()), steps=2)
     with pytest.raises(DataError, match="more than once"):
         train_on(mlp(4, 0), mlp(4, 1), iter(pairs()), pairs())
+
+
+def test_frozen_parameters_stay_unless_all_are_frozen():
+    network = mlp(8, 1).requires_grad_(True)
+    network[0].requires_grad_(False)
+    trained = ib.finetune(network, pairs(), steps=3).model
+    assert torch.equal(trained[0].weight, network[0].weight) and not trained[0].weight.requires_grad
+    assert not torch.equal(trained[2].weight, network[2].weight)
+    whole = ib.finetune(network.requires_grad_(False), pairs(), steps=3).model
+    assert not torch.equal(whole[0].weight, network[0].weight) and not whole[0].weight.requires_grad
+
+
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_it_trains_where_gradients_are_switched_off(off):
+    data = pairs()
+    usual = ib.finetune(mlp(8, 1), data, steps=3).model
+    with off():
+        trained = ib.finetune(mlp(8, 1), data, steps=3).model
+    assert torch.equal(trained[0].weight, usual[0].weight)

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Interval
-from interbasin.evaluate.performance import Loss, losses_of_inputs, performance
+from interbasin.evaluate.performance import Loss, beside_constant, losses_of_inputs, performance
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.choice import FEW_HELD_OUT, Candidate, ReadOut, Referee
 from interbasin.jobs.transport.held_out import Part
 from interbasin.jobs.transport.judge import Judge, relative_gain
 from interbasin.jobs.transport.kinship import kinship
 from interbasin.jobs.transport.methods import METHODS
-from interbasin.jobs.transport.result import SpaceRow
+from interbasin.jobs.transport.result import ComparedRow, SpaceRow
 from interbasin.jobs.transport.task import Task, Transported
 from interbasin.jobs.transport.theseus.maps import observe
 from interbasin.jobs.transport.theseus.rules import SpaceMap
@@ -137,6 +137,7 @@ def gather_evidence(
     if generic is not None and trial.bases.shares_outputs:
         changed = count_changed_answers(trial, generic, {"": model, "_source": trial.tuned})
     worth = gain = None
+    beyond_constant: tuple[bool | None, ...] = (None, None)
     if validate is not None:
         networks = [trial.bases.source, trial.tuned, trial.bases.target, model]
         if loss is None and trial.readout is not None:
@@ -144,6 +145,8 @@ def gather_evidence(
         losses = [losses_of_inputs(network, validate, loss).cpu().numpy() for network in networks]
         seed = trial.options.seed
         worth, gain = relative_gain(losses[0], losses[1], seed), relative_gain(losses[2], losses[3], seed)
+        if loss is None:
+            beyond_constant = tuple(_is_beyond_constant(network, validate, seed) for network in networks[1::2])
     return Evidence(
         method=best.method,
         alpha=best.alpha,
@@ -158,8 +161,25 @@ def gather_evidence(
         changed=changed.get("answers_changed"),
         changed_by_source=changed.get("answers_changed_source"),
         beyond_base=beyond,
+        source_beyond_constant=beyond_constant[0],
+        target_beyond_constant=beyond_constant[1],
+        has_generic=generic is not None,
         does_nothing=update.does_nothing,
     )
+
+
+def _is_beyond_constant(network: nn.Module, validate: Any, seed: int) -> bool | None:
+    """Whether a network is shown to do better, by loss or by labels met, than one answer to all inputs would.
+
+    A base that is sure of wrong answers makes any flat answer look like progress. One of the two is enough: a network
+    that is right and too sure of it may have a large loss.
+    """
+    scores = beside_constant(network, validate)
+    if scores is None:
+        return None
+    by_loss = relative_gain(scores.constant_losses.numpy(), scores.losses.numpy(), seed)
+    missed = (1 - scores.constant_met).numpy(), (1 - scores.met).numpy()
+    return by_loss.low > 0 or relative_gain(*missed, seed).low > 0
 
 
 def distance_from_target(trial: Task, generic: Any, model: nn.Module) -> Interval:
@@ -238,12 +258,41 @@ def note_few(held: int) -> list[str]:
     return [f"Only {plural(held, 'input')} could be held out to judge by: intervals from so few say little; give more."]
 
 
-def note_repeats(held: int, repeats: int) -> list[str]:
-    if not repeats:
+def note_repeats(held: int, repeats: int, different: int) -> list[str]:
+    notes = []
+    if repeats:
+        notes.append(
+            f"{repeats:,} of {plural(held, 'held-out input')} also stand among those that were fitted on, and say "
+            "nothing about new inputs; give data without repeats."
+        )
+    if different < held:
+        notes.append(
+            f"Of {plural(held, 'held-out input')} only {different:,} are different ones, so that intervals are "
+            "narrower than they should be; give data without repeats."
+        )
+    return notes
+
+
+def note_largest_alpha(sweep: Sequence[tuple[float, float]], alpha: float) -> list[str]:
+    """That the best alpha is the last that was tried, so that a larger one may be better still."""
+    if len(sweep) < 2 or alpha < max(tried for tried, _ in sweep):
         return []
+    return [f"Alpha {alpha:g} is the largest that is tried, and it scored best: try larger ones with alpha= by hand."]
+
+
+def note_better(compared: Sequence[ComparedRow], effect: Interval, forgotten: float | None) -> list[str]:
+    """What did better than the chosen method, by intervals, and forgot no more."""
+    limit = math.inf if forgotten is None else forgotten
+    rows = [row for row in compared if row.low > effect.high and row.method != "tuned-source"]
+    better = [row for row in rows if row.forgotten is None or row.forgotten <= limit]
+    if not better:
+        return []
+    best = max(better, key=lambda row: row.effect)
+    kept = "" if best.forgotten is None else f", and forgets {best.forgotten:.3g} where that forgets {limit:.3g}"
+    needs = f" It needs {list_names(best.needs)}." if best.needs else ""
     return [
-        f"{repeats:,} of {plural(held, 'held-out input')} also stand among those that were fitted on, and say nothing "
-        "about new inputs; give data without repeats."
+        f"Of what was compared, {best.method} explains more: {best.effect:.0%} where the chosen method explains "
+        f"{effect.value:.0%}{kept}, in {best.seconds:.0f} s.{needs}"
     ]
 
 
@@ -255,7 +304,7 @@ def note_unobserved(metrics: Mapping[str, float], spaces: Sequence[SpaceRow]) ->
     worst = min(few, key=lambda row: row.seen / row.full)
     return [
         f"In {plural(len(few), 'space')} some directions were never observed (in {worst.source!r} "
-        f"{worst.full - worst.seen} of {worst.full}): {metrics['share_unobserved']:.0%} of the update's squared norm "
+        f"{worst.full - worst.seen} of {worst.full}): {metrics['share_unobserved']:.2g} of the update's squared norm "
         "lies there, and goes to arbitrary directions; give more inputs, or unobserved='drop'."
     ]
 

@@ -17,7 +17,7 @@ from interbasin.jobs.transport.figures import distance_from_target, labelled_met
 from interbasin.jobs.transport.judge import relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import FrontRow
-from interbasin.jobs.transport.task import Task
+from interbasin.jobs.transport.task import MOST_WEIGHT, Task
 from interbasin.jobs.transport.updates.update import Update
 
 WEIGHTS = (0.05, 0.2, 0.5, 1.0, 3.0, 10.0)
@@ -45,7 +45,8 @@ def weights_of_front(front: bool | Sequence[float] | None, generic: Any, generic
         return WEIGHTS
     if not isinstance(front, list | tuple) or not front:
         raise DataError(f"front= is True or weights of generic inputs, such as [0.1, 1, 10], found {front!r}.")
-    return tuple(sorted({require_finite("a weight of the front", weight, above=0) for weight in front}))
+    checked = {require_finite("a weight of the front", weight, above=0, most=MOST_WEIGHT) for weight in front}
+    return tuple(sorted(checked))
 
 
 def require_answers(bases: Bases) -> None:

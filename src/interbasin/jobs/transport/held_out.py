@@ -81,8 +81,8 @@ class Steady:
                     )
 
 
-def count_repeats(data: Any) -> tuple[int, int]:
-    """How many inputs are held out, and how many of them are among the others as well.
+def count_repeats(data: Any) -> tuple[int, int, int]:
+    """How many inputs are held out, how many of them are among the others as well, and how many different ones.
 
     Raises:
         DataError: if all inputs are the same one.
@@ -102,7 +102,7 @@ def count_repeats(data: Any) -> tuple[int, int]:
             f"A transport is fitted on some inputs and judged by others, and the {total} inputs of the data are all "
             "the same one; give different inputs of the task, some hundreds."
         )
-    return len(held), sum(digest in others for digest in held)
+    return len(held), sum(digest in others for digest in held), len(set(held))
 
 
 def _without_labels(batch: Any) -> Any:

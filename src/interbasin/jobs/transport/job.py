@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ from interbasin.activations import Tokens
 from interbasin.activations.distributed import world_size
 from interbasin.activations.pairing import MaskOf
 from interbasin.batches import BATCH_SIZE, WithoutLabels, require_reiterable
-from interbasin.checks import require_choice, require_finite, require_flag, require_whole
+from interbasin.checks import require_finite
 from interbasin.correspondence import Correspondence
 from interbasin.errors import DataError
 from interbasin.evaluate.performance import Loss
@@ -33,8 +33,10 @@ from interbasin.jobs.transport.figures import (
     gather_evidence,
     labelled_metrics,
     measure_spaces,
+    note_better,
     note_few,
     note_large,
+    note_largest_alpha,
     note_repeats,
     note_unmatched,
     note_unobserved,
@@ -48,7 +50,7 @@ from interbasin.jobs.transport.journal import Journal, holding_state
 from interbasin.jobs.transport.judge import Judge, relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
-from interbasin.jobs.transport.task import SCALES, Options, Task, reporter_of
+from interbasin.jobs.transport.task import Options, Task, reporter_of
 from interbasin.jobs.transport.theseus.rules import Unobserved
 from interbasin.jobs.transport.updates.adapter import kinds_of
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
@@ -56,12 +58,10 @@ from interbasin.jobs.transport.updates.reading import require_numbers
 from interbasin.jobs.transport.updates.ties import can_be_stored, copy_untied, names_apart, with_zeros
 from interbasin.jobs.transport.verdict import judge
 from interbasin.outcome import Stopwatch
-from interbasin.randomness import generator_of
 from interbasin.text import list_names
 from interbasin.wiring.trace.copying import leaving_buffers, remember_buffers
 
 AUTO = "auto"
-GENERIC_TARGETS = ("keep", "tuned")
 
 
 @holding_state
@@ -190,6 +190,7 @@ def transport(
         as_lora=as_lora,
         seed=seed,
     )
+    _refuse_without_effect(generic, generic_target, generic_weight, validate, loss)
     alpha = request["alpha"]
     if world_size() > 1:
         raise DataError(
@@ -205,7 +206,7 @@ def transport(
     if validate is not None:
         validate = Steady(validate, "labelled data to validate on", COMPARED_ON, labelled=True, batch_size=BATCH_SIZE)
     compare = [compare] if isinstance(compare, str) else compare
-    rows_to_compare(compare or [])
+    rows_to_compare([] if compare is False or compare is None else compare)
     report = reporter_of(progress)
     watch = Stopwatch()
     with watch("read"):
@@ -295,7 +296,8 @@ def transport(
             notes.append(f"Rank {as_lora} explains {effect.value:.0%} of the effect, the whole update {full:.0%}.")
         evidence = gather_evidence(trial.as_given, held, generic, trial_model, best, effect, validate, loss, update)
         metrics |= labelled_metrics(validate, loss, readout, {"": model, "_base": target, "_source": tuned_model})
-        notes += note_large(metrics["norm_ratio"]) + note_wider(update, delta, best.method)
+        notes += note_largest_alpha(best.sweep, best.alpha) + note_large(metrics["norm_ratio"])
+        notes += note_wider(update, delta, best.method)
         for name in ("kept", "source_apart"):
             interval = getattr(evidence, name)
             if interval is not None:
@@ -314,6 +316,7 @@ def transport(
         with watch("compare"):
             others = None if generic is None else Part(generic, held=True)
             compared = compare_methods(trial, referee, compare, validate, loss, others)
+            notes += note_better(compared, effect, metrics.get("forgotten"))
     restore()
     return Transport(
         delta=delta,
@@ -350,7 +353,6 @@ def transport(
 
 def _check_request(**request: Any) -> dict[str, Any]:
     """The request, refused before long work if it cannot be."""
-    generator_of(request["seed"])
     if request["method"] != AUTO:
         METHODS[request["method"]].variant(request["variant"])
     elif request["variant"] is not None:
@@ -360,15 +362,29 @@ def _check_request(**request: Any) -> dict[str, Any]:
         if isinstance(alpha, str):
             raise DataError(f"alpha is a number or 'auto', found {alpha!r}.")
         request["alpha"] = require_finite("alpha", alpha, least=-100, most=100)
-    if request["scale"] is not None:
-        require_choice("scale", request["scale"], SCALES)
-    require_choice("generic_target", request["generic_target"], GENERIC_TARGETS)
-    require_choice("unobserved", request["unobserved"], get_args(Unobserved))
-    require_finite("generic_weight", request["generic_weight"], above=0)
-    require_flag("centered", request["centered"])
-    if request["as_lora"] is not None:
-        require_whole("as_lora", request["as_lora"], least=1)
+    Options(
+        request["centered"],
+        "none" if request["scale"] is None else request["scale"],
+        request["unobserved"],
+        generic_target=request["generic_target"],
+        generic_weight=request["generic_weight"],
+        rank=request["as_lora"],
+        seed=request["seed"],
+    ).checked()
+    if request["scale"] == "rms" and request["method"] not in (AUTO, "theseus"):
+        raise DataError(f"scale='rms' is for the maps of theseus, and the method is {request['method']}; leave it out.")
     return request
+
+
+def _refuse_without_effect(generic: Any, target: str, weight: float, validate: Any, loss: Any) -> None:
+    """Refuse options of data that were not given: they would change nothing, and whoever gave them thinks they do."""
+    usual = Options()
+    given = {"generic_target": (target, usual.generic_target), "generic_weight": (weight, usual.generic_weight)}
+    for name, (value, default) in given.items():
+        if generic is None and value != default:
+            raise DataError(f"{name}={value!r} is about generic inputs, and there are none; give generic= as well.")
+    if validate is None and loss is not None:
+        raise DataError("loss= is for the labelled data of validate=, and there are none; give both, or neither.")
 
 
 def _note_untied(model: nn.Module, names: Sequence[str], inputs: Any) -> list[str]:

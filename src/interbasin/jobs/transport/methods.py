@@ -47,9 +47,13 @@ def regression(task: Task, variant: str) -> Transported:
     """
     refuse_new_blocks(task.bases)
     carried = task.carrier(task.maps(scale=True)).carry(task.update)
-    start = carried.update.added_to(task.bases.target)
+    start = carried_rest = carried.update.added_to(task.bases.target)
+    if task.options.rank is not None:
+        # What is not fitted has factors as well in the end: layers are to be fitted to what they will meet then.
+        cut = carried.update.truncated(task.options.rank, task.bases.target)[0]
+        carried_rest = cut.added_to(task.bases.target)
     # Fitting runs the networks, which may write their buffers then: that is no part of the update.
-    restore = remember_buffers(task.bases.target, start)
+    restore = remember_buffers(task.bases.target, start, carried_rest)
     options = task.options
     result = regress(
         task.bases.with_heads,
@@ -57,6 +61,7 @@ def regression(task: Task, variant: str) -> Transported:
         task.data,
         generic=task.generic,
         start=start,
+        rest=carried_rest,
         recipe=Recipe(
             generic_target=options.generic_target,
             generic_weight=options.generic_weight,
@@ -78,7 +83,8 @@ def regression(task: Task, variant: str) -> Transported:
             result.model.get_submodule(module)._buffers[buffer_name] = buffer
     notes: tuple[str, ...] = ()
     if result.left_out:
-        notes = (f"Not fitted: {list_names(f'{name} ({why})' for name, why in result.left_out.items())}.",)
+        names = list_names(f"{name} ({why})" for name, why in result.left_out.items())
+        notes = (f"Carried by theseus, and not fitted: {names}.",)
     update = as_update(result.model, task.bases.target)
     if result.factors:
         rest = {name: update.tensor(name) for name in update if name not in result.factors}

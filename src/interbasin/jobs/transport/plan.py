@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from torch import Tensor, nn
 
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
 from interbasin.batches import WithoutLabels, require_reiterable
-from interbasin.checks import require_choice
 from interbasin.correspondence import Correspondence
 from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.choice import ALPHAS, SCALED
 from interbasin.jobs.transport.figures import note_unmatched
-from interbasin.jobs.transport.held_out import HELD_OUT
+from interbasin.jobs.transport.held_out import HELD_OUT, count_repeats
 from interbasin.jobs.transport.methods import METHODS, direct, refuse_new_blocks
 from interbasin.jobs.transport.regression.layers import Layer, find_layers
 from interbasin.jobs.transport.task import Options, Task, reporter_of
@@ -119,11 +118,12 @@ def plan_transport(
         (8, 12)
     """
     report = reporter_of(progress)
-    require_choice("unobserved", unobserved, get_args(Unobserved))
+    options = Options(centered=centered, unobserved=unobserved, tokens=tokens, mask=mask, seed=seed).checked()
     if method != AUTO:
         METHODS[method].variant(variant)
     for name, value in (("data", data), ("generic", generic)):
         require_reiterable(value, f"Transport with {name}=")
+    count_repeats(data)  # refuses data whose inputs are all the same one
     require_numbers(source, "source")
     require_numbers(target, "target")
     update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
@@ -135,7 +135,6 @@ def plan_transport(
     bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
     update = bases.lengthen(update)
     wiring_seconds = time.perf_counter() - began
-    options = Options(centered=centered, unobserved=unobserved, tokens=tokens, mask=mask, seed=seed)
     # Tuned A is not run here, so that it need not be made.
     task = Task(bases, update, bases.source, data, generic, None, options, report)
     began = time.perf_counter()

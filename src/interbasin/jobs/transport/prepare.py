@@ -16,11 +16,11 @@ from interbasin.activations.recording import HASHES, fingerprint
 from interbasin.batches import Progress, WithoutLabels, require_reiterable
 from interbasin.checks import require_choice, require_finite
 from interbasin.correspondence import Correspondence
-from interbasin.errors import DataError, FileError
+from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.blocks import Filling, Lengthening
 from interbasin.jobs.transport.methods import METHODS
-from interbasin.jobs.transport.task import SCALES, Options, Task, Transported
+from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
 from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
@@ -125,14 +125,17 @@ class PreparedTransport:
         """
         document, _ = read_record(folder, NAME, NAME, VERSION)
         try:
-            options = Options(**document["options"])
+            options = Options(**document["options"]).checked()
+            require_choice("heads", document["heads"], ("matched", "free"))
             heads: Literal["matched", "free"] = document["heads"]
-            shared, known = bool(document["shares_outputs"]), list(document["networks"])
-            variant = document.get("variant", "spaces")
+            shared, known = bool(document["shares_outputs"]), [dict(saved) for saved in document["networks"]]
+            variant = require_choice("variant", document.get("variant", "spaces"), ("spaces", "weights"))
+            if len(known) != 2:
+                raise ValueError(f"{len(known)} networks instead of two")
             fillings = tuple(
                 Filling(tuple(filling["blocks"]), int(filling["depth"])) for filling in document.get("fillings", ())
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, DataError, UnknownNameError) as error:
             raise FileError(f"What was prepared in {folder} is damaged ({error}); prepare it anew.") from error
         if document.get("hashes") != HASHES:
             raise FileError(
@@ -196,8 +199,10 @@ def prepare_transport(
         >>> prepared.apply({"2.bias": torch.ones(2)}).update.tensor("2.bias")
         tensor([1., 1.])
     """
-    require_choice("scale", scale, SCALES)
     require_choice("variant", variant, ("spaces", "weights"))
+    options = Options(centered, scale, unobserved, tokens, mask).checked()
+    if not (progress is None or callable(progress) or isinstance(progress, bool)):
+        raise DataError(f"progress is True or a function of a number of batches, found {type(progress).__name__}.")
     if data is None:
         depth = _without_data(variant, inputs, depth)
         data = [inputs]
@@ -205,7 +210,6 @@ def prepare_transport(
     require_numbers(source, "source")
     require_numbers(target, "target")
     bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
-    options = Options(centered, scale, unobserved, tokens, mask)
     if variant == "weights":
         maps_by_weights(bases)
         return PreparedTransport(bases, None, options)

@@ -21,6 +21,8 @@ from interbasin.outcome import Draft, Result, Stopwatch
 from interbasin.outcome.plots import bar_chart, line_chart
 from interbasin.text import list_names, plural
 
+LOWEST_BAR = -1.0  # in the plot of a comparison; what explains less would squeeze all others
+
 
 @dataclass(frozen=True)
 class SpaceRow:
@@ -154,7 +156,8 @@ class Transport(Result):
             self._write_network(draft, self.trained.warm.model, "trained", like)
             self.trained.write(draft)
             draft.metrics.update(self.trained.metrics)
-        draft.text("verdict.txt", f"{self.verdict.choice}\n\n{self.verdict}\n")
+        notes = "".join(f"\n- {note}" for note in self.notes)
+        draft.text("verdict.txt", f"{self.verdict.choice}\n\n{self.verdict}\n" + (f"{notes}\n" if notes else ""))
         self._write_tables(draft)
 
     def _write_network(self, draft: Draft, network: nn.Module, place: str, like: Any) -> None:
@@ -193,10 +196,11 @@ class Transport(Result):
                     "explained": [row.explained for row in self.spaces],
                 },
             )
-            after = {f"{row.source}": row.cosine_after for row in self.spaces}
-            chart = bar_chart(
-                after, title="Activations of source and target, mapped", x_label="cosine, held-out inputs"
-            )
+            cosines = {
+                "as they are": {row.source: row.cosine_before for row in self.spaces},
+                "mapped": {row.source: row.cosine_after for row in self.spaces},
+            }
+            chart = bar_chart(cosines, title="Activations of source and target", x_label="cosine, held-out inputs")
             draft.plot("cosines", chart)
         if len(self.sweep) > 1:
             alphas, scores = [alpha for alpha, _ in self.sweep], [score for _, score in self.sweep]
@@ -205,7 +209,11 @@ class Transport(Result):
             draft.plot(
                 "alpha",
                 line_chart(
-                    series, title="How much of the update", x_label="alpha", y_label="distance to the tuned source"
+                    series,
+                    title="How much of the update",
+                    note=f"alpha {self.metrics['alpha']:g} was taken; by {self._score}, the lower the better",
+                    x_label="alpha",
+                    y_label="score",
                 ),
             )
         if self.compared:
@@ -222,9 +230,26 @@ class Transport(Result):
         figures = ("effect", "low", "high", "norm_ratio", "loss", "accuracy", "forgotten", "seconds")
         notes = {"note": [row.note for row in self.compared]}
         draft.table("compared", {**words, **_columns(self.compared, figures), **notes})
-        effects = {row.method: row.effect for row in self.compared if math.isfinite(row.effect)}
-        if effects:
-            draft.plot("compared-plot", bar_chart(effects, title="Effect explained", x_label="share, held-out inputs"))
+        ends = tuple(self.metrics[f"effect_explained{end}"] for end in ("", "_low", "_high"))
+        rows = {f"chosen: {self.method}": ends} | {row.method: (row.effect, row.low, row.high) for row in self.compared}
+        shown = {name: row for name, row in rows.items() if row[0] >= LOWEST_BAR}  # nor NaN
+        below = sum(row[0] < LOWEST_BAR for row in rows.values())
+        unseen = f"; {plural(below, 'row')} below {LOWEST_BAR:g} left out" if below else ""
+        svg = bar_chart(
+            {name: row[0] for name, row in shown.items()},
+            title="Effect explained",
+            note=f"0: the target as it was; 1: the tuned source{unseen}",
+            x_label="share, held-out inputs",
+            whiskers={name: (low, high) for name, (_, low, high) in shown.items()},
+            baseline=f"chosen: {self.method}",
+        )
+        draft.plot("compared-plot", svg)
+
+    @property
+    def _score(self) -> str:
+        if "loss" in self.metrics:
+            return "the loss on the labels given"
+        return f"distance to the tuned source in {self.unit}"
 
     def _write_front(self, draft: Draft) -> None:
         figures = ("generic_weight", "effect", "low", "high", "forgotten", "loss", "accuracy", "seconds")
@@ -237,7 +262,7 @@ class Transport(Result):
             {name: ([row.forgotten for row in rows], [row.effect for row in rows]) for name, rows in series.items()},
             title="What the target learns and what it forgets",
             note="held-out inputs; the target as it was learns nothing and forgets nothing",
-            x_label=f"forgotten: distance on generic inputs, {self.unit}",
+            x_label=f"forgotten: distance on generic inputs, {self.unit} (logarithmic)",
             y_label="learned: effect explained",
             log_x=True,
             labels={next(iter(series)): [f"{row.generic_weight:g}" for row in curve]},

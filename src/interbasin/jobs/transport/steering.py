@@ -57,6 +57,7 @@ def carry_probe(
     """
     pair = _pair(prepared, space, target)
     dual = _map(prepared, space, target, weight).dual()
+    _require_bias(bias, weight)
     assert not isinstance(dual, Affine)
     moved = dual(weight)
     if prepared.recording is None:
@@ -66,13 +67,37 @@ def carry_probe(
         )
     moments = prepared.recording.moments[prepared.task(Update()).needed_maps.plain[pair][-1]]
     means = moments.mean_source.to(weight), moments.mean_target.to(weight)
-    start = weight.new_zeros(weight.shape[:-1]) if bias is None else bias
+    start = weight.new_zeros(weight.shape[:-1]) if bias is None else bias.to(weight)
     return moved, start + weight @ means[0] - moved @ means[1]
 
 
+def _require_bias(bias: Any, weight: Tensor) -> None:
+    """Refuse a bias that is not one number for each output of the probe."""
+    if bias is None:
+        return
+    if not isinstance(bias, Tensor) or not bias.is_floating_point():
+        found = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        raise DataError(f"A probe's bias is a floating-point tensor, or None, found {found}.")
+    if bias.shape != weight.shape[:-1]:
+        raise ShapeError(
+            f"The probe's weight has shape {tuple(weight.shape)} and its bias {tuple(bias.shape)}; give one number for "
+            "each output."
+        )
+    if not bool(torch.isfinite(bias).all()):
+        raise DataError("The probe's bias holds NaN or infinity; repair it first.")
+
+
 def _pair(prepared: PreparedTransport, space: str, target: str | None) -> Pair:
+    if not isinstance(prepared, PreparedTransport):
+        raise DataError(
+            f"Vectors and probes go through what prepare_transport gives, found {type(prepared).__name__}; load one "
+            "that was saved with PreparedTransport.load."
+        )
     known = list(prepared.task(Update()).needed_maps.plain)
     matches = [pair for pair in known if pair[0] == space and target in (None, pair[1])]
+    partners = [pair[1] for pair in known if pair[0] == space]
+    if partners and not matches:
+        raise UnknownNameError.of(f"partner of {space!r} in the target", target, partners)
     if not matches:
         names = list(dict.fromkeys(pair[0] for pair in known))
         raise UnknownNameError.of("space of the source with a map", space, names)
@@ -88,7 +113,10 @@ def _map(prepared: PreparedTransport, space: str, target: str | None, rows: Any)
     pair = _pair(prepared, space, target)
     space_map = prepared.maps[pair].map
     if not isinstance(rows, Tensor) or not rows.is_floating_point() or not rows.ndim:
-        raise DataError(f"Vectors are a floating-point tensor, found {type(rows).__name__}.")
+        found = f"one of {rows.dtype} and {rows.ndim} axes" if isinstance(rows, Tensor) else type(rows).__name__
+        raise DataError(f"Vectors are a floating-point tensor of one axis or more, found {found}.")
+    if rows.device.type == "meta" or rows.layout != torch.strided:
+        raise DataError("The vectors hold no numbers (meta), or not all of them (sparse); give a plain tensor.")
     if rows.shape[-1] != space_map.source_width:
         raise ShapeError(
             f"Space {space!r} is {space_map.source_width} wide, and the vectors are {rows.shape[-1]} wide; name the "

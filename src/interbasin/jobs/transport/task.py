@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
+from interbasin.checks import require_choice, require_finite, require_flag, require_whole
 from interbasin.errors import DataError, InterbasinError
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.journal import Journal
@@ -20,10 +21,13 @@ from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
 from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek
 from interbasin.jobs.transport.theseus.rules import Rule, SpaceMap, Unobserved, procrustes
 from interbasin.jobs.transport.updates.update import Update
+from interbasin.randomness import generator_of
 from interbasin.statistics import PairedMoments
 from interbasin.text import one_line
 
 SCALES = ("none", "rms")  # of `Options.scale`
+GENERIC_TARGETS = ("keep", "tuned")
+MOST_WEIGHT = 1e6  # of generic inputs; beyond, nothing is left of the task but round-off
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,22 @@ class Options:
     rank: int | None = None
     seed: int = 0
     attention: str = "heads"
+
+    def checked(self) -> Options:
+        """The options, refused if one of them cannot be.
+
+        Raises:
+            UnknownNameError, DataError: names the option.
+        """
+        require_flag("centered", self.centered)
+        require_choice("scale", self.scale, SCALES)
+        require_choice("unobserved", self.unobserved, get_args(Unobserved))
+        require_choice("generic_target", self.generic_target, GENERIC_TARGETS)
+        require_finite("generic_weight", self.generic_weight, above=0, most=MOST_WEIGHT)
+        if self.rank is not None:
+            require_whole("as_lora", self.rank, least=1)
+        generator_of(self.seed)
+        return self
 
 
 @dataclass(frozen=True, eq=False)

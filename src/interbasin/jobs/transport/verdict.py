@@ -65,6 +65,9 @@ class Evidence:
             network, and in tuned A; None without logits.
         beyond_base: How much nearer to tuned A's answers the new network's are than those of A before tuning: the share
             of that distance which is gone. Negative where the fine-tune is lost in what else sets the networks apart.
+        source_beyond_constant, target_beyond_constant: By labels, whether tuned A, and the new network, are shown to do
+            better than one answer to all inputs would; None without labels that are classes.
+        has_generic: Whether generic inputs were given, so that what is forgotten can be known.
         does_nothing: Whether the update is zero.
     """
 
@@ -81,6 +84,9 @@ class Evidence:
     changed: float | None = None
     changed_by_source: float | None = None
     beyond_base: Interval | None = None
+    source_beyond_constant: bool | None = None
+    target_beyond_constant: bool | None = None
+    has_generic: bool = True
     does_nothing: bool = False
 
 
@@ -99,6 +105,13 @@ def judge(evidence: Evidence) -> Verdict:
             "do-not",
             "with the labels given, the tuned source is not shown to be better than its base (its loss is lower by "
             f"{_percent(evidence.worth)})",
+            figures,
+        )
+    if evidence.source_beyond_constant is False:
+        return Verdict(
+            "do-not",
+            "with the labels given, the tuned source is not shown to be better than one answer to all inputs, the "
+            "shares of the labels",
             figures,
         )
     if evidence.kinship is not None and evidence.kinship.low < AKIN:
@@ -141,6 +154,8 @@ def judge(evidence: Evidence) -> Verdict:
             keeps += f" ({evidence.changed_by_source:.0%} are others in the tuned source)"
     elif evidence.kept is not None:
         keeps = f", and its answers to the generic inputs are {evidence.kept:.3f} {evidence.unit} from what they were"
+    if not evidence.has_generic and evidence.shares_outputs:
+        keeps = "; what else it could do was not measured, for there are no generic inputs"
     how = f"{evidence.method}, alpha {evidence.alpha:g}" if evidence.method != "regression" else evidence.method
     reason = f"{how}, reproduces {_percent(effect)} of {what} on held-out inputs{keeps}"
     is_enough = effect.value >= ENOUGH
@@ -155,6 +170,9 @@ def judge(evidence: Evidence) -> Verdict:
             )
             reason += "its effect explained)"
         reason += keeps
+        if evidence.target_beyond_constant is False:
+            reason += "; yet it is not shown to be better than one answer to all inputs"
+            return Verdict("train", reason, figures)
         is_enough = evidence.gain.value >= ENOUGH * (1.0 if evidence.worth is None else evidence.worth.value)
     if not is_enough:
         return Verdict("train", reason, figures)

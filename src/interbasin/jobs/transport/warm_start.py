@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -16,8 +17,10 @@ from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError
 from interbasin.evaluate.performance import Loss, mean_loss, measure_performance
 from interbasin.jobs.transport.held_out import COMPARED_ON, Steady
+from interbasin.jobs.transport.task import reporter_of
 from interbasin.outcome import Draft, Result, Stopwatch
 from interbasin.outcome.plots import line_chart
+from interbasin.randomness import generator_of
 from interbasin.training import train
 from interbasin.wiring.trace.copying import copied
 
@@ -120,7 +123,7 @@ class WarmStart:
             title="Fine-tuning, warm and cold",
             note=str(self),
             x_label="step",
-            y_label="loss on validation data",
+            y_label="loss on validation data (logarithmic)",
             log=True,
         )
         (draft.folder / "warm-start.svg").write_text(svg, encoding="utf-8")
@@ -196,6 +199,7 @@ def _refuse_same_batches(data: Any, valid: Any, steps: int, batch_size: int) -> 
                 )
 
 
+@torch.inference_mode(False)  # callers may have switched gradients off
 def finetune(
     model: nn.Module,
     data: Any,
@@ -207,12 +211,13 @@ def finetune(
     every: int = 10,
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
-    progress: Callable[[str], object] | None = None,
+    progress: Callable[[str], object] | bool | None = None,
 ) -> Finetuned:
     """A copy of a network after some steps of Adam on labelled data, with the loss on the way.
 
     Batch norms and dropout are as in training. Batches come in the order of the data, from the start again when they
-    are used up.
+    are used up. Parameters that require no gradient stay as they are, unless none does, as `load_model` leaves
+    networks: then all are trained.
 
     Args:
         model: The network, for example ``result.model`` of `interbasin.transport`. It stays as it is.
@@ -224,10 +229,10 @@ def finetune(
         every: Steps between two measurements.
         batch_size: For data that are one tensor.
         seed: Of dropout.
-        progress: Called with a line of text as the work goes on.
+        progress: Called with a line of text as the work goes on; True for lines on stderr.
 
     Raises:
-        DataError: if there are no labels and no loss that works without, or the loss is not finite.
+        DataError: if there are no labels and no loss that works without, or a loss is not finite.
 
     Example:
         >>> net = nn.Linear(2, 2)
@@ -238,10 +243,16 @@ def finetune(
     require_whole("steps", steps, least=1)
     require_whole("every", every, least=1)
     require_finite("rate", rate, above=0)
+    generator_of(seed)
+    report = reporter_of(progress)
     require_reiterable(data, "Fine-tuning")
     require_reiterable(valid, "Fine-tuning with valid=")
-    network = copied(model)
-    network.requires_grad_(True).train()
+    network = copied(model).train()
+    free = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    if not free:
+        free = [parameter for parameter in network.parameters() if parameter.is_floating_point()]
+        for parameter in free:
+            parameter.requires_grad_(True)
     curve: list[tuple[int, float, float | None]] = []
     recent: list[float] = []
 
@@ -249,6 +260,11 @@ def finetune(
         network.eval()
         performance = measure_performance(network, valid, loss)
         network.train()
+        if not math.isfinite(performance.loss):
+            raise DataError(
+                f"The loss on the validation data is {performance.loss} at step {step} of fine-tuning; check these "
+                "data, or lower the learning rate."
+            )
         curve.append((step, performance.loss, performance.accuracy))
         return performance.loss
 
@@ -259,10 +275,9 @@ def finetune(
         return value
 
     def tell(epoch: str) -> None:
-        assert progress is not None
         step = min(next(reports) * every, steps)
         valid_loss = f", {curve[-1][1]:.4g} on validation data" if curve else ""
-        progress(f"step {step} of {steps}: loss {sum(recent) / len(recent):.4g}{valid_loss}")
+        report(f"step {step} of {steps}: loss {sum(recent) / len(recent):.4g}{valid_loss}")
         recent.clear()
 
     done, reports = itertools.count(1), itertools.count(1)
@@ -272,14 +287,14 @@ def finetune(
         if valid is not None:
             measure(0)
         trained = train(
-            [parameter for parameter in network.parameters() if parameter.is_floating_point()],
+            free,
             _Rounds(data, steps, every, batch_size),
             batch_loss,
             epochs=-(-steps // every),
             rate=rate,
             evaluate=None if valid is None else lambda: measure(min(next(done) * every, steps)),
             what="fine-tuning",
-            report=None if progress is None else tell,
+            report=tell,
         )
     network.eval()
     for name, parameter in model.named_parameters():

@@ -136,6 +136,20 @@ def test_rank_and_loss_of_a_truncation():
     assert bare.truncated(1, base)[0].rank == 1
 
 
+def test_a_tied_table_is_stored_whole_and_so_it_is_not_cut(tmp_path):
+    base = Tied().double()
+    update = Update.of(randomise(base), base)
+    cut, lost = update.truncated(1, base)
+    assert set(cut.factors) == set(lost) == {"mid.weight"}
+    torch.testing.assert_close(cut.tensor("table.weight"), update.tensor("table.weight"), **CLOSE)
+    cut.write(tmp_path / "adapter", base=None, model=base)
+    peft = import_extra("peft", "This test", "hf")
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "adapter").eval()
+    torch.testing.assert_close(loaded(tokens()), cut.added_to(base)(tokens()), **CLOSE)
+    apart = {"table.weight": update.tensor("table.weight"), "head.weight": torch.ones_like(base.head.weight)}
+    assert set(Update.of(apart, base).truncated(1, base)[0].factors) == {"table.weight", "head.weight"}
+
+
 def test_what_did_not_change_gets_no_factors():
     base = small()
     tuned = copy.deepcopy(base)

@@ -21,7 +21,6 @@ from interbasin.jobs.transport.judge import Judge, relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.result import ComparedRow
 from interbasin.jobs.transport.task import Task
-from interbasin.text import one_line
 
 
 def rows_to_compare(names: bool | Sequence[str]) -> list[tuple[str, str]]:
@@ -94,7 +93,8 @@ def _row(
     title = f"{name}, {variant}" if variant and len(method.variants) > 1 else name
     needs, start = tuple(sorted(method.needs)), time.perf_counter()
     try:
-        transported = method.function(trial, variant)
+        with torch.inference_mode(False):  # some rows take gradients, which callers may have switched off
+            transported = method.function(trial, variant)
         model: nn.Module = (
             transported.model if transported.model is not None else transported.update.added_to(trial.bases.target)
         )
@@ -104,7 +104,7 @@ def _row(
         raise
     except InterbasinError as error:
         nothing = math.nan
-        return ComparedRow(title, needs, nothing, nothing, nothing, None, 0.0, note=one_line(error))
+        return ComparedRow(title, needs, nothing, nothing, nothing, None, 0.0, note=" ".join(str(error).split()))
     before = trial.update.norm()
     ratio = transported.update.norm() / before if before and transported.model is None else None
     row = ComparedRow(title, needs, effect.value, effect.low, effect.high, ratio, seconds)

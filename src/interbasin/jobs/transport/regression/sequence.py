@@ -109,6 +109,7 @@ def regress(
     *,
     generic: Any = None,
     start: nn.Module | None = None,
+    rest: nn.Module | None = None,
     recipe: Recipe | None = None,
     centered: bool = True,
     tokens: str | Tokens | None = None,
@@ -124,6 +125,7 @@ def regress(
         data: Task inputs.
         generic: Inputs of the kind that the target was trained on.
         start: The target with the update carried to it: what layers are shrunk towards.
+        rest: Where tensors that no layer fits are copied from; ``start`` by default.
         recipe: How it is done.
         centered: Look at activations about their means.
         tokens: Where the networks cut inputs into different numbers of tokens.
@@ -152,8 +154,9 @@ def regress(
     all_inputs = task_inputs if generic_inputs is None else Chain(task_inputs, generic_inputs)
     goals = find_goals(bases, layers, all_inputs, recipe, centered, tokens, mask, keeps_target)
     current = copied(bases.target).eval()
-    if start is not None and recipe.rest == "carried":
-        _copy_rest(current, start, all_layers if recipe.attention == "base" else layers)
+    rest = start if rest is None else rest
+    if rest is not None and recipe.rest == "carried":
+        _copy_rest(current, rest, all_layers if recipe.attention == "base" else layers)
     source = bases.source if recipe.aim == "shift" else None
     feeds = [Feed(current, bases.target, tuned, task_inputs, tokens, mask, is_task=True, source=source)]
     if generic_inputs is not None:
@@ -164,7 +167,7 @@ def regress(
     factors: dict[str, Factors] = {}
     stage_journal = None
     if journal is not None:
-        networks = [bases.source, bases.target, tuned, start or bases.target]
+        networks = [bases.source, bases.target, tuned, start or bases.target, rest or bases.target]
         settings = {"recipe": recipe, "centered": centered, "tokens": tokens, "mask": mask}
         stage_journal = journal.stages(networks, [task_inputs, generic], current, factors, **settings)
     fitter = _StageFitter(goals, feeds, current, start or bases.target, bases.target, recipe, factors)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,12 +25,12 @@ from interbasin.activations.pairing import MaskOf
 from interbasin.batches import WithoutLabels, outputs_of, require_reiterable
 from interbasin.checkpoints import Checkpoint
 from interbasin.checkpoints.delta import add
-from interbasin.checks import require_choice, require_finite, require_flag, require_whole
+from interbasin.checks import require_finite, require_whole
 from interbasin.correspondence import Correspondence
 from interbasin.errors import DataError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.journal import Journal, holding_state
-from interbasin.jobs.transport.task import SCALES, reporter_of
+from interbasin.jobs.transport.task import Options, reporter_of
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved, table_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
 from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek
@@ -166,7 +166,7 @@ def transport_on_disk(
         "memory": require_whole("memory", memory, least=1),
         "scale": scale,
         "outputs": outputs,
-        "centered": require_flag("centered", centered),
+        "centered": centered,
         "unobserved": unobserved,
         "heads": heads,
         "depth": depth,
@@ -174,8 +174,7 @@ def transport_on_disk(
         "merge_weights": None if merge_weights is None else list(merge_weights),
         "density": density,
     }
-    require_choice("scale", scale, SCALES)
-    require_choice("unobserved", unobserved, get_args(Unobserved))
+    Options(centered, scale, unobserved, tokens, mask).checked()
     require_reiterable(data, "Transport")
     if folder is None and not dry_run:
         raise DataError("A transport on disk was asked for without a folder to write to; give one, or dry_run=True.")

@@ -26,6 +26,7 @@ from interbasin.statistics import PairedMoments
 Unobserved = Literal["complete", "drop"]
 # The ridge of the regularised rules, as a share of the mean eigenvalue of the Gram matrix.
 RIDGE = 1e-2
+SEED = 1932  # of the partners of directions in which there were no activations
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +222,8 @@ class MapFitter:
         factor = second_moments.rms_ratio if self.scale and self.rule in _ISOMETRIC else 1.0
         observed = None
         if rank < full and self.rule is procrustes:
-            observed = _as_map(_drop_unobserved(matrix, second_moments.cross, rank), factor, rank)
+            seen, matrix = _complete(matrix, second_moments.cross, rank)
+            observed = _as_map(seen, factor, rank)
         whole = observed if observed is not None and self.unobserved == "drop" else None
         if whole is None:
             whole = _as_map(matrix, factor, full) if self.rule in _ISOMETRIC else Linear(matrix * factor)
@@ -233,15 +235,32 @@ class MapFitter:
 _ISOMETRIC = (procrustes, linear_orthogonal, pinv_orthogonal)
 
 
-def _drop_unobserved(factor: Tensor, cross: Tensor, rank: int) -> Tensor:
-    """The isometry on the ``rank`` strongest directions alone: `polar` with ``unobserved="drop"``, without its SVD.
+def _complete(factor: Tensor, cross: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """The isometry on the ``rank`` strongest directions alone, and the whole one that it is completed to.
 
-    The symmetric factor of the polar decomposition has the singular values for its eigenvalues.
+    In `polar` the partners of the other directions hang on round-off. Here they are what an arbitrary but fixed matrix
+    leaves of itself between the directions that have no partner yet, so that the same data give the same map, however
+    they are cut into batches.
     """
     tall = factor.shape[0] >= factor.shape[1]
-    product = factor.mT @ cross if tall else cross @ factor.mT
-    kept: Tensor = torch.linalg.eigh(product + product.mT).eigenvectors[:, product.shape[0] - rank :]
-    return (factor @ kept) @ kept.mT if tall else kept @ (kept.mT @ factor)
+    if not tall:
+        seen, whole = _complete(factor.mT, cross.mT, rank)
+        return seen.mT, whole.mT
+    # The symmetric factor of the polar decomposition has the singular values for its eigenvalues.
+    product = factor.mT @ cross
+    basis: Tensor = torch.linalg.eigh(product + product.mT).eigenvectors
+    unseen, kept = basis[:, : len(basis) - rank], basis[:, len(basis) - rank :]
+    partners = factor @ kept
+    seen = partners @ kept.mT
+    free = _fixed(factor) @ unseen
+    free -= partners @ (partners.mT @ free)
+    return seen, torch.addmm(seen, polar(free).factor, unseen.mT)
+
+
+def _fixed(like: Tensor) -> Tensor:
+    """A matrix of this shape that is always the same: noise, and the mean of all units, which goes to the mean."""
+    noise = torch.randn(like.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
+    return (noise / math.sqrt(like.numel()) + 1 / math.sqrt(like.numel())).to(like)
 
 
 def _as_map(matrix: Tensor, factor: float, rank: int) -> Map:

@@ -273,7 +273,8 @@ class Update:
     def truncated(self, rank: int, model: nn.Module | None = None) -> tuple[Update, dict[str, float]]:
         """The update with factors of that rank for every weight that PEFT can update so, and what that loses.
 
-        Biases, gains and the like stay dense, and so do weights that did not change. Factors of at most that rank stay
+        Biases, gains and the like stay dense, and so do weights that did not change, and those that are tied to others
+        of the network, which PEFT stores whole. Factors of at most that rank stay
         what they are; others are cut without forming their product.
 
         Args:
@@ -294,7 +295,8 @@ class Update:
         for name, pair in self.factors.items():
             factors[name] = pair if pair.a.shape[0] <= rank else _cut(pair, rank)
             lost[name] = factors[name].lost if factors[name] is not pair else 0.0
-        for name in (name for name in self.dense if name in kinds):
+        ties = {} if model is None else HeldTensors(model, "the network").ties
+        for name in (name for name in self.dense if name in kinds and not self._is_tied(name, ties)):
             update = self.tensor(name)
             if bool(update.any()):
                 full = min(len(update), update[0].numel())
@@ -311,6 +313,12 @@ class Update:
             kinds=kinds,
         )
         return cut, lost
+
+    def _is_tied(self, name: str, ties: Mapping[str, str]) -> bool:
+        """Whether a tensor has other names in a network (``ties``), none of which has an update of its own."""
+        stored = ties.get(name, name)
+        group = [stored, *(other for other, first in ties.items() if first == stored)]
+        return len(group) > 1 and sum(other in self for other in group) == 1
 
     def as_dense(self) -> Update:
         """The same update with every tensor whole, computed when it is asked for."""
