@@ -8,6 +8,7 @@ from typing import Any
 from interbasin.activations.recording import digest_of
 from interbasin.batches import WithoutLabels, as_batches, cut_inputs, inputs_in, split_batch
 from interbasin.errors import DataError
+from interbasin.jobs.transport.networks import require_inputs
 from interbasin.text import plural
 from interbasin.wiring.trace.calls import output_tensors
 
@@ -47,6 +48,7 @@ class Steady:
     def __iter__(self) -> Iterator[Any]:
         count = 0
         for number, batch in enumerate(as_batches(self._data, self._size)):
+            require_inputs(batch, self._what)
             digest = digest_of(batch)
             if number < len(self._known) and self._known[number] != digest:
                 raise DataError(

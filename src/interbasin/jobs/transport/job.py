@@ -49,12 +49,12 @@ from interbasin.jobs.transport.held_out import COMPARED_ON, Part, Steady, count_
 from interbasin.jobs.transport.journal import Journal, holding_state
 from interbasin.jobs.transport.judge import Judge, relative_gain
 from interbasin.jobs.transport.methods import METHODS
+from interbasin.jobs.transport.networks import require_numbers
 from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
 from interbasin.jobs.transport.task import Options, Task, reporter_of
 from interbasin.jobs.transport.theseus.rules import Unobserved
 from interbasin.jobs.transport.updates.adapter import kinds_of
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
-from interbasin.jobs.transport.updates.reading import require_numbers
 from interbasin.jobs.transport.updates.ties import can_be_stored, copy_untied, names_apart, with_zeros
 from interbasin.jobs.transport.verdict import judge
 from interbasin.outcome import Stopwatch

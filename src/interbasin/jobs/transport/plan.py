@@ -19,13 +19,13 @@ from interbasin.jobs.transport.choice import ALPHAS, SCALED
 from interbasin.jobs.transport.figures import note_unmatched
 from interbasin.jobs.transport.held_out import HELD_OUT, count_repeats
 from interbasin.jobs.transport.methods import METHODS, direct, refuse_new_blocks
+from interbasin.jobs.transport.networks import require_inputs, require_numbers
 from interbasin.jobs.transport.regression.layers import Layer, find_layers
 from interbasin.jobs.transport.task import Options, Task, reporter_of
 from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
 from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
-from interbasin.jobs.transport.updates.reading import require_numbers
 from interbasin.jobs.transport.updates.ties import copy_untied, names_apart
 from interbasin.maps import Identity
 from interbasin.statistics import PairedMoments
@@ -126,6 +126,7 @@ def plan_transport(
     count_repeats(data)  # refuses data whose inputs are all the same one
     require_numbers(source, "source")
     require_numbers(target, "target")
+    require_inputs(WithoutLabels(data).first())
     update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
     apart = names_apart(update, source)
     if apart:

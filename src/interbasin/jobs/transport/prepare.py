@@ -20,11 +20,11 @@ from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.blocks import Filling, Lengthening
 from interbasin.jobs.transport.methods import METHODS
+from interbasin.jobs.transport.networks import require_inputs, require_network, require_numbers
 from interbasin.jobs.transport.task import Options, Task, Transported
 from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
 from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
-from interbasin.jobs.transport.updates.reading import require_numbers
 from interbasin.jobs.transport.updates.ties import refuse_names_apart
 from interbasin.jobs.transport.updates.update import Update
 from interbasin.storage import new_folder, read_record, write_record
@@ -121,8 +121,10 @@ class PreparedTransport:
 
         Raises:
             FileError: if the folder holds something else, or is damaged.
-            DataError: if it was prepared for other networks.
+            DataError: if it was prepared for other networks, or one is no network.
         """
+        for side, network in (("source", source), ("target", target)):
+            require_network(network, side)
         document, _ = read_record(folder, NAME, NAME, VERSION)
         try:
             options = Options(**document["options"]).checked()
@@ -209,6 +211,7 @@ def prepare_transport(
     require_reiterable(data, "Transport")
     require_numbers(source, "source")
     require_numbers(target, "target")
+    require_inputs(WithoutLabels(data).first())
     bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
     if variant == "weights":
         maps_by_weights(bases)

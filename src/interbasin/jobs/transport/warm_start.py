@@ -17,6 +17,7 @@ from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError
 from interbasin.evaluate.performance import Loss, mean_loss, measure_performance
 from interbasin.jobs.transport.held_out import COMPARED_ON, Steady
+from interbasin.jobs.transport.networks import require_network
 from interbasin.jobs.transport.task import reporter_of
 from interbasin.outcome import Draft, Result, Stopwatch
 from interbasin.outcome.plots import line_chart
@@ -240,6 +241,7 @@ def finetune(
         >>> finetune(net, pairs, pairs, steps=4, every=2).steps
         (0, 2, 4)
     """
+    require_network(model, "network to train")
     require_whole("steps", steps, least=1)
     require_whole("every", every, least=1)
     require_finite("rate", rate, above=0)

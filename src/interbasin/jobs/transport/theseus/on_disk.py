@@ -30,6 +30,7 @@ from interbasin.correspondence import Correspondence
 from interbasin.errors import DataError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.journal import Journal, holding_state
+from interbasin.jobs.transport.networks import require_base, require_inputs
 from interbasin.jobs.transport.task import Options, reporter_of
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved, table_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
@@ -182,6 +183,9 @@ def transport_on_disk(
         refuse_outcome_in_the_way(folder, force=force)
     report, watch = reporter_of(progress), Stopwatch()
     with watch("wire"):
+        require_base(source, "source")
+        require_base(target, "target")
+        require_inputs(WithoutLabels(data).first())
         update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
         refuse_names_apart(update, source, "call interbasin.transport without memory=")
         for name in update.dense if folder is not None and not dry_run else ():

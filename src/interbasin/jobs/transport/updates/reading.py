@@ -27,6 +27,7 @@ from interbasin.checkpoints.lora import (
 )
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.extras import import_extra
+from interbasin.jobs.transport.networks import refuse_lora, refuse_quantised
 from interbasin.jobs.transport.updates.adapter import kinds_of
 from interbasin.models.loading import load_model
 from interbasin.text import list_names
@@ -57,12 +58,7 @@ def read_update(tuned: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str]
     if not isinstance(source, nn.Module):
         raise WiringError(f"An update is of a torch.nn.Module, found a {type(source).__name__}; give the base as one.")
     refuse_quantised(source)
-    factor = next((name for name in source.state_dict() if factor_of(name)), None)
-    if factor is not None:
-        raise DataError(
-            f"The base has a LoRA on it ({factor}); give the network beneath (PEFT: model.unload()), or the one that "
-            "it is merged into (model.merge_and_unload())."
-        )
+    refuse_lora(source)
     if isinstance(tuned, nn.Module):
         return _of_module(tuned, source)
     if isinstance(tuned, Mapping):
@@ -72,48 +68,6 @@ def read_update(tuned: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str]
     raise DataError(
         f"A fine-tune is a module, an adapter's folder or a mapping of updates, found a {type(tuned).__name__}."
     )
-
-
-def require_numbers(network: nn.Module, role: str) -> None:
-    """Refuse a base that is quantised, or whose parameters hold NaN or infinity; ``role`` is source or target.
-
-    Raises:
-        WiringError, DataError: names the layer or the tensor.
-    """
-    refuse_quantised(network, role)
-    for name, parameter in network.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise DataError(
-                f"{name} of the {role} ({type(network).__name__}) holds NaN or infinity; give a base whose weights are "
-                "numbers."
-            )
-
-
-def refuse_quantised(network: nn.Module, role: str = "base") -> None:
-    """Refuse a network whose weights are codes."""
-    config = getattr(network, "config", None)
-    why = next(
-        (
-            f"{name} is a {type(module).__module__.partition('.modules')[0]}.{type(module).__name__}"
-            for name, module in network.named_modules()
-            if ".quantized." in f"{type(module).__module__}."
-        ),
-        None,
-    ) or next(
-        (
-            f"its parameter {name} holds {parameter.dtype} codes"
-            for name, parameter in network.named_parameters()
-            if not (parameter.is_floating_point() or parameter.is_complex())
-        ),
-        None,
-    )
-    if getattr(config, "quantization_config", None) is not None:
-        why = "its configuration says so"
-    if why is not None:
-        raise WiringError(
-            f"The {role} ({type(network).__name__}) is quantised ({why}), and codes have no updates; give the network "
-            "that it was made from."
-        )
 
 
 def _of_module(tuned: nn.Module, source: nn.Module) -> Parts:
