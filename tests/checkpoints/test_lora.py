@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,17 @@ def test_what_is_no_plain_lora_is_refused_by_name(settings, words, tmp_path):
         ({"attend.lora_A.weight": A, "attend.lora_B.weight": B}, DataError, "updates nn.MultiheadAttention"),
         ({**UP, "head.weight": A}, ShapeError, "of shape (2, 8), and head.weight of the base has shape (3, 6)"),
         ({**UP, "nothing.ia3_l": A}, DataError, "nothing.ia3_l updates nothing.ia3_l, which the base does not hold"),
+        ({"up.lora_A.weight": A[0], "up.lora_B.weight": B}, ShapeError, "up.lora_A.weight has shape (8,), and such"),
+        ({"up.lora_A.weight": A, "up.lora_B.weight": B[:, 0]}, ShapeError, "up.lora_B.weight has shape (12,), and"),
+        (
+            {"up.lora_A.weight": A, "up.lora_B.weight": B[:, :, None, None].expand(-1, -1, 3, 3)},
+            ShapeError,
+            "has shape (12, 2, 3, 3), and such a factor of a LoRA has (out, rank), and ones",
+        ),
+        ({"up.lora_A.weight": A.int(), "up.lora_B.weight": B}, DataError, "up.lora_A.weight of"),
+        ({"up.lora_A.weight": A, "up.lora_B.weight": B.char()}, DataError, "is of int8, which has no arithmetic here"),
+        ({**UP, "head.weight": torch.ones(3, 6, dtype=torch.int64)}, DataError, "head.weight of"),
+        ({}, DataError, "holds no tensor at all, so that it changes nothing"),
     ],
 )
 def test_tensors_that_do_not_fit_the_base_are_refused_by_name(tensors, error, words, tmp_path):
@@ -315,12 +327,93 @@ def test_tensors_that_do_not_fit_the_base_are_refused_by_name(tensors, error, wo
     refused(lambda: LoraUpdate(adapter, small()), error, (words,))
 
 
-@pytest.mark.parametrize("settings", [{"rank_pattern": ["up"]}, {"alpha_pattern": {"up": "7"}}, {"r": 1.5}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rank_pattern": ["up"]},
+        {"rank_pattern": {"2": math.nan}},
+        {"rank_pattern": {"up": 1.5}},
+        {"rank_pattern": {"up": 0}},
+        {"rank_pattern": {"up": True}},
+        {"alpha_pattern": {"up": "7"}},
+        {"alpha_pattern": {"up": math.inf}},
+        {"r": 1.5},
+        {"r": -2},
+        {"lora_alpha": math.nan},
+        {"use_rslora": "yes"},
+        {"use_rslora": 1},
+        {"fan_in_fan_out": "no"},
+        {"bias": "some"},
+        {"modules_to_save": "head"},
+        {"modules_to_save": 3},
+        {"modules_to_save": [3]},
+        {"target_modules": 3},
+        {"target_modules": "("},
+        {"exclude_modules": {"up": 1}},
+    ],
+)
 def test_settings_that_are_none_are_refused(settings, tmp_path):
     folder = lora_folder(tmp_path / "a", UP, **settings)
     refused(
         lambda: open_checkpoint(folder), CheckpointError, ("does not describe an adapter of PEFT", next(iter(settings)))
     )
+
+
+# What contradicts itself
+
+HEAD = {"base_model.model.head.weight": torch.ones(3, 6), "base_model.model.head.bias": torch.ones(3)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"target_modules": ["down"]}, ("up.lora_A.weight", "updates up", "target_modules is down")),
+        ({"target_modules": ["p"]}, ("updates up", "target_modules is p")),
+        ({"target_modules": "u"}, ("updates up", "target_modules is 'u'")),
+        ({"exclude_modules": ["up"]}, ("updates up", "exclude_modules is up")),
+        ({"exclude_modules": "u."}, ("updates up", "exclude_modules is 'u.'")),
+        ({"modules_to_save": ["head"]}, ("head was trained whole", "no tensor of it")),
+        ({"modules_to_save": ["conv", "norm"]}, ("conv was trained whole",)),
+    ],
+)
+def test_a_configuration_that_is_of_other_tensors_is_refused(settings, words, tmp_path):
+    adapter = open_checkpoint(lora_folder(tmp_path / "a", UP, **settings))
+    refused(lambda: LoraUpdate(adapter, small()), CheckpointError, (str(tmp_path / "a"), *words))
+
+
+@pytest.mark.parametrize(
+    ("settings", "notes"),
+    [
+        ({"target_modules": "(.*[.])?u[pq]", "exclude_modules": ["down"]}, ()),
+        ({"target_modules": None}, ()),
+        ({"target_modules": "all-linear", "use_rslora": None}, ()),
+        ({"rank_pattern": {"up": 2.0}}, ()),
+        ({"modules_to_save": ["classifier", "score", "head"]}, ()),  # of which PEFT adds two by itself
+        ({"modules_to_save": ["wte"]}, ("names wte in modules_to_save; the network has none",)),
+        ({"layers_to_transform": [0]}, ("layers_to_transform alone was not looked at",)),
+    ],
+)
+def test_a_configuration_that_says_it_otherwise_is_read(settings, notes, tmp_path):
+    adapter = open_checkpoint(lora_folder(tmp_path / "a", UP | HEAD, **settings))
+    update = LoraUpdate(adapter, small())
+    assert set(update) == {"up.weight", "head.weight", "head.bias"} and len(update.notes) == len(notes)
+    assert all(words in note for words, note in zip(notes, update.notes, strict=True))
+
+
+def test_biases_that_were_trained_and_are_not_there_are_told(tmp_path):
+    for place, bias in enumerate(("all", "lora_only")):
+        adapter = open_checkpoint(lora_folder(tmp_path / str(place), UP, bias=bias))
+        (note,) = LoraUpdate(adapter, small()).notes
+        assert f"biases were trained (bias='{bias}'), and it holds none" in note
+    without = {"up.weight": torch.ones(12, 8)}
+    assert LoraUpdate(adapter, without).notes == ()
+
+
+def test_all_linear_layers_are_no_tables(tmp_path):
+    table = {"table.lora_embedding_A": torch.ones(2, 9), "table.lora_embedding_B": torch.ones(8, 2)}
+    adapter = open_checkpoint(lora_folder(tmp_path / "a", table, target_modules="all-linear"))
+    for base in (small(), small().state_dict()):
+        refused(lambda base=base: LoraUpdate(adapter, base), CheckpointError, ("updates table", "'all-linear'"))
 
 
 def test_names_are_read_back_to_those_of_the_network_beneath() -> None:

@@ -20,9 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.arrays import working_dtype
+from interbasin.checkpoints.adapter_settings import require_agreement
 from interbasin.checkpoints.checkpoint import ARITHMETIC, Checkpoint, Entry, LazyTensors, require_same_tensors
 from interbasin.checkpoints.in_memory import tensors_of
-from interbasin.checkpoints.lora import Adapter, Factors, Ranks, factor_of, plain_name, product, refuse_another_rank
+from interbasin.checkpoints.lora import (
+    Adapter,
+    Factor,
+    Factors,
+    Ranks,
+    factor_of,
+    plain_name,
+    product,
+    refuse_another_rank,
+)
 from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.text import list_names
@@ -139,9 +149,13 @@ class LoraUpdate(LazyTensors):
         base: The network that it was trained on, its tensors by name, or its open `Checkpoint`.
         adapter: What its configuration says, where the folder does not; see `parse_adapter`.
 
+    Attributes:
+        notes: What a user should know.
+
     Raises:
-        CheckpointError: If it is no LoRA, or a variant such as DoRA; names it.
-        DataError, ShapeError: If a tensor of the adapter does not fit the base; names it.
+        CheckpointError: If it is no LoRA, or a variant such as DoRA, or its configuration is not about these tensors;
+            names it.
+        DataError, ShapeError: If there are no tensors, or one of them does not fit the base; names it.
     """
 
     def __init__(
@@ -157,6 +171,8 @@ class LoraUpdate(LazyTensors):
                 f"{self.label} does not say its rank and scale; open the adapter's folder, or give adapter=."
             )
         adapter.require_plain_lora(self.label)
+        if not len(self._tensors):
+            raise DataError(f"{self.label} holds no tensor at all, so that it changes nothing; give a trained adapter.")
         self._adapter, self._modules = adapter, None if isinstance(base, Mapping) else dict(base.named_modules())
         # Tensor of the base -> the tensors of the adapter that make up its update, by what they are.
         self._parts: dict[str, dict[str, str]] = {}
@@ -168,6 +184,7 @@ class LoraUpdate(LazyTensors):
             factor, part = factor_of(name), "whole"
             updated = plain_name(name)
             if factor is not None:
+                _require_factor(factor, self._tensors.shape(name))
                 refuse_another_rank(factor, self._tensors.shape(name), ranks)
                 adapter.require_rank(factor, self._tensors.shape(name))
                 layer, part = plain_name(f"{factor.layer}."), "bias" if factor.is_bias else factor.letter
@@ -178,6 +195,8 @@ class LoraUpdate(LazyTensors):
                     "(peft.get_peft_model_state_dict)."
                 )
         self.entries, self.ties = {name: self._entry(name) for name in self._parts}, {}
+        # In memory PEFT has built what the configuration says.
+        self.notes = self._require_agreement() if isinstance(tensors, Checkpoint) else ()
 
     @property
     def label(self) -> str:
@@ -217,6 +236,18 @@ class LoraUpdate(LazyTensors):
         """Whether a weight with factors is a table of embeddings."""
         return "lora_embedding_" in self._parts[name].get("A", "")
 
+    def _require_agreement(self) -> tuple[str, ...]:
+        factors = {name.rpartition(".")[0]: parts["A"] for name, parts in self._parts.items() if "A" in parts}
+        whole = [name for name, parts in self._parts.items() if "whole" in parts]
+        return require_agreement(
+            self._adapter.settings, factors, whole, self._base, is_linear=self._is_linear, where=self.label
+        )
+
+    def _is_linear(self, layer: str) -> bool:
+        if self._modules is None:
+            return not self.is_table(f"{layer}.weight")
+        return isinstance(self._modules[layer], nn.Linear) or type(self._modules[layer]).__name__ == "Conv1D"
+
     def _entry(self, name: str) -> Entry:
         """Dtype and shape of an update, after checking that the base has such a tensor."""
         parts, first = self._parts[name], next(iter(self._parts[name].values()))
@@ -233,6 +264,12 @@ class LoraUpdate(LazyTensors):
             )
         if ("A" in parts) != ("B" in parts):
             raise DataError(f"{first} has no partner to update {name} with; give the whole adapter.")
+        for stored in parts.values() if self._base.entry(name).kind in ARITHMETIC else ():
+            if self._tensors.entry(stored).kind not in ARITHMETIC:
+                raise DataError(
+                    f"{stored} of {self.label} is of {self._tensors.entry(stored).kind}, which has no arithmetic here, "
+                    f"and {name} is updated by numbers; save the adapter in float32, float16 or bfloat16."
+                )
         shape = self._base.shape(name)
         shapes = {self._tensors.shape(stored) for part, stored in parts.items() if part in ("bias", "whole")}
         if "A" in parts:
@@ -256,6 +293,18 @@ class LoraUpdate(LazyTensors):
         if len(upright) > 2 or upright[0] != upright[1]:
             return len(upright) == 2 and self._base.shape(name) == upright[::-1]
         return self._adapter.is_transposed if self._modules is None else type(self._modules[layer]).__name__ == "Conv1D"
+
+
+def _require_factor(factor: Factor, shape: tuple[int, ...]) -> None:
+    """Refuse a factor whose axes are not those of one."""
+    if factor.is_bias:
+        return
+    if len(shape) < 2 or (factor.letter == "B" and {*shape[2:]} - {1}):
+        expected = "(rank, in), and a kernel behind it" if factor.letter == "A" else "(out, rank), and ones behind it"
+        raise ShapeError(
+            f"{factor.name} has shape {shape}, and such a factor of a LoRA has {expected} for a convolution; give the "
+            "tensors as PEFT saves them."
+        )
 
 
 def equal_as_stored(first: Tensor, second: Tensor) -> bool:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from interbasin.checkpoints.adapter_settings import find_fault
 from interbasin.checkpoints.checkpoint import read_json
 from interbasin.checks import require_whole
 from interbasin.errors import CheckpointError, DataError, ShapeError
@@ -233,36 +234,21 @@ def parse_adapter(settings: Mapping[str, Any], where: object) -> Adapter:
     Raises:
         CheckpointError: If they do not describe one.
     """
-    method, base = settings.get("peft_type"), settings.get("base_model_name_or_path")
-    rank, alpha, targets = settings.get("r"), settings.get("lora_alpha"), settings.get("target_modules")
-    targets = tuple(targets or ()) if targets is None or isinstance(targets, list | set) else targets
-    fits = {
-        "peft_type": isinstance(method, str),
-        "base_model_name_or_path": base is None or isinstance(base, str),
-        "r": rank is None or type(rank) is int,
-        "lora_alpha": alpha is None or type(alpha) in (int, float),
-        "target_modules": all(isinstance(name, str) for name in (targets if isinstance(targets, tuple) else [targets])),
-    }
-    for key in ("rank_pattern", "alpha_pattern"):
-        pattern = settings.get(key) or {}
-        fits[key] = isinstance(pattern, dict) and {*map(type, pattern.values())} <= {int, float}
-        fits[key] = fits[key] and all(map(_is_expression, pattern))
-    for key, is_right in fits.items():
-        if not is_right:
-            raise CheckpointError(
-                f"{where} does not describe an adapter of PEFT: {key} is {settings.get(key)!r}; save the adapter again "
-                "with its save_pretrained."
-            )
-    # In memory PEFT has an enumeration of text for it.
-    return Adapter(str.__str__(method), base or None, rank, alpha, targets, settings)
-
-
-def _is_expression(pattern: object) -> bool:
-    """Whether it is a regular expression, as the names of layers in PEFT's patterns are."""
-    try:
-        return isinstance(pattern, str) and bool(re.compile(pattern))
-    except re.error:
-        return False
+    fault = find_fault(settings)
+    if fault is not None:
+        raise CheckpointError(
+            f"{where} does not describe an adapter of PEFT: {fault} is {settings.get(fault)!r}; save the adapter again "
+            "with its save_pretrained."
+        )
+    targets = settings.get("target_modules") or ()
+    return Adapter(
+        str.__str__(settings["peft_type"]),  # in memory PEFT has an enumeration of text for it
+        settings.get("base_model_name_or_path") or None,
+        settings.get("r"),
+        settings.get("lora_alpha"),
+        targets if isinstance(targets, str) else tuple(targets),
+        settings,
+    )
 
 
 def read_adapter(folder: Path) -> Adapter:

@@ -374,6 +374,11 @@ def test_training_goes_on_from_a_transport(image):
         ({"merge": "ties", "density": 0}, DataError, "density"),
         ({"merge_weights": [1, 2]}, DataError, "1 and 2"),
         ({"merge_weights": [float("nan")]}, DataError, "weight"),
+        *[
+            ({"merge_weights": each}, DataError, "merge_weights is a list with a number for each fine-tune, found")
+            for each in (1.0, {0: 1.0}, {1.0}, b"1", "1", torch.ones(()), iter([1.0]))
+        ],
+        *[({"merge_weights": [each]}, DataError, "merge_weights must be") for each in ("1", None, True, torch.inf)],
         ({"tuned": []}, DataError, "empty"),
         ({"data": []}, DataError, "no batch"),
         ({"data": iter([rows()])}, DataError, "more than once"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,7 @@ from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
 from interbasin.jobs.transport.task import Options, Task, reporter_of
 from interbasin.jobs.transport.theseus.rules import Unobserved
 from interbasin.jobs.transport.updates.adapter import kinds_of
-from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
+from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune, weights_of_merge
 from interbasin.jobs.transport.updates.ties import can_be_stored, copy_untied, names_apart, with_zeros
 from interbasin.jobs.transport.verdict import judge
 from interbasin.outcome import Stopwatch
@@ -185,7 +185,7 @@ def transport(
         depth=depth,
         front=list(front) if isinstance(front, list | tuple) else front,
         merge=merge,
-        merge_weights=list(merge_weights) if isinstance(merge_weights, Iterable) else merge_weights,
+        merge_weights=weights_of_merge(merge_weights),
         density=density,
         as_lora=as_lora,
         seed=seed,

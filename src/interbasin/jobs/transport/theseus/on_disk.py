@@ -37,7 +37,7 @@ from interbasin.jobs.transport.theseus.heads import HeadCluster
 from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek
 from interbasin.jobs.transport.theseus.rules import MapFitter, SecondMoments, SpaceMap, Unobserved, procrustes
 from interbasin.jobs.transport.theseus.stored_maps import NUMBER, StoredMaps
-from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
+from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune, weights_of_merge
 from interbasin.jobs.transport.updates.reading import FOLDER
 from interbasin.jobs.transport.updates.ties import refuse_names_apart
 from interbasin.jobs.transport.updates.update import Update
@@ -172,7 +172,7 @@ def transport_on_disk(
         "heads": heads,
         "depth": depth,
         "merge": merge,
-        "merge_weights": None if merge_weights is None else list(merge_weights),
+        "merge_weights": weights_of_merge(merge_weights),
         "density": density,
     }
     Options(centered, scale, unobserved, tokens, mask).checked()

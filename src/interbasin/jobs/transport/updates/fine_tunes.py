@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
-from interbasin.checks import require_choice, require_fraction
+from interbasin.checks import require_choice, require_finite, require_fraction
 from interbasin.errors import DataError
 from interbasin.jobs.transport.updates.ties import spread
 from interbasin.jobs.transport.updates.update import Update
 
 MERGES = ("task-arithmetic", "ties")
 DENSITY = 0.5
+
+
+def weights_of_merge(weights: Any) -> list[float] | None:
+    """The weights of fine-tunes that are merged, as plain numbers; None if there are none.
+
+    Raises:
+        DataError: if they are no list, tuple, or tensor or array of one axis, or one of them is not finite.
+
+    Example:
+        >>> weights_of_merge((1, 0.5))
+        [1.0, 0.5]
+    """
+    if weights is None:
+        return None
+    if isinstance(weights, Tensor | np.ndarray) and weights.ndim == 1:
+        weights = weights.tolist()
+    if not isinstance(weights, list | tuple):
+        found = weights if isinstance(weights, int | float | str) else f"a {type(weights).__name__}"
+        raise DataError(f"merge_weights is a list with a number for each fine-tune, found {found!s}; give a list.")
+    return [require_finite("a weight in merge_weights", weight) for weight in weights]
 
 
 def read_fine_tune(
@@ -51,8 +72,7 @@ def read_fine_tune(
     fine_tunes = list(tuned) if isinstance(tuned, list | tuple) else [tuned]
     if not fine_tunes:
         raise DataError("The list of fine-tunes is empty; give one at least.")
-    if weights is not None and not (isinstance(weights, Iterable) and isinstance(weights, Sized)):
-        raise DataError(f"merge_weights is a list with a number for each fine-tune, found {weights!r}; give a list.")
+    weights = weights_of_merge(weights)
     if weights is not None and len(weights) != len(fine_tunes):
         raise DataError(
             f"Fine-tunes are merged with a weight for each, found {len(fine_tunes)} and {len(weights)} in "

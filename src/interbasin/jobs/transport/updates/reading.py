@@ -211,7 +211,7 @@ def _of_lora(tensors: Checkpoint | Mapping[str, Tensor], adapter: Adapter, sourc
         {name: pair for name, pair in factors.items() if name not in zeros.dropped},
         frozenset(name for name in factors if update.is_transposed(name)),
         frozenset(name for name in factors if update.is_table(name)),
-        notes,
+        (*notes, *update.notes),
     )
 
 
