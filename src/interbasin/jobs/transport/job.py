@@ -54,6 +54,7 @@ from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
 from interbasin.jobs.transport.task import Options, Task, reporter_of
 from interbasin.jobs.transport.theseus.rules import Unobserved
 from interbasin.jobs.transport.updates.adapter import kinds_of
+from interbasin.jobs.transport.updates.answers import refuse_other_answers
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune, weights_of_merge
 from interbasin.jobs.transport.updates.ties import can_be_stored, copy_untied, names_apart, with_zeros
 from interbasin.jobs.transport.verdict import judge
@@ -107,8 +108,8 @@ def transport(
 
     Args:
         source: The base model A that was fine-tuned.
-        tuned: Its fine-tune: a network of the same tensors, a ``peft.PeftModel``, an adapter's folder, or a mapping of
-            names to updates. Several fine-tunes of the base, in a list, are merged and transported as one.
+        tuned: Its fine-tune: the same network with other weights, a ``peft.PeftModel``, an adapter's folder, or a
+            mapping of names to updates. Several fine-tunes of the base, in a list, are merged and transported as one.
         target: The base model B.
         data: Inputs of the task, without labels or with (labels are not looked at): batches, or a tensor.
         alpha: How much of the update: a number; ``"auto"``, by held-out inputs; None is ``"auto"`` for
@@ -226,6 +227,7 @@ def transport(
         for batches in (data, generic, validate):
             for _ in () if batches is None else batches:  # looked at before anything is made of them
                 pass
+        not_compared = refuse_other_answers(tuned, source, WithoutLabels(data).first())
         restore = remember_buffers(target)
     with watch("wire"):
         report("tracing both networks")
@@ -250,7 +252,7 @@ def transport(
     fitted_on, held = Part(data, held=False), Part(data, held=True)
     generic_part = None if generic is None else Part(generic, held=False)
     trial = replace(whole, data=fitted_on, generic=generic_part)
-    notes = [*update.notes, *bases.notes, *note_unmatched(bases)]
+    notes = [*update.notes, *not_compared, *bases.notes, *note_unmatched(bases)]
 
     # Which method and how much of it, by inputs that nothing is fitted on.
     with watch("choose"):

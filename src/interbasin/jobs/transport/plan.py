@@ -25,6 +25,7 @@ from interbasin.jobs.transport.task import Options, Task, reporter_of
 from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
 from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved
+from interbasin.jobs.transport.updates.answers import refuse_other_answers
 from interbasin.jobs.transport.updates.fine_tunes import read_fine_tune
 from interbasin.jobs.transport.updates.ties import copy_untied, names_apart
 from interbasin.maps import Identity
@@ -123,11 +124,13 @@ def plan_transport(
         METHODS[method].variant(variant)
     for name, value in (("data", data), ("generic", generic)):
         require_reiterable(value, f"Transport with {name}=")
-    count_repeats(data)  # refuses data whose inputs are all the same one
     require_numbers(source, "source")
     require_numbers(target, "target")
-    require_inputs(WithoutLabels(data).first())
+    inputs = WithoutLabels(data).first()
+    require_inputs(inputs)
+    count_repeats(data)  # refuses data whose inputs are all the same one
     update = read_fine_tune(tuned, source, merge=merge, weights=merge_weights, density=density)
+    not_compared = refuse_other_answers(tuned, source, inputs)
     apart = names_apart(update, source)
     if apart:
         source, target = copy_untied(source, apart), copy_untied(target)
@@ -136,7 +139,7 @@ def plan_transport(
     bases = relate(source, target, data, heads=heads, depth=depth, outputs=outputs, correspondence=correspondence)
     update = bases.lengthen(update)
     wiring_seconds = time.perf_counter() - began
-    # Tuned A is not run here, so that it need not be made.
+    # Tuned A is not run on the data, so that it need not be kept.
     task = Task(bases, update, bases.source, data, generic, None, options, report)
     began = time.perf_counter()
     moments = task.moments
@@ -147,7 +150,7 @@ def plan_transport(
     carried = (Carrier(bases, maps) if by_weights else task.carrier(maps)).carry(update)
     carry_seconds = time.perf_counter() - began
     layers, left_out, obstacle = _layers(bases, data)
-    moved, notes = carried.moved, [*update.notes, *bases.notes, *note_unmatched(bases)]
+    moved, notes = carried.moved, [*update.notes, *not_compared, *bases.notes, *note_unmatched(bases)]
     if method == "regression":
         if obstacle:
             raise obstacle

@@ -29,6 +29,7 @@ from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.extras import import_extra
 from interbasin.jobs.transport.networks import refuse_lora, refuse_quantised
 from interbasin.jobs.transport.updates.adapter import kinds_of
+from interbasin.jobs.transport.updates.settings import refuse_other_settings
 from interbasin.models.loading import load_model
 from interbasin.text import list_names
 
@@ -79,7 +80,10 @@ def _of_module(tuned: nn.Module, source: nn.Module) -> Parts:
             f"The tuned network holds a LoRA ({factor}), and does not say its scale; give the peft.PeftModel, the "
             "adapter's folder, or the network with the LoRA merged into it."
         )
-    return _of_weights(tuned, source, f"the fine-tuned {type(tuned).__name__}")
+    label = f"the fine-tuned {type(tuned).__name__}"
+    parts = _of_weights(tuned, source, label)
+    refuse_other_settings(tuned, source, label)
+    return parts
 
 
 def _of_weights(tuned: nn.Module | LazyTensors, source: nn.Module, label: str) -> Parts:
@@ -112,9 +116,12 @@ def _of_path(path: str | os.PathLike[str], source: nn.Module) -> Parts:
     if place.is_dir():
         checkpoint = open_checkpoint(place)
         if {*source.state_dict()} <= {*checkpoint.names} | {*HeldTensors(source, "the base").ties}:
-            return _of_weights(checkpoint, source, checkpoint.label)
+            return _of_checkpoint(checkpoint, source)
     # transformers stores some networks under other names, and the other forms have to be built.
-    return _of_weights(load_model(path).model, source, os.fspath(path))
+    tuned = load_model(path).model
+    parts = _of_weights(tuned, source, os.fspath(path))
+    refuse_other_settings(tuned, source, os.fspath(path))
+    return parts
 
 
 def _of_checkpoint(checkpoint: Checkpoint, source: nn.Module) -> Parts:
@@ -122,7 +129,10 @@ def _of_checkpoint(checkpoint: Checkpoint, source: nn.Module) -> Parts:
         return _of_lora(checkpoint, checkpoint.adapter, source, checkpoint.label)
     if MARK in checkpoint.metadata:
         return _of_updates(checkpoint, source, label=checkpoint.label)
-    return _of_weights(checkpoint, source, checkpoint.label)
+    parts = _of_weights(checkpoint, source, checkpoint.label)
+    if checkpoint.folder is not None:
+        refuse_other_settings(checkpoint.folder, source, checkpoint.label)
+    return parts
 
 
 # ---------------------------------------------------------------------- updates by name

@@ -99,7 +99,8 @@ class Update:
 
         Raises:
             WiringError, ShapeError, UnknownNameError: If the two are not made of the same tensors; names one.
-            DataError: If the numbers cannot be used (NaN), or an adapter is not of this network.
+            DataError: If the numbers cannot be used (NaN), an adapter is not of this network, or configurations say
+                that the two compute differently.
             CheckpointError: If there is nothing at that path, or it is an adapter that is no plain LoRA.
         """
         parts = read_update(tuned, source)
