@@ -112,13 +112,22 @@ class Shown:
 
 @lru_cache(maxsize=4)
 def shown_by(
-    pair: str, seed: int, task: str, batches: int, shots: int, depth: str, heads: str, grams: bool, fitted_part: bool
+    pair: str,
+    seed: int,
+    task: str,
+    batches: int,
+    shots: int,
+    depth: str,
+    heads: str,
+    tokens: str | None,
+    grams: bool,
+    fitted_part: bool,
 ) -> Shown:
     """Recorded once for all rows of a case. Each counts the seconds as its own, as if it had recorded for itself."""
     case = case_of(pair, seed, task, batches, shots)
     bases = bases_of(pair, seed, task, batches, shots, depth, heads)
     data = Part(case.inputs, held=False) if fitted_part else case.inputs
-    return Shown(*clocked(lambda: observe(bases, data, seek(bases).pairs_to_record, grams=grams)))
+    return Shown(*clocked(lambda: observe(bases, data, seek(bases).pairs_to_record, tokens=tokens, grams=grams)))
 
 
 @lru_cache(maxsize=4)
@@ -206,7 +215,7 @@ class Work:
         if not self.row.sees:
             return task, 0.0
         where = self.pair, self.seed, self.task, self.batches, self.shots, self.row.depth, self.row.heads
-        shown = shown_by(*where, self.row.sees == "grams", fitted_part)
+        shown = shown_by(*where, self.row.options.get("tokens"), self.row.sees == "grams", fitted_part)
         return replace(task, recorded=shown.moments), shown.seconds
 
     def _cell(self, rule: str, **figures: Any) -> dict[str, Any]:

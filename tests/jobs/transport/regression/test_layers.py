@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from tests.laws.strategies import gaussian, generator
 from tests.laws.transported import CASES, ResidualMLP
 from torch import Tensor, nn
 
+import interbasin as ib
 from interbasin.jobs.transport.bases import relate
 from interbasin.jobs.transport.regression.layers import Layer, find_layers, set_weight, weight_of
-from interbasin.jobs.transport.rows import input_rows
+from interbasin.jobs.transport.rows import Watcher, input_rows, reading_at
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -27,6 +29,31 @@ def aims_of(network: nn.Module, inputs: Any) -> dict[str, str]:
     """Layer -> aim, by the last word of its name, of the layers of one block and of those around all blocks."""
     layers = [layer for layer in found_in(network, inputs)[0] if not layer.is_table]
     return {layer.target.rpartition(".")[2]: layer.aim for layer in layers}
+
+
+class Pooling(nn.Module):
+    """Blocks on a stream of tokens, and a norm and a head that read the first token alone."""
+
+    def __init__(self, depth: int, width: int) -> None:
+        super().__init__()
+        self.stem, self.norm, self.head = nn.Linear(4, width), nn.LayerNorm(width), nn.Linear(width, 3)
+        self.blocks = nn.ModuleList(_Block(width) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x[:, 0]))
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        read = self.norm(x)
+        return x + self.down(torch.relu(self.up(read + read.mean(1, keepdim=True))))
 
 
 class Tied(nn.Module):
@@ -94,6 +121,26 @@ ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "s
 def test_aims(name: str, expected: dict[str, str]) -> None:
     case = CASES[name]
     assert aims_of(case.make(), case.inputs(0)) == expected
+
+
+@pytest.mark.parametrize("depths", [(2, 4), (2, 2), (4, 2)])
+def test_the_stream_behind_the_last_block_is_that_of_all_tokens(depths: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    source, target = (Pooling(depth, width).double().eval() for depth, width in zip(depths, (6, 8), strict=True))
+    inputs = gaussian(0, 40, 5, 4)
+    layers, _ = find_layers(relate(source, target, [inputs]), inputs)
+    streams = {layer.tensors[1]: layer.at for layer in layers if layer.aim == "stream"}
+    assert set(streams) == {"stem.weight", *(f"blocks.{number}.down.weight" for number in range(depths[1]))}
+    for place, network in zip(zip(*streams.values(), strict=True), (source, target), strict=True):
+        assert "norm:input" not in place
+        rows = Watcher(network, [reading_at(each) for each in place]).run(inputs)
+        assert all(each.ndim == 3 for each in rows.values())
+    tuned = copy.deepcopy(source)
+    with torch.no_grad():
+        for parameter in tuned.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    result = ib.transport(source, tuned, target, inputs, method="regression")
+    assert result.metrics["effect_explained"] > 0.3
 
 
 def test_patches_leave_the_class_token_alone() -> None:

@@ -10,7 +10,7 @@ adds for each head are not fitted but taken from tuned A, in the target's coordi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, Pair, writers_of
 from interbasin.jobs.transport.regression.streams import find_added_positions, first_inputs
 from interbasin.jobs.transport.regression.tables import Table, find_tables, is_table, readings_of, set_table, table_rows
-from interbasin.jobs.transport.rows import OUT, attention_around, is_linear
+from interbasin.jobs.transport.rows import OUT, Watcher, attention_around, is_linear, reading_at
 from interbasin.maps.base import Group
 from interbasin.text import list_names
 from interbasin.wiring import Wiring
@@ -312,6 +312,7 @@ def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer
     """Layers whose output is not simply added to what is read next aim at their own units instead."""
     source, network = (copied(each).eval() for each in (bases.source, bases.target))
     inputs = first_inputs(inputs, 2)  # what is added where shows in any input
+    pooled_places = _find_pooled_places(source, network, layers, inputs)
     checked_layers = []
     for layer in layers:
         if layer.aim == "stream":
@@ -324,6 +325,9 @@ def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer
             elif positions is not None:
                 source_positions = find_added_positions(source, source_output, layer.at[0], inputs)
                 layer = replace(layer, positions=(source_positions or positions, positions))
+            elif layer.at[0] in pooled_places:
+                block = _find_block_behind(source, source_output, layer.source, inputs)
+                layer = layer if block is None else replace(layer, at=(f"{block}:output", layer.at[1]))
         checked_layers.append(layer)
     return checked_layers
 
@@ -331,6 +335,27 @@ def _check_streams(bases: Bases, layers: list[Layer], inputs: Any) -> list[Layer
 def _output_place(network: nn.Module, module: str) -> str:
     """Where a linear layer shows its output: the attention around it, where that is a part of one."""
     return f"{module.removesuffix(OUT) if attention_around(network, module) is not None else module}:output"
+
+
+def _find_pooled_places(source: nn.Module, target: nn.Module, layers: Sequence[Layer], inputs: Any) -> set[str]:
+    """Where the source reads a stream with fewer axes than the target does: behind its last block, one token alone."""
+    pairs = [layer.at for layer in layers if layer.aim == "stream"]
+    rows = [
+        Watcher(network, list(dict.fromkeys(reading_at(pair[side]) for pair in pairs))).run(inputs) if pairs else {}
+        for side, network in enumerate((source, target))
+    ]
+    return {pair[0] for pair in pairs if rows[0][reading_at(pair[0])].ndim < rows[1][reading_at(pair[1])].ndim}
+
+
+def _find_block_behind(network: nn.Module, output: str, module: str, inputs: Any) -> str | None:
+    """The innermost module around another whose output is the stream behind it, all positions of it."""
+    for block in _blocks_around(module):
+        try:
+            if find_added_positions(network, output, f"{block}:output", inputs) is None:
+                return block
+        except InterbasinError:  # a module that puts out something else, or nothing
+            continue
+    return None
 
 
 def _aim_behind_block(network: nn.Module, layer: Layer, inputs: Any) -> Layer | None:
