@@ -674,6 +674,7 @@ def test_an_adapter_goes_in_and_an_adapter_that_peft_loads_comes_out(texts):
     torch.testing.assert_close(ib.models.load_model("out/adapter").model(tokens).logits, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_tuned_network_is_not_loaded_for_its_adapter(texts, monkeypatch):
     # The base that the adapter names is gone: what SOURCE names is all that is needed.
     Path("old").rename("moved")
@@ -681,6 +682,7 @@ def test_the_tuned_network_is_not_loaded_for_its_adapter(texts, monkeypatch):
     assert found["use"]["update"] == "out/adapter"
 
 
+@pytest.mark.slow
 def test_an_adapter_stays_one_in_little_memory(texts):
     asked = ("old", "lora", "new", "--data", "task.txt", "--memory", "10MB")
     found = summary_of(*asked, "-o", "out", "--model")

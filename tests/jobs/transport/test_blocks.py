@@ -219,6 +219,7 @@ def test_interpolated_blocks_reach_every_target_block(variant: str, blocks: int,
     assert partners == {str(block): str(block) for block in range(depth)}
 
 
+@pytest.mark.slow
 def test_an_image_of_the_longer_source_gets_the_longer_update() -> None:
     source = deep(2)
     longer = interpolate_blocks(source, names(2), 4)

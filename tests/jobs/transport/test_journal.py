@@ -187,6 +187,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
+@pytest.mark.slow
 def test_a_state_is_for_one_run_at_a_time(tmp_path):
     refusals = []
 
@@ -211,6 +212,7 @@ def test_a_run_that_keeps_nothing_leaves_no_state(tmp_path):
     assert left_in(tmp_path) == ["file"]
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
     whole, _, _ = ask(tmp_path / "state")
     (stages, *_) = (tmp_path / "state").glob("fitted-*")

@@ -38,6 +38,7 @@ def placed(seed: int) -> list[Tensor]:
     return list(torch.randn(256, 8, 4, generator=generator, dtype=torch.float64).split(32))
 
 
+@pytest.mark.slow
 def test_networks_that_have_only_positions_in_common_are_not_akin() -> None:
     networks = [ready(Placed(width, seed)) for width, seed in ((8, 0), (10, 1), (8, 0))]
     strangers = task_of(networks[0], networks[1], placed(0), outputs="own")

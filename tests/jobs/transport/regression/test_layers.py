@@ -123,7 +123,9 @@ def test_aims(name: str, expected: dict[str, str]) -> None:
     assert aims_of(case.make(), case.inputs(0)) == expected
 
 
-@pytest.mark.parametrize("depths", [(2, 4), (2, 2), (4, 2)])
+@pytest.mark.parametrize(
+    "depths", [(2, 4), *(pytest.param(depths, marks=pytest.mark.slow) for depths in ((2, 2), (4, 2)))]
+)
 def test_the_stream_behind_the_last_block_is_that_of_all_tokens(depths: tuple[int, int]) -> None:
     torch.manual_seed(0)
     source, target = (Pooling(depth, width).double().eval() for depth, width in zip(depths, (6, 8), strict=True))
@@ -143,6 +145,7 @@ def test_the_stream_behind_the_last_block_is_that_of_all_tokens(depths: tuple[in
     assert result.metrics["effect_explained"] > 0.3
 
 
+@pytest.mark.slow
 def test_patches_leave_the_class_token_alone() -> None:
     case = CASES["vit"]
     layers, left_out = found_in(case.make(), case.inputs(0))

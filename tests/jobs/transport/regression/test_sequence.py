@@ -167,6 +167,7 @@ def test_networks_of_float32_stay_so() -> None:
     assert distance(one.tuned, found.model, FRESH.float()) < 0.5
 
 
+@pytest.mark.slow
 def test_rows_of_padding_do_not_count() -> None:
     ids = CASES["bert"].inputs(0)["input_ids"]
     mask = torch.ones_like(ids)
@@ -228,6 +229,7 @@ def test_shifts_are_asked_for_before_the_last_layer() -> None:
     assert not same(found, fitted().model)
 
 
+@pytest.mark.slow
 def test_generic_inputs_keep_positions_and_attention_too() -> None:
     one = pair(PlainEncoder(), PlainEncoder(24, 40), [CASES["encoder"].inputs(seed) for seed in range(4)])
     others = [CASES["encoder"].inputs(seed) + 2 for seed in range(4, 8)]

@@ -60,6 +60,7 @@ def test_it_writes_what_a_prepared_transport_gives(tmp_path: Path, heads: Any, m
     assert (len(written.stages.passes) == 1) == (memory > 1)
 
 
+@pytest.mark.slow
 def test_maps_that_drop_and_scale_come_back_from_disk_as_they_were(tmp_path: Path) -> None:
     source, target, inputs = attending()
     tuned, few = changed(source), inputs[:2]  # too few rows to see all directions
@@ -161,7 +162,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("heads", ["free", "matched"])
+@pytest.mark.parametrize("heads", ["free", pytest.param("matched", marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Any
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_fine_tune_with_nan_is_refused_before_anything_is_recorded(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"merge_weights": [1, 0.5]}, {"merge": "ties", "density": 0.3}])
 def test_several_fine_tunes_are_merged_on_the_way(tmp_path: Path, options: Any) -> None:
     source, target, inputs = attending()
