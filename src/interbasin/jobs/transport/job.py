@@ -372,7 +372,7 @@ def _check_request(**request: Any) -> dict[str, Any]:
         generic_weight=request["generic_weight"],
         rank=request["as_lora"],
         seed=request["seed"],
-    ).checked()
+    ).check()
     if request["scale"] == "rms" and request["method"] not in (AUTO, "theseus"):
         raise DataError(f"scale='rms' is for the maps of theseus, and the method is {request['method']}; leave it out.")
     return request
@@ -381,8 +381,8 @@ def _check_request(**request: Any) -> dict[str, Any]:
 def _refuse_without_effect(generic: Any, target: str, weight: float, validate: Any, loss: Any) -> None:
     """Refuse options of data that were not given: they would change nothing, and whoever gave them thinks they do."""
     usual = Options()
-    given = {"generic_target": (target, usual.generic_target), "generic_weight": (weight, usual.generic_weight)}
-    for name, (value, default) in given.items():
+    options = {"generic_target": (target, usual.generic_target), "generic_weight": (weight, usual.generic_weight)}
+    for name, (value, default) in options.items():
         if generic is None and value != default:
             raise DataError(f"{name}={value!r} is about generic inputs, and there are none; give generic= as well.")
     if validate is None and loss is not None:

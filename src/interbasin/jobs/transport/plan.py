@@ -119,7 +119,7 @@ def plan_transport(
         (8, 12)
     """
     report = reporter_of(progress)
-    options = Options(centered=centered, unobserved=unobserved, tokens=tokens, mask=mask, seed=seed).checked()
+    options = Options(centered=centered, unobserved=unobserved, tokens=tokens, mask=mask, seed=seed).check()
     if method != AUTO:
         METHODS[method].variant(variant)
     for name, value in (("data", data), ("generic", generic)):

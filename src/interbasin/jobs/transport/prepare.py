@@ -127,7 +127,7 @@ class PreparedTransport:
             require_network(network, side)
         document, _ = read_record(folder, NAME, NAME, VERSION)
         try:
-            options = Options(**document["options"]).checked()
+            options = Options(**document["options"]).check()
             require_choice("heads", document["heads"], ("matched", "free"))
             heads: Literal["matched", "free"] = document["heads"]
             shared, known = bool(document["shares_outputs"]), [dict(saved) for saved in document["networks"]]
@@ -202,7 +202,7 @@ def prepare_transport(
         tensor([1., 1.])
     """
     require_choice("variant", variant, ("spaces", "weights"))
-    options = Options(centered, scale, unobserved, tokens, mask).checked()
+    options = Options(centered, scale, unobserved, tokens, mask).check()
     if not (progress is None or callable(progress) or isinstance(progress, bool)):
         raise DataError(f"progress is True or a function of a number of batches, found {type(progress).__name__}.")
     if data is None:

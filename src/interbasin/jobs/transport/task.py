@@ -45,7 +45,7 @@ class Options:
     seed: int = 0
     attention: str = "heads"
 
-    def checked(self) -> Options:
+    def check(self) -> Options:
         """The options, refused if one of them cannot be.
 
         Raises:

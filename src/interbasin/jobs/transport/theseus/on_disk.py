@@ -175,7 +175,7 @@ def transport_on_disk(
         "merge_weights": weights_of_merge(merge_weights),
         "density": density,
     }
-    Options(centered, scale, unobserved, tokens, mask).checked()
+    Options(centered, scale, unobserved, tokens, mask).check()
     require_reiterable(data, "Transport")
     if folder is None and not dry_run:
         raise DataError("A transport on disk was asked for without a folder to write to; give one, or dry_run=True.")

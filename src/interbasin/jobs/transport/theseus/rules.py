@@ -222,8 +222,8 @@ class MapFitter:
         factor = second_moments.rms_ratio if self.scale and self.rule in _ISOMETRIC else 1.0
         observed = None
         if rank < full and self.rule is procrustes:
-            seen, matrix = _complete(matrix, second_moments.cross, rank)
-            observed = _as_map(seen, factor, rank)
+            partial, matrix = _complete(matrix, second_moments.cross, rank)
+            observed = _as_map(partial, factor, rank)
         whole = observed if observed is not None and self.unobserved == "drop" else None
         if whole is None:
             whole = _as_map(matrix, factor, full) if self.rule in _ISOMETRIC else Linear(matrix * factor)
@@ -244,20 +244,20 @@ def _complete(factor: Tensor, cross: Tensor, rank: int) -> tuple[Tensor, Tensor]
     """
     tall = factor.shape[0] >= factor.shape[1]
     if not tall:
-        seen, whole = _complete(factor.mT, cross.mT, rank)
-        return seen.mT, whole.mT
+        partial, whole = _complete(factor.mT, cross.mT, rank)
+        return partial.mT, whole.mT
     # The symmetric factor of the polar decomposition has the singular values for its eigenvalues.
     product = factor.mT @ cross
     basis: Tensor = torch.linalg.eigh(product + product.mT).eigenvectors
     unseen, kept = basis[:, : len(basis) - rank], basis[:, len(basis) - rank :]
     partners = factor @ kept
-    seen = partners @ kept.mT
-    free = _fixed(factor) @ unseen
+    partial = partners @ kept.mT
+    free = _draw_fixed_matrix(factor) @ unseen
     free -= partners @ (partners.mT @ free)
-    return seen, torch.addmm(seen, polar(free).factor, unseen.mT)
+    return partial, torch.addmm(partial, polar(free).factor, unseen.mT)
 
 
-def _fixed(like: Tensor) -> Tensor:
+def _draw_fixed_matrix(like: Tensor) -> Tensor:
     """A matrix of this shape that is always the same: noise, and the mean of all units, which goes to the mean."""
     noise = torch.randn(like.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
     return (noise / math.sqrt(like.numel()) + 1 / math.sqrt(like.numel())).to(like)
