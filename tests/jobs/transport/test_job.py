@@ -576,3 +576,14 @@ def test_the_largest_alpha_is_noted_and_what_does_better_is_named(image):
     assert "distil explains more: 70% where" in note_better([row("distil", 0.6, None)], effect, None)[0]
     assert not note_better([row("distil", 0.6, 0.3)], effect, 0.2)
     assert "forgets 0.1 where that forgets 0.2" in note_better([row("distil", 0.6, 0.1)], effect, 0.2)[0]
+
+
+def test_a_comparison_is_plotted_whatever_the_chosen_method_explains(image, tmp_path):
+    source, tuned, target = image
+    result = ib.transport(source, tuned, target, rows(), method="theseus", alpha=-40.0, compare=["none", "padded"])
+    assert result.metrics["effect_explained"] < -1  # it would squeeze all others
+    result.save(tmp_path / "some")
+    assert "below -1 left out" in (tmp_path / "some" / "compared-plot.svg").read_text()
+    replace(result, compared=()).save(tmp_path / "none")
+    low = replace(result, compared=(replace(result.compared[0], effect=-3.0),))
+    assert "compared-plot.svg" not in low.save(tmp_path / "low").written()

@@ -231,8 +231,11 @@ class Transport(Result):
         notes = {"note": [row.note for row in self.compared]}
         draft.table("compared", {**words, **_columns(self.compared, figures), **notes})
         ends = tuple(self.metrics[f"effect_explained{end}"] for end in ("", "_low", "_high"))
-        rows = {f"chosen: {self.method}": ends} | {row.method: (row.effect, row.low, row.high) for row in self.compared}
+        chosen = f"chosen: {self.method}"
+        rows = {chosen: ends} | {row.method: (row.effect, row.low, row.high) for row in self.compared}
         shown = {name: row for name, row in rows.items() if row[0] >= LOWEST_BAR}  # nor NaN
+        if not shown:
+            return
         below = sum(row[0] < LOWEST_BAR for row in rows.values())
         unseen = f"; {plural(below, 'row')} below {LOWEST_BAR:g} left out" if below else ""
         svg = bar_chart(
@@ -241,7 +244,7 @@ class Transport(Result):
             note=f"0: the target as it was; 1: the tuned source{unseen}",
             x_label="share, held-out inputs",
             whiskers={name: (low, high) for name, (_, low, high) in shown.items()},
-            baseline=f"chosen: {self.method}",
+            baseline=chosen if chosen in shown else None,
         )
         draft.plot("compared-plot", svg)
 
