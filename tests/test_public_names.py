@@ -159,6 +159,7 @@ def test_looking_at_the_names_imports_nothing():
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.slow
 def test_the_folders_of_the_jobs_are_there_from_the_first_moment():
     code = "import interbasin as ib; print(ib.jobs.transport.PreparedTransport.__name__, ib.jobs.translate.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -42,6 +42,7 @@ def reader(wiring, axis):
     return next(name for name, one in wiring.spaces.items() if axis in one.reads)
 
 
+@pytest.mark.slow
 def test_a_hidden_layer_is_taken_before_its_reader_or_behind_its_writer():
     wiring = wire(mlp(), numbers(2, 5))
     name = reader(wiring, "2.weight[1]")
@@ -84,6 +85,7 @@ def test_the_stream_of_a_network_whose_norms_stand_in_its_branches_is_taken_befo
     assert place_of(wiring, reader(wiring, "3.weight[1]")) == "3:input:0"
 
 
+@pytest.mark.slow
 def test_gates_and_heads_are_taken_where_their_reader_reads_them():
     wiring = wire(llama(), texts(1)[0])
     assert place_of(wiring, reader(wiring, "model.layers.0.mlp.down_proj.weight[1]")).endswith("down_proj:input:0")

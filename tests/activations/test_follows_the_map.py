@@ -55,6 +55,7 @@ def whole_map(wiring, maps, name):
     return torch.kron(places, torch.eye(space.size, dtype=torch.float64)) @ matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", parameters(NAMES))
 def test_rows_of_a_carried_network_are_the_images_of_rows_under_the_map(name):
     network, inputs = ARCHITECTURES[name]()

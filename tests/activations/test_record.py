@@ -101,6 +101,7 @@ def test_two_vision_transformers_all_spaces_at_once():
         assert found.places[name, name] == (place, place)
 
 
+@pytest.mark.slow
 def test_language_models_with_padding_left_out():
     one, other = llama(0), llama(1, 24)
     data = texts()

@@ -285,6 +285,7 @@ def test_what_little_memory_cannot_have_is_refused_in_one_sentence(here, options
     assert done.exit_code == 2 and words in said and "leave" in said and not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_the_front_is_a_table_a_plot_and_json(here):
     asked = (A, TUNED, B, *TASK, "--generic", "generic.npz", "--readout", "logits", "--front-weights", "0.1,3")
     found = summary_of(*asked, "-o", "out")
@@ -723,6 +724,7 @@ def test_an_adapter_of_another_base_and_another_tokenizer_are_refused(texts):
     assert done.exit_code == 1 and "another vocabulary" in done.stderr and not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_an_adapter_that_does_nothing_is_said_to_do_nothing(texts):
     tensors = load_file("lora/adapter_model.safetensors")
     zero = {name: tensor * (0 if "lora_B" in name else 1) for name, tensor in tensors.items()}

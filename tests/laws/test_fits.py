@@ -79,6 +79,7 @@ def test_a_planted_map_is_recovered_from_streamed_float32_moments(
     assert same_map(found.map, planted, 0 if case.tolerance == 0 else 2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in FITS.items() if case.minimises])
 @at_most(25)
 @given(

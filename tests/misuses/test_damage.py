@@ -108,6 +108,7 @@ def test_what_was_saved_and_then_damaged_is_refused(misuse):
     misuse.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SAVED)
 def test_a_document_with_any_entry_wrong_loads_or_is_refused(kind, tmp_path):
     saved, load, stem = SAVED[kind]

@@ -162,6 +162,7 @@ def test_maps_of_ones_own_can_be_checked() -> None:
 # ---------------------------------------------------------------------- the map of a whole space
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_heads_that_change_places_take_their_maps_along(seed: int) -> None:
     model, batch = llama(), texts()[0]

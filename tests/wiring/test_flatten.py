@@ -348,6 +348,7 @@ def test_heads_that_change_places_with_maps_of_their_own_can_be_said_flat(
     assert flat.wiring.check(network, inputs, alignment=flat) < 1e-8
 
 
+@pytest.mark.slow
 @at_most(10)
 @given(networks(), st.integers(0, 1000))
 def test_any_network_can_be_flattened(program: Program, seed: int) -> None:

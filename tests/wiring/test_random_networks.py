@@ -67,6 +67,7 @@ def test_every_map_that_is_found_leaves_the_function_unchanged(program: Program)
         assert wiring.check(program, program.example, seed=seed) < EXACT
 
 
+@pytest.mark.slow
 @at_most(20)
 @given(networks(), st.integers(0, 1000))
 def test_the_way_back_gives_the_weights_back(program: Program, seed: int) -> None:
@@ -77,6 +78,7 @@ def test_the_way_back_gives_the_weights_back(program: Program, seed: int) -> Non
         torch.testing.assert_close(there_and_back[name], tensor, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @at_most(20)
 @given(networks())
 def test_a_wiring_is_told_in_json_and_read_again(program: Program) -> None:
@@ -86,6 +88,7 @@ def test_a_wiring_is_told_in_json_and_read_again(program: Program) -> None:
     assert str(again) == str(wiring)
 
 
+@pytest.mark.slow
 @at_most(13)
 @given(networks())
 def test_the_values_of_the_weights_say_nothing(program: Program) -> None:

@@ -102,6 +102,7 @@ def test_straight_through_turns_spaces_where_that_is_asked():
     assert all(isinstance(one, ib.maps.Orthogonal) for one in found.alignment.maps.values())
 
 
+@pytest.mark.slow
 def test_folded_networks_are_saved_and_built_again(tmp_path, monkeypatch):
     (tmp_path / "folded_nets.py").write_text(
         "import torch\nfrom tests.jobs.rebasin.networks_to_match import Attention\n\n"

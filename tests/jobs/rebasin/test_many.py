@@ -24,6 +24,7 @@ def family(name: str, count: int, noise: float) -> tuple[list[torch.nn.Module], 
     return made, inputs()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "residual", "attention"])
 @pytest.mark.parametrize("reference", [None, 1])
 def test_what_was_planted_falls_together(name, reference):

@@ -119,6 +119,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family", ["gpt2", *(pytest.param(family, marks=pytest.mark.slow) for family in ("bert", "qwen2", "t5"))]
 )
@@ -231,6 +232,7 @@ def test_an_image_of_the_longer_source_gets_the_longer_update() -> None:
     assert distance(interpolate_blocks(tuned, names(2), 4), update.added_to(target), X) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", ["shared", pytest.param("own", marks=pytest.mark.slow)])
 def test_a_transport_is_judged_by_tuned_a_as_it_is(outputs: Any) -> None:
     source, target = deep(2), deep(4, 1)
@@ -305,6 +307,7 @@ class Uneven(ResidualMLP):
         self.blocks = nn.ModuleList([ResidualBlock(16, 24), ResidualBlock(16, 20)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "words"),
     [

@@ -124,6 +124,7 @@ def test_an_update_of_zeros_does_nothing(image, asked, tmp_path):
     assert (tmp_path / "out" / "verdict.txt").read_text().startswith("do-not")
 
 
+@pytest.mark.slow
 def test_a_fine_tune_that_changes_hardly_anything_is_not_what_comes_across():
     source, target = mlp(32, 1), mlp(12, 2)  # too narrow to hold all of the source
     result = ib.transport(source, tuned_of(source, 1e-4), target, rows(), method="regression", readout=lambda out: out)
@@ -135,6 +136,7 @@ def test_a_fine_tune_that_changes_hardly_anything_is_not_what_comes_across():
     assert large.verdict.figures["beyond_base"].low > 0
 
 
+@pytest.mark.slow
 def test_answers_that_change_are_counted():
     source, target, generic = mlp(16, 1), mlp(24, 2), rows(seed=3) - 3
     given = {"generic": generic, "readout": lambda out: out, "method": "theseus", "alpha": 0.0}

@@ -77,6 +77,7 @@ PRE_NORM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", parameters(PRE_NORM))
 def test_a_folded_network_computes_the_same_and_its_stream_is_orthogonal(name: str) -> None:
     network, inputs = entry(name)

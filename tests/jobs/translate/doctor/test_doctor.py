@@ -220,6 +220,7 @@ def test_two_models_throughout_are_found_where_they_lie_apart():
     assert "of the rows, here and there, vary along other directions" in finding.text
 
 
+@pytest.mark.slow
 def test_subjects_are_not_taken_for_models():
     """The rate of false alarms: none in forty tables that are sorted by subject, and in forty that are not."""
     alarms = {"sorted": 0, "shuffled": 0}

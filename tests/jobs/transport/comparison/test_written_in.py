@@ -57,6 +57,7 @@ def without_biases(model):
     return without_epsilon(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wider", WIDER)
 def test_biases_of_norms_that_no_reader_has_a_place_for_stay_with_the_norms(wider):
     data = inputs(width=4, tokens=3)

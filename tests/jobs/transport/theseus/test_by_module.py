@@ -136,6 +136,7 @@ def test_positions_are_not_moved_and_heads_may_differ_in_number():
     assert rows["table.weight"].status == rows["rest.q.weight"].status == "moved"
 
 
+@pytest.mark.slow
 def test_maps_as_wide_as_modules_do_not_ask_whether_heads_are_matched():
     def bert(width, seed):
         torch.manual_seed(seed)

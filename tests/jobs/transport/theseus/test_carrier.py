@@ -145,6 +145,7 @@ def test_a_direct_copy_needs_equal_shapes() -> None:
         direct(other.task, "copy")
 
 
+@pytest.mark.slow
 def test_padding_does_not_count() -> None:
     inputs = dict(CASES["bert"].inputs(0))
     mask = torch.ones_like(inputs["input_ids"])

@@ -40,7 +40,7 @@ def attending(**options: Any) -> tuple[nn.Module, nn.Module, Tensor]:
     return ready(Attending(6, seed=1, **options)), ready(Attending(9, seed=2, **options)), inputs
 
 
-@pytest.mark.parametrize("heads", ["free", "matched"])
+@pytest.mark.parametrize("heads", ["free", pytest.param("matched", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("memory", [1, 10**9], ids=["a pair a pass", "one pass"])
 def test_it_writes_what_a_prepared_transport_gives(tmp_path: Path, heads: Any, memory: int) -> None:
     source, target, inputs = attending()

@@ -76,6 +76,7 @@ def test_a_plan_takes_names_apart_and_what_was_prepared_says_that_it_cannot():
         ib.prepare_transport(source, target, batches()).apply(tuned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", pytest.param("t5", marks=pytest.mark.slow)])
 def test_a_network_of_transformers_is_stored_with_its_head_apart(family, tmp_path):
     transformers = import_extra("transformers", "This test", "hf")
