@@ -1,0 +1,321 @@
+"""A pre-trained model in three parts: what takes its inputs in, its body, and what reads the features.
+
+The *features* are the pooled output of the body, and the input of the head: distances between source and target, the
+head's gradient and the bound all speak of this one space.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.batches import outputs_of
+from interbasin.checks import require_choice
+from interbasin.errors import DataError, WiringError
+from interbasin.wiring.trace.calls import output_tensors
+
+# What a body takes: rows of tokens, maps with channels second, grids with channels last, signals with channels second,
+# or one vector for each input.
+Layout = Literal["tokens", "maps", "grid", "signals", "vectors"]
+Pool = Literal["mean", "first"]
+
+
+@dataclass(frozen=True)
+class Fittings:
+    """What a new embedder may take over from the source's.
+
+    Attributes:
+        patch: The convolution that cuts images into patches.
+        prefix: Tokens before those of the input, such as a class token, ``(tokens, width)``.
+        positions: What is added at each token, those of the prefix first, ``(tokens, width)``.
+        norm: What the tokens go through in the end.
+    """
+
+    patch: nn.Conv2d | None = None
+    prefix: Tensor | None = None
+    positions: Tensor | None = None
+    norm: nn.Module | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A pre-trained model, divided.
+
+    Args:
+        embedder: The source's inputs -> what the body takes.
+        body: That -> states: ``(batch, tokens, width)``, ``(batch, channels, ...)`` or ``(batch, width)``.
+        head: Features -> logits; None if the model has none.
+        pool: How tokens become features: their mean, or the first of them.
+        skip: Tokens at the beginning that have no part in the mean.
+        layout: What the body takes; by default found from an example.
+        fittings: What a new embedder may take over.
+        states_last: Whether states of more than two axes have their channels last, as tokens do; by default those of
+            three axes do, unless the body takes signals.
+
+    Example:
+        >>> source = Source(nn.Linear(8, 16), nn.Sequential(nn.ReLU(), nn.Linear(16, 16)), nn.Linear(16, 3))
+        >>> source.features(torch.randn(5, 8)).shape
+        torch.Size([5, 16])
+    """
+
+    embedder: nn.Module
+    body: nn.Module
+    head: nn.Module | None = None
+    pool: Pool = "mean"
+    skip: int = 0
+    layout: Layout | None = None
+    fittings: Fittings = field(default_factory=Fittings)
+    states_last: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("embedder", "body", "head"):
+            part = getattr(self, name)
+            if not isinstance(part, nn.Module) and not (name == "head" and part is None):
+                raise DataError(
+                    f"The {name} of a source is a torch.nn.Module, found {type(part).__name__}; divide the model by "
+                    "hand, or give it to Source.of."
+                )
+        require_choice("pool", self.pool, get_args(Pool))
+        if self.layout is not None:
+            require_choice("layout", self.layout, get_args(Layout))
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Source:
+        """A model of a common family, divided: vision transformers, Swin and ResNets of timm and transformers, BERT and
+        its kin, and ``nn.Sequential`` (its first layer, the middle, its last).
+
+        Raises:
+            WiringError: for another family; says how to divide it by hand.
+        """
+        for divide in (_divide_timm_vit, _divide_timm_swin, _divide_resnet, _divide_transformers, _divide_sequence):
+            found = divide(model)
+            if found is not None:
+                return found
+        raise WiringError(
+            f"How to divide a {type(model).__name__} is not known; give its parts, as Source(embedder, body, head): "
+            "the embedder's output is what the body takes, and the head reads the body's pooled output."
+        )
+
+    def copy(self) -> Source:
+        """The same parts with tensors of their own."""
+        return replace(
+            self,
+            embedder=copy.deepcopy(self.embedder),
+            body=copy.deepcopy(self.body),
+            head=copy.deepcopy(self.head),
+            fittings=copy.deepcopy(self.fittings),
+        )
+
+    def taken(self, inputs: Any) -> Tensor:
+        """What the body takes, for inputs of the source."""
+        return _first_tensor(outputs_of(self.embedder, inputs, 0), "embedder")
+
+    def states(self, taken: Tensor) -> Tensor:
+        """What the body puts out."""
+        return _first_tensor(self.body(taken), "body")
+
+    def pooled(self, states: Tensor) -> Tensor:
+        """Features, one row for each input."""
+        if states.ndim == 2:
+            return states
+        if self.has_tokens(states):
+            return states[:, 0] if self.pool == "first" else states.flatten(1, -2)[:, self.skip :].mean(1)
+        return states.flatten(2).mean(2)
+
+    def has_tokens(self, states: Tensor) -> bool:
+        """Whether channels lie along the last axis of states."""
+        return self.states_last if self.states_last is not None else states.ndim == 3 and self.layout != "signals"
+
+    def features(self, inputs: Any) -> Tensor:
+        """Features of inputs of the source."""
+        return self.pooled(self.states(self.taken(inputs)))
+
+    def with_layout(self, inputs: Any) -> Source:
+        """The same source, with its layout found from an example of its inputs where it was not given.
+
+        Raises:
+            WiringError: if what the body takes has neither two, three nor four axes.
+        """
+        if self.layout is not None:
+            return self
+        with torch.no_grad():
+            axes = self.taken(inputs).ndim
+        known: dict[int, Layout] = {2: "vectors", 3: "tokens", 4: "maps"}
+        if axes not in known:
+            raise WiringError(
+                f"The embedder puts out a tensor of {axes} axes, and a new one can be made for 2 to 4; give layout=, "
+                "or an embedder of your own."
+            )
+        return replace(self, layout=known[axes])
+
+
+def _first_tensor(outputs: Any, part: str) -> Tensor:
+    tensors = output_tensors(outputs)
+    if not tensors:
+        raise DataError(
+            f"The {part} puts out no tensor, but a {type(outputs).__name__}; wrap it in a module that does."
+        )
+    return tensors[0]
+
+
+# ---------------------------------------------------------------------- families
+
+
+class _Calling(nn.Module):
+    """Modules that are called one after the other by a function, as one module; their tensors keep one name each."""
+
+    def __init__(self, call: Callable[..., Any], **modules: nn.Module | None) -> None:
+        super().__init__()
+        for name, module in modules.items():
+            self.add_module(name, module)
+        self._call = call
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self, *args, **kwargs)
+
+
+class _Taking(nn.Module):
+    """A model up to where its body begins: the first of its blocks is handed what the body takes."""
+
+    def __init__(self, model: nn.Module, first: str) -> None:
+        super().__init__()
+        self.model, self._first = model, first
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        caught: list[Tensor] = []
+
+        def catch(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            caught.append(given[0] if given else next(iter(named.values())))
+            raise _Caught
+
+        handle = self.model.get_submodule(self._first).register_forward_pre_hook(catch, with_kwargs=True)
+        try:
+            self.model(*args, **kwargs)
+        except _Caught:
+            return caught[0]
+        finally:
+            handle.remove()
+        raise WiringError(f"{type(self.model).__name__} did not call {self._first}; divide it by hand.")
+
+
+class _Caught(Exception):
+    """What the body takes was seen."""
+
+
+def _divide_timm_vit(model: nn.Module) -> Source | None:
+    parts = ("patch_embed", "blocks", "norm", "head")
+    if type(model).__name__ != "VisionTransformer" or not all(hasattr(model, name) for name in parts):
+        return None
+    vit: Any = model
+    prefix = vit.cls_token[0].detach() if getattr(vit, "cls_token", None) is not None else None
+    positions = vit.pos_embed[0].detach() if getattr(vit, "pos_embed", None) is not None else None
+    if positions is not None and prefix is not None and getattr(vit, "no_embed_class", False):
+        positions = torch.cat([torch.zeros_like(prefix), positions])
+
+    def run(self: Any, taken: Tensor) -> Tensor:
+        return self.norm(self.blocks(taken))  # type: ignore[no-any-return]
+
+    head = nn.Sequential(vit.fc_norm, vit.head)
+    has_head = not isinstance(vit.head, nn.Identity)
+    return Source(
+        _Taking(model, "blocks.0"),
+        _Calling(run, blocks=vit.blocks, norm=vit.norm),
+        head if has_head else None,
+        pool="first" if vit.global_pool == "token" else "mean",
+        skip=vit.num_prefix_tokens,
+        layout="tokens",
+        fittings=Fittings(vit.patch_embed.proj, prefix, positions),
+    )
+
+
+def _divide_timm_swin(model: nn.Module) -> Source | None:
+    if not type(model).__name__.startswith("SwinTransformer") or not hasattr(model, "layers"):
+        return None
+    swin: Any = model
+
+    def run(self: Any, taken: Tensor) -> Tensor:
+        return self.norm(self.layers(taken))  # type: ignore[no-any-return]
+
+    return Source(
+        swin.patch_embed,
+        _Calling(run, layers=swin.layers, norm=swin.norm),
+        swin.head.fc if hasattr(swin.head, "fc") else None,
+        layout="grid",
+        fittings=Fittings(swin.patch_embed.proj, norm=swin.patch_embed.norm),
+        states_last=True,
+    )
+
+
+def _divide_resnet(model: nn.Module) -> Source | None:
+    names = [name for name in ("layer1", "layer2", "layer3", "layer4") if hasattr(model, name)]
+    if len(names) < 3 or not hasattr(model, "fc") or not hasattr(model, "conv1"):
+        return None
+    resnet: Any = model
+    stem = [getattr(resnet, name) for name in ("conv1", "bn1", "act1", "relu", "maxpool") if hasattr(resnet, name)]
+    body = nn.Sequential(*(getattr(resnet, name) for name in names))
+    head = resnet.fc if isinstance(resnet.fc, nn.Linear) else None
+    return Source(nn.Sequential(*stem), body, head, layout="maps", fittings=Fittings(resnet.conv1))
+
+
+def _divide_transformers(model: nn.Module) -> Source | None:
+    config = getattr(model, "config", None)
+    base: Any = getattr(model, getattr(model, "base_model_prefix", "") or "-", model)
+    if config is None or not hasattr(base, "embeddings"):
+        return None
+    embeddings: Any = base.embeddings
+    head = getattr(model, "classifier", None)
+    if hasattr(embeddings, "word_embeddings"):
+        return _divide_bert(base, head)
+    projection = getattr(getattr(embeddings, "patch_embeddings", None), "projection", None)
+    if getattr(config, "model_type", "") == "vit" and projection is not None:
+        blocks = getattr(base, "layers", None) or base.encoder.layer
+
+        def run(self: Any, taken: Tensor) -> Tensor:
+            for block in self.blocks:
+                taken = _first_tensor(block(taken), "body")
+            return self.norm(taken)  # type: ignore[no-any-return]
+
+        prefix, positions = embeddings.cls_token[0].detach(), embeddings.position_embeddings[0].detach()
+        return Source(
+            embeddings,
+            _Calling(run, blocks=blocks, norm=base.layernorm),
+            head if isinstance(head, nn.Linear) else None,
+            pool="first",
+            layout="tokens",
+            fittings=Fittings(projection, prefix, positions),
+        )
+    return None
+
+
+def _divide_bert(base: Any, head: nn.Module | None) -> Source:
+    """Encoders of text: features are the mean of the tokens, which every head can be fitted to."""
+    embeddings = base.embeddings
+    table = embeddings.position_embeddings.weight.detach()
+    first = (getattr(embeddings, "padding_idx", None) or -1) + 1 if len(table) > 512 else 0  # RoBERTa counts from 2 on
+
+    def run(self: Any, taken: Tensor) -> Tensor:
+        return _first_tensor(self.encoder(taken), "body")
+
+    return Source(
+        embeddings,
+        _Calling(run, encoder=base.encoder if hasattr(base, "encoder") else base.transformer),
+        head if isinstance(head, nn.Linear) and not hasattr(base, "pooler") else None,
+        layout="tokens",
+        fittings=Fittings(positions=table[first:], norm=embeddings.LayerNorm),
+    )
+
+
+def _divide_sequence(model: nn.Module) -> Source | None:
+    if not isinstance(model, nn.Sequential) or len(model) < 3:
+        return None
+    first, *middle, last = model
+    # What follows a layer elementwise belongs to it: the body begins with the next layer that has weights.
+    stem = [first]
+    while middle and not any(True for _ in middle[0].parameters()):
+        stem.append(middle.pop(0))
+    return Source(nn.Sequential(*stem), nn.Sequential(*middle), last) if middle else None

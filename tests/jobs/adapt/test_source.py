@@ -1,0 +1,131 @@
+"""Models in three parts, and embedders for what they never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
+from interbasin.extras import import_extra
+from interbasin.jobs.adapt import Source
+from interbasin.jobs.adapt.embedders import make_embedder, smallest_divisor
+
+
+def timm_model(name: str, **options: Any) -> nn.Module:
+    model: nn.Module = import_extra("timm", "This test", "timm").create_model(name, num_classes=5, **options)
+    return model.eval()
+
+
+def vit_of_transformers() -> nn.Module:
+    transformers = import_extra("transformers", "This test", "hf")
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8
+    )
+    model: nn.Module = transformers.ViTForImageClassification(config)
+    return model.eval()
+
+
+def bert_of_transformers(kind: str) -> nn.Module:
+    transformers = import_extra("transformers", "This test", "hf")
+    config = getattr(transformers, f"{kind}Config")(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99
+    )
+    model: nn.Module = getattr(transformers, f"{kind}Model")(config)
+    return model.eval()
+
+
+SMALL_VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+IMAGES: dict[str, Callable[[], nn.Module]] = {
+    "timm ViT": lambda: timm_model("vit_tiny_patch16_224", **SMALL_VIT),
+    "timm ViT, mean": lambda: timm_model("vit_tiny_patch16_224", **SMALL_VIT, global_pool="avg"),
+    "timm Swin": lambda: timm_model(
+        "swin_tiny_patch4_window7_224", img_size=32, embed_dim=16, depths=(1, 1), num_heads=(1, 2), window_size=4
+    ),
+    "timm ResNet": lambda: timm_model("resnet18"),
+    "transformers ViT": vit_of_transformers,
+}
+
+
+@pytest.mark.parametrize("family", IMAGES)
+@torch.no_grad()
+def test_the_parts_of_a_family_compute_what_the_model_does(family):
+    model = IMAGES[family]()
+    source, inputs = Source.of(model).with_layout(torch.randn(2, 3, 32, 32)), torch.randn(3, 3, 32, 32)
+    expected = model(inputs)
+    expected = getattr(expected, "logits", expected)
+    torch.testing.assert_close(source.head(source.features(inputs)), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(source.copy().features(inputs), source.features(inputs))
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta"])
+@torch.no_grad()
+def test_encoders_of_text_have_the_mean_of_their_states_for_features(kind):
+    model = bert_of_transformers(kind)
+    source, tokens = Source.of(model), torch.randint(5, 99, (3, 7))
+    expected = model(input_ids=tokens).last_hidden_state.mean(1)
+    torch.testing.assert_close(source.features(tokens), expected, rtol=1e-4, atol=1e-5)
+    assert source.head is None
+
+
+@torch.no_grad()
+def test_a_sequence_is_divided_behind_its_first_layer():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 3))
+    source, inputs = Source.of(model), torch.randn(4, 6)
+    torch.testing.assert_close(source.head(source.features(inputs)), model(inputs))
+    assert len(source.embedder) == 2 and source.with_layout(inputs).layout == "vectors"
+
+
+def test_what_cannot_be_divided_says_how_to_do_it_by_hand():
+    with pytest.raises(WiringError, match=r"Source\(embedder, body, head\)"):
+        Source.of(nn.Linear(2, 2))
+    with pytest.raises(DataError, match=r"body of a source is a torch\.nn\.Module, found str"):
+        Source(nn.Linear(2, 2), "body")
+    with pytest.raises(UnknownNameError, match="mean"):
+        Source(nn.Linear(2, 2), nn.Linear(2, 2), pool="max")
+
+
+@pytest.mark.parametrize("shape", [(12,), (1, 96), (3, 40), (1, 16, 16), (4, 24, 16)])
+@pytest.mark.parametrize("family", [*IMAGES, "Bert", "a sequence"])
+def test_an_embedder_of_any_shape_feeds_any_body(family, shape):
+    inputs: Any = torch.randn(2, 3, 32, 32)
+    if family == "Bert":
+        source, inputs = Source.of(bert_of_transformers("Bert")), torch.randint(5, 99, (2, 7))
+    elif family == "a sequence":
+        source = Source.of(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 3)))
+        inputs = torch.randn(2, 6)
+    else:
+        source = Source.of(IMAGES[family]())
+    source = source.with_layout(inputs)
+    with torch.no_grad():
+        taken = source.taken(inputs)
+    embedder = make_embedder(source, taken, shape, seed=3)
+    features = source.pooled(source.states(embedder(torch.randn(5, *shape))))
+    with torch.no_grad():
+        assert features.shape == (5, source.features(inputs).shape[1]) and bool(features.isfinite().all())
+    features.sum().backward()
+    assert all(parameter.grad is not None for parameter in embedder.parameters() if parameter.requires_grad)
+    again = make_embedder(source, taken, shape, seed=3)
+    assert all(torch.equal(*pair) for pair in zip(embedder.parameters(), again.parameters(), strict=True))
+
+
+def test_tokens_are_cut_as_coarsely_as_the_body_needs():
+    assert [smallest_divisor(96, most) for most in (96, 48, 20, 16, 5, 1)] == [1, 2, 6, 6, 24, 96]
+    assert smallest_divisor(97, 96) == 97
+
+
+@torch.no_grad()
+def test_an_image_of_the_sources_own_shape_is_taken_in_as_the_source_does():
+    model = timm_model("vit_tiny_patch16_224", **SMALL_VIT, in_chans=1)
+    source, inputs = Source.of(model), torch.randn(2, 1, 32, 32)
+    embedder = make_embedder(source, source.taken(inputs), (1, 32, 32))
+    torch.testing.assert_close(embedder(inputs), source.taken(inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_of_too_many_axes_are_refused():
+    source = Source.of(timm_model("vit_tiny_patch16_224", **SMALL_VIT))
+    with pytest.raises(ShapeError, match=r"\(2, 3, 4, 5\)"):
+        make_embedder(source, torch.zeros(1, 17, 32), (2, 3, 4, 5))
