@@ -19,6 +19,7 @@ from interbasin.randomness import generator_of
 
 FOLDS = 5
 SMOOTHING = 1.0  # pseudo-counts of a fold's table, shared among all labels of the target
+LEAST = 1e-30  # of a share whose logarithm is taken
 COLLAPSED = 0.1  # nats of pseudo-labels below which nearly all inputs look like one label of the source
 
 
@@ -60,8 +61,8 @@ def joint_shares(probabilities: Tensor, labels: Tensor, count: int) -> Tensor:
 
 def entropy(shares: Tensor) -> Tensor:
     """Of shares that add up to one, in nats."""
-    total: Tensor = torch.special.xlogy(shares, shares).sum()
-    return -total
+    # At zero the logarithm has no slope that a gradient could use, and the product none that it should.
+    return -(shares * shares.clamp(min=LEAST).log()).sum()
 
 
 def conditional_entropy(joint: Tensor) -> Tensor:

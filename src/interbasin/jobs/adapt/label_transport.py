@@ -1,0 +1,67 @@
+r"""Stage 2 as the paper has it: target labels by way of the source's.
+
+:math:`p(z' \mid u) = \sum_z p_s(z \mid u)\,\Lambda_u(z' \mid z)` (equation 23 of RECRAFT [tran:26]): the source's head
+says which of its labels an input looks like, and a learned table, or a small network over the features, says what each
+of these means for the target. The feature map stays as it is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from interbasin.evaluate.transfer.label_distortion import joint_shares, transport_table
+from interbasin.jobs.adapt.source_head import SourceHead
+
+STEPS, RATE, DECAY = 200, 3e-2, 1e-3
+LEAST = 1e-9
+
+
+class LabelTransport(nn.Module):
+    """Features -> logarithms of the probabilities of the target's labels.
+
+    Args:
+        head: Of the source; frozen.
+        labels: How many the target has.
+        width: Of a hidden layer over the features that bends the table; 0 for one table for all inputs.
+    """
+
+    def __init__(self, head: SourceHead, labels: int, width: int = 0) -> None:
+        super().__init__()
+        self.head = head.linear
+        sources = head.linear.out_features
+        self.table = nn.Parameter(torch.zeros(sources, labels, dtype=head.linear.weight.dtype))
+        self.bend: nn.Module | None = None
+        if width:
+            self.bend = nn.Sequential(
+                nn.Linear(head.linear.in_features, width), nn.Tanh(), nn.Linear(width, self.table.numel())
+            )
+            nn.init.zeros_(self.bend[2].weight)
+            nn.init.zeros_(self.bend[2].bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        shares = self.head(features).log_softmax(-1)
+        table = self.table if self.bend is None else self.table + self.bend(features).unflatten(-1, self.table.shape)
+        logs: Tensor = torch.logsumexp(shares[..., None] + table.log_softmax(-1), -2)
+        return logs
+
+    @classmethod
+    @torch.inference_mode(False)
+    def fit(
+        cls, head: SourceHead, features: Tensor, labels: Tensor, count: int, *, width: int = 0, steps: int = STEPS
+    ) -> LabelTransport:
+        """The table that explains labels best, begun with what pseudo-labels and labels have in common (eq. 24, 25)."""
+        model = cls(head, count, width)
+        with torch.no_grad():
+            joint = joint_shares(head.probabilities(features).double(), labels, count)
+            model.table.copy_(transport_table(joint, 1.0, len(labels)).log().to(model.table))
+        start = model.table.detach().clone()
+        free = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimiser = torch.optim.Adam(free, lr=RATE)
+        rows = torch.arange(len(labels))
+        for _ in range(steps):
+            loss = -model(features)[rows, labels].mean() + DECAY * (model.table - start).square().mean()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        return model.eval()
