@@ -1,8 +1,8 @@
 r"""Stage 1: an embedder under which the target's features lie where the source's do, and mean what theirs mean.
 
-The embedder is trained to minimise :math:`\omega W_1 + H[Z' \mid Z]` (equation 22 of RECRAFT [tran:26]); body and head of
-the source stay as they are, to the bit. Without the second term the features are aligned and nothing says that classes
-end where classes were (``"fa"``).
+The embedder is trained to minimise :math:`\omega W_1 + H[Z' \mid Z]` (equation 22 of RECRAFT [tran:26]); body and head
+of the source stay as they are, to the bit. Without the second term the features are aligned and nothing says that
+classes end where classes were (``"fa"``).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def align_features(
 
     def look(step: int) -> None:
         with torch.no_grad():
-            features = torch.cat([feature_map(part) for part in inputs.split(256)])
+            features = torch.cat([feature_map(part) for part in torch.split(inputs, 256)])
             near = head.omega * float(wasserstein(features, sample))
             shares = head.probabilities(features)
         found = AlignmentStep(step, near, distortion(shares, labels, classes, seed=options.seed).crossed)

@@ -14,7 +14,6 @@ from interbasin.evaluate.transfer.label_distortion import joint_shares, transpor
 from interbasin.jobs.adapt.source_head import SourceHead
 
 STEPS, RATE, DECAY = 200, 3e-2, 1e-3
-LEAST = 1e-9
 
 
 class LabelTransport(nn.Module):
@@ -33,11 +32,10 @@ class LabelTransport(nn.Module):
         self.table = nn.Parameter(torch.zeros(sources, labels, dtype=head.linear.weight.dtype))
         self.bend: nn.Module | None = None
         if width:
-            self.bend = nn.Sequential(
-                nn.Linear(head.linear.in_features, width), nn.Tanh(), nn.Linear(width, self.table.numel())
-            )
-            nn.init.zeros_(self.bend[2].weight)
-            nn.init.zeros_(self.bend[2].bias)
+            last = nn.Linear(width, self.table.numel())
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+            self.bend = nn.Sequential(nn.Linear(head.linear.in_features, width), nn.Tanh(), last)
 
     def forward(self, features: Tensor) -> Tensor:
         shares = self.head(features).log_softmax(-1)
@@ -62,6 +60,6 @@ class LabelTransport(nn.Module):
         for _ in range(steps):
             loss = -model(features)[rows, labels].mean() + DECAY * (model.table - start).square().mean()
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
         return model.eval()

@@ -1,13 +1,14 @@
 r"""The source's head, recalibrated so that its loss does not change fast with the features.
 
 Feature alignment bounds how much the source's loss can change between source and target features by
-:math:`\omega W_1`, where :math:`\omega` is how fast that loss changes. The last layer is refitted on the proxy data with
-cross-entropy and :math:`\rho\,\mathrm{mean}\,\mathrm{relu}(\|\nabla_u \ell\| - \omega)^2` (equation 13 and appendix F of
-RECRAFT [tran:26]; the cross-entropy is ours, for equation 13 alone is minimised by a head that says nothing), as far as
-cross-entropy rises by at most five per cent. The omega that counts is the 99th percentile that is measured at the end.
+:math:`\omega W_1`, where :math:`\omega` is how fast that loss changes. The last layer is refitted on the proxy data
+with cross-entropy and :math:`\rho\,\mathrm{mean}\,\mathrm{relu}(\|\nabla_u \ell\| - \omega)^2` (equation 13 and
+appendix F of RECRAFT [tran:26]; the cross-entropy is ours, for equation 13 alone is minimised by a head that says
+nothing), as far as cross-entropy rises by at most five per cent. The omega that counts is the 99th percentile that is
+measured at the end.
 
-In the proof the labels of the source are drawn from the head itself, so that its loss at a feature is the entropy of its
-answer, which is a function of the feature alone. That form is the default. With the labels that were drawn
+In the proof the labels of the source are drawn from the head itself, so that its loss at a feature is the entropy of
+its answer, which is a function of the feature alone. That form is the default. With the labels that were drawn
 (``loss="labels"``) the few samples that are answered wrongly decide, and an omega below 1 can hardly be reached.
 """
 
@@ -26,7 +27,7 @@ from interbasin.errors import DataError
 
 SourceLoss = Literal["entropy", "labels"]
 ALLOWED = 0.05  # by which cross-entropy on the proxy may rise
-WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of the penalty, from light to heavy
+WEIGHTS = tuple(10.0 ** (power / 2) for power in range(-8, 5))  # of the penalty, from light to heavy
 STEPS = 60  # of L-BFGS
 PERCENTILE = 0.99
 DECAY = 1e-4  # of the weights of a head that is trained here
@@ -67,7 +68,7 @@ def fit_source_head(features: Tensor, labels: Tensor, linear: nn.Linear | None =
     if linear is not None:
         return _copy(linear)
     classes = int(labels.max()) + 1
-    if len(labels.unique()) < 2:
+    if int(labels.min()) == int(labels.max()):
         raise DataError("A source head is trained on the proxy's labels, and all are the same; give other proxy data.")
     head = nn.Linear(features.shape[1], classes).to(features)
     nn.init.zeros_(head.weight)
@@ -109,7 +110,8 @@ def recalibrate(
 
         def objective(head: nn.Linear = candidate, weight: float = weight) -> Tensor:
             excess = (_gradients(head, features, labels, loss).norm(dim=1) - omega).relu()
-            return cross_entropy(head(features), labels) + weight * excess.square().mean()
+            total: Tensor = cross_entropy(head(features), labels) + weight * excess.square().mean()
+            return total
 
         _minimise(candidate, objective)
         with torch.no_grad():
@@ -158,7 +160,7 @@ def _minimise(head: nn.Linear, objective: object) -> None:
         return value
 
     with torch.inference_mode(False):
-        optimiser.step(closure)  # type: ignore[arg-type]
+        optimiser.step(closure)  # type: ignore[no-untyped-call]
 
 
 def _copy(head: nn.Linear) -> nn.Linear:
