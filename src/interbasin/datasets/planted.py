@@ -43,7 +43,8 @@ def rotate_patches(images: Tensor, patch: int, *, seed: int = 0) -> Tensor:
     drawn = torch.randn(rows.shape[1], rows.shape[1], dtype=torch.float64, generator=generator_of(seed))
     turned = rows @ torch.linalg.qr(drawn)[0].to(rows)
     grid = turned.reshape(count, height // size, width // size, channels, size, size)
-    return grid.permute(0, 3, 1, 4, 2, 5).reshape(images.shape)
+    whole: Tensor = grid.permute(0, 3, 1, 4, 2, 5).reshape(images.shape)
+    return whole
 
 
 def merge_labels(labels: Tensor, classes: int, *, seed: int = 0) -> Tensor:
