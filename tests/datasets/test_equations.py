@@ -26,6 +26,8 @@ from interbasin.datasets.equations.on_an_interval import (
 from interbasin.datasets.equations.random_fields import Array, gaussian_fields, midpoints, sums_of_waves
 from interbasin.errors import DataError, UnknownNameError
 
+pytestmark = pytest.mark.slow
+
 
 def orders(errors: Sequence[float]) -> list[float]:
     """By which power of the step errors fall, from one to the next with half the step."""

@@ -14,6 +14,8 @@ from interbasin.extras import import_extra
 from interbasin.jobs.adapt import Source
 from interbasin.jobs.adapt.embedders import make_embedder, smallest_divisor
 
+pytestmark = pytest.mark.slow
+
 
 def timm_model(name: str, **options: Any) -> nn.Module:
     model: nn.Module = import_extra("timm", "This test", "timm").create_model(name, num_classes=5, **options)

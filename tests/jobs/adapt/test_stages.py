@@ -15,6 +15,8 @@ from interbasin.jobs.adapt.feature_map import AlignmentOptions, FeatureMap, alig
 from interbasin.jobs.adapt.label_transport import LabelTransport
 from interbasin.jobs.adapt.source_head import fit_source_head, recalibrate
 
+pytestmark = pytest.mark.slow
+
 
 def clusters(count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Rows around four centres in twelve dimensions, with their numbers."""
