@@ -359,6 +359,8 @@ def test_training_goes_on_from_the_transport_beside_a_cold_start(here):
         (("--then-train", "5", "--train-data", "valid.npz", "--validate", "valid.npz"), "those of --validate"),
         (("--train-data", "train.npz"), "--then-train"),
         (("--then-train", "0"), "--then-train"),
+        (("--rate", "0.1"), "is for --then-train STEPS"),
+        (("--then-train", "5", "--train-data", "train.npz", "--validate", "valid.npz", "--rate", "0"), "above 0"),
         (("--merge-weights", "one"), "1,0.5"),
         (("--front-weights", "low"), "0.1,1,10"),
         (("--memory", "much"), "takes a size, as 8GB"),
@@ -368,6 +370,30 @@ def test_training_goes_on_from_the_transport_beside_a_cold_start(here):
 def test_options_that_do_not_go_together_are_usage_errors(here, options, words):
     done = transport(A, TUNED, B, *TASK, "-o", "out", *options)
     assert done.exit_code == 2 and words in " ".join(done.stderr.split()) and not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--generic-weight", "3"), "--generic"),
+        (("--generic-target", "tuned"), "--generic"),
+        (("--scale", "rms", "--method", "regression"), "maps of theseus"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused_in_words_of_the_shell(here, options, words):
+    done = transport(A, TUNED, B, *TASK, "-o", "out", *options)
+    assert done.exit_code == 1 and words in done.stderr and "generic=" not in done.stderr, done.stderr
+    assert not Path("out").exists()
+
+
+def test_a_training_that_fails_keeps_the_transport(here):
+    asked = (A, TUNED, B, *TASK, "--method", "regression", "--readout", "logits", "--validate", "valid.npz")
+    train = ("--then-train", "4", "--train-data", "train.npz")
+    done = transport(*asked, *train, "--rate", "1e30", "-o", "below/out")
+    assert done.exit_code == 1 and "run the same command to go on" in done.stderr and "loss" in done.stderr
+    assert not Path("below/out").exists() and len(list(Path("below").iterdir())) == 1
+    assert transport(*asked, *train, "-o", "below/out").exit_code == 0
+    assert [path.name for path in Path("below").iterdir()] == ["out"]
 
 
 def files_in(folder: str) -> dict[str, bytes]:

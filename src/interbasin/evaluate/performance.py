@@ -233,10 +233,10 @@ def beside_constant(model: nn.Module, data: Any) -> BesideConstant | None:
     losses, met, labels = [], [], []
     with torch.inference_mode():
         for index, batch in enumerate(as_batches(data, BATCH_SIZE)):
-            inputs, given = split_batch(batch)
+            inputs, targets = split_batch(batch)
             outputs = outputs_of(model, inputs, index)
-            size = _batch_size(model, inputs, given)
-            each, logits, classes = _cross_entropies(outputs, given, inputs, index)
+            size = _batch_size(model, inputs, targets)
+            each, logits, classes = _cross_entropies(outputs, targets, inputs, index)
             losses.append(_mean_of_inputs(each, classes, size))
             met.append(_mean_of_inputs(logits.argmax(-1) == classes, classes, size))
             labels.append((classes.cpu(), size))

@@ -10,6 +10,7 @@ from scipy.fft import dctn, idctn
 from scipy.sparse import csc_array
 from scipy.sparse.linalg import spsolve
 
+from interbasin.datasets.equations.on_an_interval import limit_slopes, runge_kutta
 from interbasin.datasets.equations.random_fields import Array
 
 GRAVITY = 1.0
@@ -46,9 +47,9 @@ def solve_darcy(conductivity: Array, source: Array | float = 1.0) -> Array:
 
 
 def _at_edge(points: int, axis: int, end: int) -> Array:
-    found = np.zeros((points, points))
-    found[(slice(None),) * axis + (end,)] = 1
-    return found.ravel()
+    edge = np.zeros((points, points))
+    edge[(slice(None),) * axis + (end,)] = 1
+    return edge.ravel()
 
 
 def solve_reactions(
@@ -76,11 +77,7 @@ def solve_reactions(
     state = initial
     for _ in range(steps):
         state = _diffuse(state, decay)
-        first = reaction(state)
-        second = reaction(state + step / 2 * first)
-        third = reaction(state + step / 2 * second)
-        state = state + step / 6 * (first + 2 * second + 2 * third + reaction(state + step * third))
-        state = _diffuse(state, decay)
+        state = _diffuse(runge_kutta(state, reaction, step, 1), decay)
     return state
 
 
@@ -132,10 +129,7 @@ def _change(water: Array, along: int, width: float) -> Array:
     padded[along, ..., :2] *= -1
     padded[along, ..., -2:] *= -1
     rises = np.diff(padded)
-    before, after = rises[..., :-1], rises[..., 1:]
-    product = before * after
-    is_slope = product > 0
-    slopes = np.where(is_slope, product / np.where(is_slope, before + after, 1.0), 0.0)  # half of van Leer's mean
+    slopes = limit_slopes(rises[..., :-1], rises[..., 1:]) / 2
     inner = padded[..., 1:-1]
     flux = _flow((inner + slopes)[..., :-1], (inner - slopes)[..., 1:], along)
     return np.asarray(-np.diff(flux) / width)

@@ -140,7 +140,7 @@ def solve_navier_stokes(
 
     def rate(state: Array) -> Array:
         primitive = np.stack(_primitive(state))
-        slopes = _limit(primitive - np.roll(primitive, 1, -1), np.roll(primitive, -1, -1) - primitive)
+        slopes = limit_slopes(primitive - np.roll(primitive, 1, -1), np.roll(primitive, -1, -1) - primitive)
         left, right = primitive + slopes / 2, np.roll(primitive - slopes / 2, -1, -1)
         flux = _rusanov(left, right)
         speed = primitive[1]
@@ -191,7 +191,7 @@ def _rusanov(left: Array, right: Array) -> Array:
     return np.asarray((fluxes[0] + fluxes[1] - np.maximum(*fastest) * (states[1] - states[0])) / 2)
 
 
-def _limit(before: Array, after: Array) -> Array:
+def limit_slopes(before: Array, after: Array) -> Array:
     """Van Leer's mean of two slopes: none where they have opposite signs."""
     product = before * after
     return np.asarray(np.where(product > 0, 2 * product / np.where(product > 0, before + after, 1.0), 0.0))

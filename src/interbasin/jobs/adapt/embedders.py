@@ -87,7 +87,7 @@ class TokenEmbedder(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         tokens = self.cut(inputs)
-        if tokens.ndim > 3 or not isinstance(self.cut, _TableTokens):
+        if not isinstance(self.cut, _TableTokens):  # which are tokens already
             tokens = tokens.flatten(2).mT
         if self.prefix is not None:
             tokens = torch.cat([self.prefix.expand(len(tokens), -1, -1), tokens], 1)
