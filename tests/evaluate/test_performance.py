@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import interbasin as ib
 from interbasin.evaluate import accuracy, loss, performance
+from interbasin.evaluate.performance import beside_constant
 
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=5)
 
@@ -150,3 +151,17 @@ def test_labels_that_were_shifted_already_are_taken_as_they_are():
 
 def test_the_helpers_are_public():
     assert ib.evaluate.performance is performance and ib.evaluate.loss is loss
+
+
+def test_a_network_stands_beside_one_answer_to_all_inputs():
+    labels = torch.tensor([0, 0, 0, 1, -100, 2])
+    shares = torch.tensor([3 / 5, 1 / 5, 1 / 5])
+    flat = nn.Linear(4, 3)
+    with torch.no_grad():
+        flat.weight.zero_()
+        flat.bias.copy_(shares.log())
+    found = beside_constant(flat.eval(), [(torch.randn(6, 4), labels)])
+    torch.testing.assert_close(found.losses.float(), found.constant_losses.float())
+    assert found.constant_met.tolist() == [1, 1, 1, 0, 0, 0] == found.met.tolist()
+    assert float(found.losses[4]) == 0 and float(found.losses[3]) == pytest.approx(math.log(5), rel=1e-5)
+    assert beside_constant(flat, [(torch.randn(6, 4), torch.zeros(6, dtype=torch.long))]) is None
