@@ -130,5 +130,5 @@ def test_a_schedule_without_an_end_is_refused():
         def __iter__(self):
             return iter([torch.ones(1)])
 
-    with pytest.raises(DataError, match="schedule='cosine' needs the number of all steps.*give steps="):
+    with pytest.raises(DataError, match=r"schedule='cosine' needs the number of all steps.*give steps="):
         train([weight], Endless(), lambda batch, _: weight.sum(), epochs=1, rate=0.1, schedule="cosine")

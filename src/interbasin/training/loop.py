@@ -24,7 +24,7 @@ from interbasin.training.checkpoint import Checkpoint
 from interbasin.training.descent import Descent, Loss, group_parameters
 from interbasin.training.monitor import Monitor, Progress, open_monitor
 from interbasin.training.rows import ShuffledRows
-from interbasin.training.run import Run, hold_randomness, load_run, read_randomness, save_run, seed_of, write_randomness
+from interbasin.training.run import Run, hold_randomness, load_run, read_randomness, save_run, write_randomness
 
 PRECISIONS = ("bf16", "fp16")
 
@@ -146,9 +146,20 @@ def train(
         raise DataError("A training lasts for epochs= or for steps=; give one of the two.")
     if epochs is not None and every is not None:
         raise DataError("With epochs= each epoch ends with a look; give steps= to look every so many steps.")
-    for name, count in (("epochs", epochs), ("steps", steps), ("every", every), ("accumulate", accumulate)):
-        if count is not None:
-            require_whole(name, count, least=0 if name in ("epochs", "steps") else 1)
+    # As plain numbers, for the checkpoint's JSON.
+    epochs, steps, every, patience, one_cycle = (
+        None if count is None else require_whole(name, count, least=least)
+        for name, count, least in (
+            ("epochs", epochs, 0),
+            ("steps", steps, 0),
+            ("every", every, 1),
+            ("patience", patience, 0),
+            ("one_cycle", one_cycle, 1),
+        )
+    )
+    accumulate = require_whole("accumulate", accumulate, least=1)
+    if one_cycle is not None and schedule not in ("constant", "one-cycle"):
+        raise DataError(f"one_cycle= is a schedule, and schedule={schedule!r} is another; give one of the two.")
     if precision is not None:
         require_choice("precision", precision, PRECISIONS)
     if checkpoint is not None:
@@ -180,11 +191,11 @@ def train(
         "shapes": [[str(tensor.dtype), *tensor.shape] for tensor in tensors],
         "bar": str(bar),
         "patience": patience,
-        "seed": seed,
+        "seed": None if seed is None else require_whole("seed", seed, 0, 2**63 - 1),
         "precision": precision,
         "processes": descent.processes.count,
     }
-    own_seed = seed_of(seed, descent.processes.index)
+    own_seed = None if seed is None else (int(seed) + descent.processes.index) % 2**63  # dropout of its own
     with hold_randomness(tensors, own_seed, is_apart=seed is not None or checkpoint is not None):
         run = None if checkpoint is None else load_run(checkpoint, request, descent, tensors, keep)
         run = run or Run(bar=bar)
@@ -310,8 +321,8 @@ class _Loop:
         stream = iter(self.batches)
         if sum(1 for _ in itertools.islice(stream, seen)) < seen:
             raise DataError(
-                f"The checkpoint of {self.what} has seen {seen} batches of epoch {run.epoch + 1}, and now the data hold "
-                "fewer; give the same data, or remove the checkpoint."
+                f"The checkpoint of {self.what} has seen {seen} batches of epoch {run.epoch + 1}, and now the data "
+                "hold fewer; give the same data, or remove the checkpoint."
             )
         if seen:
             write_randomness(self.tensors, randomness)

@@ -96,7 +96,7 @@ class Processes:
         flags = [float(parameter.grad is not None) for parameter in parameters]
         means = self._mean(torch.tensor([*losses, *flags], dtype=torch.float64, device=device)).tolist()
         moved = [parameter for parameter, share in zip(parameters, means[len(losses) :], strict=True) if share]
-        for dtype in {parameter.dtype for parameter in moved}:
+        for dtype in dict.fromkeys(parameter.dtype for parameter in moved):  # in the same order in all processes
             members = [parameter for parameter in moved if parameter.dtype == dtype]
             gradients = [torch.zeros_like(member) if member.grad is None else member.grad for member in members]
             flat = self._mean(torch.cat([gradient.detach().reshape(-1) for gradient in gradients]))
@@ -155,7 +155,10 @@ def _start_accelerator(parameters: Sequence[Tensor], precision: str | None) -> A
         return accelerate.Accelerator(mixed_precision=precision or "no", cpu=on_cpu)
     except ValueError as error:
         # Accelerate fixes the precision of a process when it is first used.
-        raise DataError(f"{what} was asked for, and Accelerate refuses: {error}") from error
+        reason = str(error).rstrip(".")
+        raise DataError(
+            f"{what} was asked for, and Accelerate refuses ({reason}); train in a process of its own."
+        ) from error
 
 
 def _count_rows(batch: Any) -> int | None:

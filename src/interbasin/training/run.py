@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interbasin.randomness import generator_of
 from interbasin.training.checkpoint import Checkpoint
 from interbasin.training.descent import Descent
 
@@ -86,14 +85,6 @@ def write_randomness(tensors: Sequence[Tensor], states: Sequence[Tensor]) -> Non
 def _generator_devices(tensors: Sequence[Tensor]) -> list[int]:
     devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
     return sorted(torch.cuda.current_device() if device.index is None else device.index for device in devices)
-
-
-def seed_of(seed: int | None, process: int) -> int | None:
-    """The seed of one process: dropout differs from process to process."""
-    if seed is None:
-        return None
-    generator_of(seed)
-    return (int(seed) + process) % 2**63
 
 
 # ---------------------------------------------------------------------- on disk
