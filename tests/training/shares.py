@@ -36,12 +36,12 @@ def fit_line(*, batch_size: int = 5, **options: Any) -> dict[str, Tensor]:
 def fit_with_dropout(*, stop_at: int | None = None, **options: Any) -> tuple[dict[str, Tensor], Training]:
     """Three epochs of a network with dropout and batch norm; breaks off at the batch ``stop_at``, counted over all."""
     inputs, labels = rows_and_labels()
-    model, seen = network(), []
+    model, indices = network(), []
 
     def loss(rows: Tensor, index: int) -> Tensor:
-        if len(seen) == stop_at:
+        if len(indices) == stop_at:
             raise KeyboardInterrupt
-        seen.append(index)
+        indices.append(index)
         return nn.functional.mse_loss(model(inputs[rows]), labels[rows])
 
     def evaluate() -> float:

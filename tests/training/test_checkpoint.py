@@ -21,6 +21,7 @@ from tests.test_storage import refused
 from tests.training.examples import Fit, assert_same
 
 from interbasin.errors import DataError, FileError
+from interbasin.storage.records import write_record
 from interbasin.training import Checkpoint, train
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +85,26 @@ def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path):
     assert_same(last.model.state_dict(), whole.model.state_dict())
     assert_same(last.kept, whole.kept)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_run_that_ends_while_it_is_written_goes_on_from_what_was_written_before(tmp_path, monkeypatch):
+    writes = []
+
+    def write_half(folder, *arguments):
+        writes.append(folder)
+        if len(writes) < 3:
+            return write_record(folder, *arguments)
+        (folder / "training.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("interbasin.training.checkpoint.write_record", write_half)
+    with pytest.raises(KeyboardInterrupt):
+        Fit(options={"epochs": 3}).run(Checkpoint(tmp_path / "c", "a run", steps=2))
+    monkeypatch.undo()
+    whole, last = Fit(options={"epochs": 3}), Fit(options={"epochs": 3})
+    wanted, training = whole.run(), last.run(Checkpoint(tmp_path / "c", "a run", steps=2))
+    assert training == wanted and training.resumed_from == 4
+    assert_same(last.model.state_dict(), whole.model.state_dict())
 
 
 # ---------------------------------------------------------------------- what is at the end

@@ -218,6 +218,12 @@ def test_what_accelerate_refuses_is_passed_on(monkeypatch):
     )
 
 
+def test_tensors_on_another_device_than_accelerate_uses_are_refused(monkeypatch):
+    elsewhere = SimpleNamespace(Accelerator=lambda **options: SimpleNamespace(device=torch.device("cuda")))
+    monkeypatch.setattr(module, "import_extra", lambda *names: elsewhere)
+    refused(lambda: fit_at("bf16"), DataError, ("of tensors on 'cpu', and Accelerate uses 'cuda'", "move the tensors"))
+
+
 def test_processes_that_accelerate_does_not_see_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     alone = SimpleNamespace(num_processes=1)

@@ -41,11 +41,11 @@ def test_orders_neither_read_nor_move_the_global_generator():
 
 
 def test_a_training_starts_with_the_first_order_whatever_was_read_before():
-    weight, seen = torch.zeros(1, requires_grad=True), []
+    weight, orders = torch.zeros(1, requires_grad=True), []
     rows = ShuffledRows(6, 3, seed=2)
     wanted = [batch.tolist() for _ in range(2) for batch in rows]
-    train([weight], rows, lambda batch, _: seen.append(batch.tolist()) or weight.sum(), epochs=2, rate=0.1)
-    assert seen == wanted
+    train([weight], rows, lambda batch, _: orders.append(batch.tolist()) or weight.sum(), epochs=2, rate=0.1)
+    assert orders == wanted
 
 
 @pytest.mark.parametrize("arguments", [(0, 2), (3, 0), (3.0, 2), (3, 2, -1), (3, 2, "x")])

@@ -82,18 +82,20 @@ class Checkpoint:
         try:
             document, tensors = read_record(self.folder, NAME, FORMAT, VERSION)
         except FileError as error:
-            raise self.damaged(str(error).rstrip(".")) from error
+            raise self.damage_error(str(error).rstrip(".")) from error
         if document.get("fingerprint") != self.fingerprint:
-            raise self._other(
+            raise self._other_run_error(
                 f"its fingerprint is {document.get('fingerprint')!r}, and this one's {self.fingerprint!r}"
             )
         begun = document.get("request")
         if not isinstance(begun, dict):
-            raise self.damaged("it does not say what it was begun with")
+            raise self.damage_error("it does not say what it was begun with")
         differences = [name for name in request if begun.get(name) != request[name]]
         if differences:
             name = differences[0]
-            raise self._other(f"it was begun with {name} = {begun.get(name)!r}, and now it is {request[name]!r}")
+            raise self._other_run_error(
+                f"it was begun with {name} = {begun.get(name)!r}, and now it is {request[name]!r}"
+            )
         return document, tensors
 
     def is_due(self, step: int) -> bool:
@@ -130,14 +132,14 @@ class Checkpoint:
             )
         shutil.rmtree(self.folder)
 
-    def damaged(self, reason: str) -> FileError:
+    def damage_error(self, reason: str) -> FileError:
         """The error for a checkpoint that cannot be read."""
         return FileError(
             f"A training was to go on from the checkpoint {self.folder}, which cannot be used ({reason}); remove that "
             "folder to start anew, or choose another."
         )
 
-    def _other(self, reason: str) -> FileError:
+    def _other_run_error(self, reason: str) -> FileError:
         return FileError(
             f"The checkpoint {self.folder} is of another run ({reason}), so this one cannot go on from it; remove that "
             "folder to start anew, or choose another."

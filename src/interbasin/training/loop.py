@@ -309,22 +309,22 @@ class _Loop:
 
     def _batches_of_steps(self) -> Iterator[list[Any]]:
         """The batches of each step of this pass, without those that an earlier run has seen."""
-        run, seen = self.run, self.run.position
+        run, skip = self.run, self.run.position
         if isinstance(self.batches, ShuffledRows):
             self.batches.epoch = run.epoch
         randomness: list[Tensor] = []
-        if seen:  # a loader draws its order when the pass begins: let it draw the same again
+        if skip:  # a loader draws its order when the pass begins: let it draw the same again
             randomness = read_randomness(self.tensors)
             write_randomness(self.tensors, run.pass_randomness)
         elif self.checkpoint is not None:
             run.pass_randomness = read_randomness(self.tensors)
         stream = iter(self.batches)
-        if sum(1 for _ in itertools.islice(stream, seen)) < seen:
+        if sum(1 for _ in itertools.islice(stream, skip)) < skip:
             raise DataError(
-                f"The checkpoint of {self.what} has seen {seen} batches of epoch {run.epoch + 1}, and now the data "
+                f"The checkpoint of {self.what} has seen {skip} batches of epoch {run.epoch + 1}, and now the data "
                 "hold fewer; give the same data, or remove the checkpoint."
             )
-        if seen:
+        if skip:
             write_randomness(self.tensors, randomness)
         while batches := list(itertools.islice(stream, self.accumulate)):
             yield batches

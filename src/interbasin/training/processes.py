@@ -148,17 +148,23 @@ class Processes:
 def _start_accelerator(parameters: Sequence[Tensor], precision: str | None) -> Any:
     what = "Training in several processes" if precision is None else f"Training with precision={precision!r}"
     accelerate = import_extra("accelerate", what, "adapt")
-    on_cpu = parameters[0].device.type == "cpu"
-    if precision == "fp16" and on_cpu:
+    device = parameters[0].device.type
+    if precision == "fp16" and device == "cpu":
         raise DataError("precision='fp16' needs an accelerator, and the tensors are on the CPU; try 'bf16' there.")
     try:
-        return accelerate.Accelerator(mixed_precision=precision or "no", cpu=on_cpu)
+        accelerator = accelerate.Accelerator(mixed_precision=precision or "no", cpu=device == "cpu")
     except ValueError as error:
         # Accelerate fixes the precision of a process when it is first used.
         reason = str(error).rstrip(".")
         raise DataError(
             f"{what} was asked for, and Accelerate refuses ({reason}); train in a process of its own."
         ) from error
+    if accelerator.device.type != device:  # which it fixes in the same way
+        raise DataError(
+            f"{what} was asked for of tensors on {device!r}, and Accelerate uses {accelerator.device.type!r} in this "
+            "process; move the tensors there, or train in a process of its own."
+        )
+    return accelerator
 
 
 def _count_rows(batch: Any) -> int | None:

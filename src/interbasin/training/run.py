@@ -153,11 +153,11 @@ def load_run(
         current = [held[f"tensor.{number}"] for number in range(len(tensors))]
         run.best_tensors = [held[f"best.{number}"] for number in range(len(tensors) if run.best else 0)]
         process = descent.processes.index
-        randomness = _numbered(held, f"random.{process}.")
-        run.pass_randomness = _numbered(held, f"pass.{process}.")
+        randomness = _list_states(held, f"random.{process}.")
+        run.pass_randomness = _list_states(held, f"pass.{process}.")
         descent.restore(document, held)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise checkpoint.damaged(f"{type(error).__name__}: {error}") from error
+        raise checkpoint.damage_error(f"{type(error).__name__}: {error}") from error
     if run.best and keep is not None:
         copy_tensors(run.best_tensors, tensors)
         keep()
@@ -173,6 +173,6 @@ def copy_tensors(values: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
             tensor.copy_(value)
 
 
-def _numbered(held: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
+def _list_states(held: Mapping[str, Tensor], prefix: str) -> list[Tensor]:
     names = [f"{prefix}{number}" for number in range(sum(name.startswith(prefix) for name in held))]
     return [held[name] for name in names]
