@@ -141,10 +141,11 @@ def test_steps_without_looks_in_between_end_with_one():
     assert training.losses == pytest.approx([(1 + 9 + 1) / 3]) and training.steps == 3
 
 
+@pytest.mark.parametrize("schedule", ["constant", "one-cycle", "cosine"])
 @pytest.mark.parametrize("length", [{"epochs": 0}, {"steps": 0}])
-def test_a_training_of_no_length_changes_nothing(length):
+def test_a_training_of_no_length_changes_nothing(length, schedule):
     weight = torch.zeros(1, requires_grad=True)
-    training = train([weight], DATA, squares(weight), rate=0.1, **length)
+    training = train([weight], DATA, squares(weight), rate=0.1, schedule=schedule, **length)
     assert weight.item() == 0 and training.losses == () and training.steps == 0
 
 

@@ -83,7 +83,7 @@ class Descent:
         self.optimiser = OPTIMISERS[name](groups, lr=first_rate, **options)
         self._schedule: torch.optim.lr_scheduler.LRScheduler | None = None
         schedule = require_choice("schedule", schedule, SCHEDULES)
-        if schedule != "constant":
+        if schedule != "constant" and steps != 0:
             if steps is None:
                 raise DataError(
                     f"schedule={schedule!r} needs the number of all steps, and the data do not tell how many batches "
