@@ -76,7 +76,7 @@ def image(width: int = 4) -> bytes:
     ("data of an impossible name", lambda: read("a\0b"), FileError, "digits"),
     ("data of a name that is too long", lambda: read(TOO_LONG), FileError, "too long"),
     ("nothing for data", lambda: read(None), TypeError, "NoneType"),
-    ("data in another format", lambda: read("x.csv", "1"), FileError, "x.csv"),
+    ("data in another format", lambda: read("x.docx", "1"), FileError, "x.docx"),
     ("an empty file", lambda: read("x.npy", b""), FileError, "empty"),
     ("a damaged array", lambda: read("x.npy", b"\x93NUMPYxx"), FileError, "x.npy"),
     ("a text for an array", lambda: read("x.npy", "hello"), FileError, "x.npy"),
