@@ -37,7 +37,7 @@ def data(
         list[str] | None, Option("--set", metavar="NAME=NUMBER", help="Equations: another number, as viscosity=0.01.")
     ] = None,
     source: Annotated[
-        str | None, method_option("data", "source", f"DATA with labels that is changed: {DATA}.", "--from")
+        str | None, Option("--from", metavar="SOURCE", help=f"Planted gaps: DATA with labels that is changed: {DATA}.")
     ] = None,
     patch: Annotated[int | None, method_option("data", "patch", "side of a patch, 4 by default.")] = None,
     classes: Annotated[int | None, method_option("data", "classes", "how many classes are left.")] = None,

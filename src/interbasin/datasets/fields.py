@@ -88,7 +88,8 @@ def open_hdf5(path: Path) -> FieldSamples:
                 raise DataError(f"{path} has a single step in time, so there is nothing to predict; give more steps.")
             count = len(file[fields[0]])
             return FieldSamples(str(path), count, _Moving(path, fields, FIRST), _Moving(path, fields, LAST))
-        if names and all(hasattr(file[name], "keys") and "data" in file[name] for name in names):
+        group_type = _import_h5py(path).Group
+        if names and all(isinstance(file[name], group_type) and "data" in file[name] for name in names):
             groups = tuple(names)
             return FieldSamples(str(path), len(groups), _Groups(path, groups, FIRST), _Groups(path, groups, LAST))
     raise DataError(
@@ -98,10 +99,15 @@ def open_hdf5(path: Path) -> FieldSamples:
     )
 
 
+def _import_h5py(path: Path) -> Any:
+    """The library that reads ``path``."""
+    return import_extra("h5py", f"Reading {path.name}", "adapt")
+
+
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[Any]:
     """The file, opened anew for every batch, so that no process keeps or inherits an open one."""
-    h5py = import_extra("h5py", f"Reading {path.name}", "adapt")
+    h5py = _import_h5py(path)
     try:
         with h5py.File(path, "r") as file:
             yield file
@@ -114,10 +120,9 @@ def _open(path: Path) -> Iterator[Any]:
 def _check_fields(path: Path, file: Any, names: Sequence[str], least_axes: int, count: int | None = None) -> None:
     for name in names:
         field = file[name]
-        shape = getattr(field, "shape", None)
-        if shape is None or field.dtype.kind not in "fiu":
+        if not isinstance(field, _import_h5py(path).Dataset) or field.dtype.kind not in "fiu":
             raise DataError(f"{name!r} in {path} is no array of numbers; check what wrote it.")
-        expected = file[names[0]].shape
+        shape, expected = field.shape, file[names[0]].shape
         if (
             len(shape) < least_axes
             or shape != expected
@@ -135,7 +140,7 @@ def _rows(field: Any, rows: Sequence[int], *step: int) -> NDArray[Any]:
     places = np.asarray(rows)
     ordered, back = np.unique(places, return_inverse=True)
     first, last = int(ordered[0]), int(ordered[-1])
-    # HDF5 reads stretches faster by far than single rows.
+    # HDF5 reads consecutive rows faster by far than single ones.
     chosen = slice(first, last + 1) if len(ordered) == last - first + 1 else ordered
     return np.asarray(field[(chosen, *step)])[back.ravel()]
 

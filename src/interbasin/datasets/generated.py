@@ -97,18 +97,18 @@ def write_data(
         FileError: if the output exists, or cannot be written.
     """
     method = GENERATORS[name]
-    given: dict[str, Any] = {"points": points, "source": source, "patch": patch, "classes": classes}
-    given["numbers"] = dict(numbers) if numbers else None
-    GENERATORS.require_options(method.name, given)
+    chosen: dict[str, Any] = {"points": points, "source": source, "patch": patch, "classes": classes}
+    chosen["numbers"] = dict(numbers) if numbers else None
+    GENERATORS.require_options(method.name, chosen)
     for need in sorted(method.needs):
-        if given[need] is None:
+        if chosen[need] is None:
             raise DataError(f"{method.name} needs {need}=, and it was not given; say {MEANINGS[need]}.")
     path = as_path(output)
     if path.suffix.lower() != ".npz":
         raise FileError(f"Data are written to an .npz file, and {path} is named otherwise; choose a name that ends so.")
     refuse_file_in_the_way(path, force=force, ours=_is_ours)
     request: dict[str, Any] = {"count": count, "test_count": test_count, "seed": require_whole("seed", seed, least=0)}
-    request |= {key: value for key, value in given.items() if value is not None}
+    request |= {key: value for key, value in chosen.items() if value is not None}
     arrays, settings = method.function(method.name, progress or (lambda done: None), **request)
     request |= settings
     if source is not None:

@@ -60,9 +60,9 @@ class _Columns:
         """Texts, if the inputs are such; labels; and their names, ``names`` if these are known."""
         import pyarrow as pa
 
-        for asked in (column, None if label_column == NO_LABELS else label_column):
-            if asked is not None and asked not in self.schema.names:
-                raise UnknownNameError.of(f"column in {self.name}", asked, self.schema.names)
+        for name in (column, None if label_column == NO_LABELS else label_column):
+            if name is not None and name not in self.schema.names:
+                raise UnknownNameError.of(f"column in {self.name}", name, self.schema.names)
         label = None if label_column == NO_LABELS else label_column or (LABEL if LABEL in self.schema.names else None)
         chosen = column if column is not None else "text" if "text" in self.schema.names else None
         kind = None if chosen is None else self.schema.field(chosen).type
@@ -142,8 +142,8 @@ def open_arrow_samples(folder: Path, column: str | None, label_column: str | Non
         return texts(words, labels, classes)
     lists = [name for name in columns.lists() if name != label]
     if column is None and len(lists) != 1:
-        found = f"the columns {', '.join(table.schema.names)}, {len(lists)} of which hold lists of numbers"
-        raise DataError(f"{folder} has {found}; name that of the inputs with column= (--column).")
+        described = f"the columns {', '.join(table.schema.names)}, {len(lists)} of which hold lists of numbers"
+        raise DataError(f"{folder} has {described}; name that of the inputs with column= (--column).")
     inputs = lists[0] if column is None else column
     array = stack_lists(table.column(inputs), f"column {inputs!r} of {folder}")
     return ArraySamples(str(folder), array, labels, classes)
@@ -167,6 +167,8 @@ def _read_arrow(folder: Path) -> Any:
         raise damaged(folder / "state.json", "it names no files of data")
     tables = []
     for name in names:
+        if not (folder / name).is_file():
+            raise FileError(f"{folder / 'state.json'} names {name}, which is not beside it; copy the whole folder.")
         try:
             source = pa.memory_map(str(folder / name))
             tables.append(pa.ipc.open_stream(source).read_all())
