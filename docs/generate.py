@@ -52,6 +52,7 @@ MAKERS = ChainMap(*(room.MAKERS for room in ROOMS))
 
 def methods() -> str:
     """What help says of every method, from the tables of methods."""
+    from interbasin.datasets.generated import GENERATORS
     from interbasin.fit.registry import SOLVERS
     from interbasin.jobs.merge.methods import METHODS as merge
     from interbasin.jobs.rebasin.methods import METHODS as rebasin
@@ -73,6 +74,7 @@ def methods() -> str:
         return f"    {json.dumps(entry)}"
 
     tables = {"fit": SOLVERS, "rebasin": rebasin, "merge": merge, "translate": translate, "transport": transport}
+    tables["data"] = GENERATORS
     parts = [f'  "{name}": [\n' + ",\n".join(map(row, table.values())) + "\n  ]" for name, table in tables.items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 

@@ -32,8 +32,9 @@ from interbasin.errors import InterbasinError
 # mended here, and nowhere else in the tables.
 HOMES = {
     "interbasin.cli": ("app",),
-    "interbasin.datasets": ("load_digits", "open_data", "splits_of"),
+    "interbasin.datasets": ("load_digits", "open_data", "read_pairs", "splits_of"),
     "interbasin.datasets.arrays": ("read_idx",),
+    "interbasin.datasets.generated": ("write_data",),
     "interbasin.datasets.labels": ("read_labels",),
     "interbasin.vectors": ("moments_of_files", "open_vectors", "paired_batches"),
     "interbasin.jobs.translate": (

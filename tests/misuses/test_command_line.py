@@ -84,6 +84,11 @@ MODEL, WIDER, DEEPER = (f"{FACTORIES}:{name}_with_inputs" for name in ("mlp", "w
     ),
     ("a doctor with a seed below zero", lambda: ["translate", "doctor", the.old_npy, "--seed", -1], 2, "--seed"),
     ("an audit of no documents", lambda: [*audit(), "--k", 0], 2, "--k"),
+    ("data without an output", lambda: ["data", "burgers"], 2, "--output"),
+    ("an output without data", lambda: ["data", "-o", "a.npz"], 2, "NAME"),
+    ("a number in words", lambda: ["data", "burgers", "-o", "a.npz", "--set", "time=long"], 2, "time=long"),
+    ("a number without a name", lambda: ["data", "burgers", "-o", "a.npz", "--set", "5"], 2, "--set"),
+    ("no samples of an equation", lambda: ["data", "burgers", "-o", "a.npz", "--count", 0], 2, "--count"),
 )
 def test_words_that_the_program_has_not_end_with_two(misuse):
     misuse.check()
@@ -394,4 +399,39 @@ def apply(*words: Any, source: Any = None, translator: Any = None) -> list[Any]:
     ),
 )
 def test_translations_that_cannot_be_made_are_refused(misuse):
+    misuse.check()
+
+
+@wrong_commands(
+    ("data of no generator", lambda: ["data", "burger", "-o", "a.npz"], 1, "burgers"),
+    ("data in another format", lambda: ["data", "burgers", "-o", "a.csv"], 1, ".npz"),
+    (
+        "a number that an equation has not",
+        lambda: ["data", "burgers", "-o", "a.npz", "--set", "speed=1"],
+        1,
+        "viscosity",
+    ),
+    ("patches of an equation", lambda: ["data", "burgers", "-o", "a.npz", "--patch", 4], 1, "rotated-patches"),
+    ("patches of nothing", lambda: ["data", "rotated-patches", "-o", "a.npz"], 1, "--from"),
+    (
+        "patches that do not fill images",
+        lambda: ["data", "rotated-patches", "--from", "digits", "--patch", 3, "-o", "a.npz"],
+        1,
+        "3 by 3",
+    ),
+    ("labels merged into none", lambda: ["data", "merged-labels", "--from", "digits", "-o", "a.npz"], 1, "--classes"),
+    (
+        "data over other data",
+        lambda: ["data", "burgers", "-o", the.file("a.npz", {"x": np.ones((2, 2))})],
+        1,
+        "--force",
+    ),
+    (
+        "data over foreign data",
+        lambda: ["data", "burgers", "-o", the.file("a.npz", {"x": np.ones((2, 2))}), "--force"],
+        1,
+        "did not write",
+    ),
+)
+def test_data_that_cannot_be_made_are_refused(misuse):
     misuse.check()

@@ -11,6 +11,7 @@ import typer
 from typer import Option
 
 from interbasin.cli.compare import compare
+from interbasin.cli.data import data
 from interbasin.cli.demo import demo
 from interbasin.cli.evaluate import evaluate
 from interbasin.cli.fit import fit
@@ -65,10 +66,11 @@ def interbasin(
       interbasin merge one two three -o soup
       interbasin transport old old-lora new --data task.jsonl -o moved
       interbasin evaluate my.nets:small@a my.nets:small@b --data digits -o out
+      interbasin data burgers -o burgers.npz
       interbasin translate apply map old.parquet -o new.parquet
     """
 
 
-for function in (demo, fit, compare, inspect, rebasin, merge, transport, evaluate):
+for function in (demo, fit, compare, inspect, rebasin, merge, transport, evaluate, data):
     app.command()(function)
 app.add_typer(translate)

@@ -32,11 +32,12 @@ def method_option(job: str, option: str, text: str, *spelling: str) -> Any:
 
 
 def describe_methods(job: str) -> str:
-    """A paragraph for each method: its variants, what it needs, what it does, and the key of its paper."""
+    """A paragraph for each method: its variants, what it needs, what it does, and the key of its paper, if any."""
     paragraphs = []
     for method in _TABLES[job]:
         needs = [f"needs {', '.join(method['needs'])}"] if method["needs"] else []
         conditions = [", ".join(method["variants"]), *needs] if method["variants"] else needs
         name = f"{method['name']} ({'; '.join(conditions)})" if conditions else method["name"]
-        paragraphs.append(f"- {name}: {method['summary']}. [{method['reference']}]")
+        paper = f" [{method['reference']}]" if method["reference"] else ""
+        paragraphs.append(f"- {name}: {method['summary']}.{paper}")
     return "\n\n    ".join(paragraphs)

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from interbasin.vectors import Vectors
 
 MODEL = "a folder or hub id of transformers, timm:NAME[@weights] or package.module:factory[@weights]"
-DATA = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
+DATA = (
+    "digits, a folder of images, of idx files or of datasets, or a .txt, .jsonl, .npz, .npy, .csv, .tsv, .h5, .mat or "
+    ".parquet file"
+)
 VECTORS = ".npy, .npz or .parquet"
 
 Seed = Annotated[int, Option(help="Seed of everything that is drawn at random.")]
@@ -187,6 +190,9 @@ class ImageOptions:
 
     batch_size: Annotated[int, Option(min=1, help="Samples per batch.")] = 64
     column: Annotated[str | None, Option(help="Column of a .parquet, or key of a .jsonl file.")] = None
+    label_column: Annotated[
+        str | None, Option(help="Column of a .csv or .parquet file that has the labels; none if none has.")
+    ] = None
     mean: Annotated[
         str | None, Option(help="Mean to subtract, of images in [0, 1]: one number, or one per channel.")
     ] = None

@@ -46,16 +46,18 @@ class Shaping:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
-    def __call__(self, batch: Any, where: str) -> Any:
-        """The batch as the network takes it; ``where`` says where it came from.
+    def __call__(self, batch: Any, name: str, rows: Sequence[int] | None = None) -> Any:
+        """The batch as the network takes it: the samples ``rows`` of the data ``name``.
 
         Raises:
             DataError: if it holds NaN or infinity, or what the network does not take.
             ShapeError: if it has a shape that cannot be brought into the network's in one plain way.
         """
+        where = name if rows is None else f"{name}, from sample {rows[0]} on"
         if isinstance(batch, Mapping):
             return self._shape_texts(batch, where)
         tensor = self._to_tensor(batch, where)
+        require_finite_samples(tensor, name, rows)
         if self.example is not None:
             tensor = _reshape(tensor, self.example, where)
         tensor = self._normalise(tensor, where)
@@ -83,10 +85,6 @@ class Shaping:
             return torch.from_numpy(array.astype(np.int64))
         dtype = torch.float32 if self.example is None else self.example.dtype
         tensor = torch.from_numpy(np.array(array, dtype=np.float64 if dtype is torch.float64 else np.float32))
-        bad = ~tensor.isfinite()
-        if bool(bad.any()):
-            first = int(bad.nonzero()[0][0])
-            raise DataError(f"There is NaN or infinity in {where} (sample {first} from there); take such samples out.")
         return (tensor / WHITE if eight_bit and self.scale else tensor).to(dtype)
 
     def _normalise(self, tensor: Tensor, where: str) -> Tensor:
@@ -169,6 +167,26 @@ def _reshape(tensor: Tensor, example: Tensor, where: str) -> Tensor:
     )
 
 
+def require_finite_samples(tensor: Tensor, name: str, rows: Sequence[int] | None, what: str = "") -> None:
+    """Refuse NaN and infinity in samples, or in ``what`` of them (their labels), with the number of the first.
+
+    Raises:
+        DataError: if there are any.
+    """
+    bad = ~tensor.isfinite()
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0][0])
+        number = first if rows is None else rows[first]
+        raise DataError(f"There is NaN or infinity in {what}{name}, sample {number}; take such samples out.")
+
+
+class Labels(Protocol):
+    """Labels of all samples, in memory (a tensor) or in a file: indexing reads those of some samples."""
+
+    def __getitem__(self, rows: Tensor, /) -> Tensor:
+        """The labels of these samples, one per row; of any shape each."""
+
+
 class Samples(Protocol):
     """What a format provides."""
 
@@ -181,7 +199,7 @@ class Samples(Protocol):
         """How many samples there are."""
 
     @property
-    def labels(self) -> Tensor | None:
+    def labels(self) -> Labels | None:
         """One per sample, in their order; None if there are none."""
 
     @property
@@ -231,7 +249,7 @@ class Batches:
         labels = self.samples.labels if self.labelled else None
         for first in range(0, len(self.rows), self.batch_size):
             rows = self.rows[first : first + self.batch_size]
-            inputs = self.shaping(self.samples.read(rows), f"{self.samples.name}, from sample {rows[0]} on")
+            inputs = self.shaping(self.samples.read(rows), self.samples.name, rows)
             if self.tokens_as_labels:
                 tokens = inputs.get("input_ids") if isinstance(inputs, dict) else inputs
                 if not isinstance(tokens, Tensor) or tokens.is_floating_point():
@@ -240,9 +258,14 @@ class Batches:
                     )
                 yield inputs, tokens
             elif labels is not None:
-                yield inputs, labels[torch.tensor(rows)]
+                yield inputs, self._read_labels(labels, rows)
             else:
                 yield inputs
+
+    def _read_labels(self, labels: Labels, rows: Sequence[int]) -> Tensor:
+        values = labels[torch.tensor(rows)]
+        require_finite_samples(values, self.samples.name, rows, "the labels of ")
+        return values
 
     def without_labels(self) -> Batches:
         """The same inputs alone."""

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from interbasin.checks import require_whole
-from interbasin.datasets.arrays import ArraySamples, arrays_of, idx_pairs, open_npy_samples, open_npz_samples, read_idx
-from interbasin.datasets.base import Batches, Samples, Shaping, class_numbers, shaping_like
+from interbasin.datasets.arrays import (
+    ArraySamples,
+    arrays_of,
+    idx_pairs,
+    npz_parts,
+    open_npy_samples,
+    open_npz_samples,
+    read_idx,
+)
+from interbasin.datasets.base import Batches, Samples, Shaping, shaping_like
 from interbasin.datasets.digits import load_digits
+from interbasin.datasets.fields import open_hdf5, open_mat
 from interbasin.datasets.images import open_images
+from interbasin.datasets.nas_bench import DEEPSEA, is_pickle, open_deepsea, open_task, refuse_pickle, task_parts
+from interbasin.datasets.tables import MakeTexts, arrow_parts, is_arrow_folder, open_arrow_samples, open_parquet_samples
+from interbasin.datasets.text_tables import open_csv, open_series, series_parts
 from interbasin.datasets.texts import TextSamples, longest, open_tokenizer, read_jsonl, read_lines
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.randomness import generator_of
-from interbasin.vectors.files.base import check_begins, open_vectors
 
 if TYPE_CHECKING:
     from interbasin.models.base import Inputs
 
 DIGITS, SPLITS = "digits", ("train", "test")
-FORMS = "digits, a folder of images or of idx files, or a .txt, .jsonl, .npz, .npy or .parquet file"
+FORMS = (
+    "digits, a folder of images, of idx files or of datasets, or a .txt, .jsonl, .npz, .npy, .csv, .tsv, .h5, .mat or "
+    ".parquet file"
+)
 HOME = "INTERBASIN_DATA"
-LABEL = "label"  # the column of labels in a table
-ROWS = 4096  # of a table that are read at a time
 
 
 def open_data(
@@ -41,6 +52,7 @@ def open_data(
     seed: int = 0,
     split: str | None = None,
     column: str | None = None,
+    label_column: str | None = None,
     tokenizer: Any = None,
     max_length: int | None = None,
     tokens_as_labels: bool | None = False,
@@ -54,8 +66,15 @@ def open_data(
     - A folder of images, whose subfolders are classes; below ``train`` and ``test``, if it has those.
     - A folder of idx files, as MNIST comes; splits train and test.
     - ``.npz`` with ``x`` and, for labels, ``y``; ``.npy``: the first axis counts the samples, which may have any shape.
+      Labels may be a number, several numbers, or a field per sample. With ``x_test`` and ``y_test`` (``x_valid`` and
+      ``y_valid``) beside them there are splits train and test (valid).
+    - ``.csv``: rows of numbers, with labels in the column ``label``, ``y``, ``target`` or ``class``.
+    - ``.tsv`` of the UCR archive: a row is a label and a time series, ``(1, length)``; ``NAME_TRAIN.tsv``, or a folder
+      ``NAME``, has the splits train and test where ``NAME_TEST.tsv`` stands beside it. Both kinds may be gzipped.
+    - ``.h5`` and ``.hdf5`` of PDEBench: fields at the first time, and at the last as labels, channels first.
+    - Tasks of NAS-Bench-360 that are plain arrays: folders of NinaPro, Cosmic and Darcy flow, ``deepsea_filtered.npz``.
     - ``.txt``, one text per line, and ``.jsonl`` with ``text`` and, for labels, ``label``.
-    - ``.parquet``: a column of lists, or of text; labels from ``label``.
+    - ``.parquet``, and folders that the library `datasets` saved: a column of lists, or of text; labels from ``label``.
 
     A name that is not here is looked for in the folder that the environment variable ``INTERBASIN_DATA`` names. Nothing
     in a file is ever executed.
@@ -69,7 +88,9 @@ def open_data(
         shuffle: Read them in another order, drawn once; every pass has the same.
         seed: Of that order.
         split: Which part, where there are parts; by default train.
-        column: Which column of ``.parquet``, or key of ``.jsonl``.
+        column: Which column of ``.parquet`` or of a folder of `datasets`, or key of ``.jsonl``.
+        label_column: Which column of ``.csv``, ``.parquet`` or a folder of `datasets` has the labels; ``"none"`` if
+            none has.
         tokenizer: For text: the folder of a model of transformers, or a tokenizer of that library.
         max_length: For text: at most so many tokens.
         tokens_as_labels: For text: the tokens are the labels, as language models have them. With None, that is so for
@@ -94,7 +115,7 @@ def open_data(
     if limit is not None:
         require_whole("limit", limit, least=1)
     shaping = shaping_like(like, scale=scale, mean=mean, std=std)
-    samples = _samples(os.fspath(text), shaping, split, column, tokenizer, max_length)
+    samples = _samples(os.fspath(text), shaping, split, (column, label_column), tokenizer, max_length)
     if tokens_as_labels is None:
         tokens_as_labels = isinstance(samples, TextSamples) and samples.labels is None
     holds_tokens = isinstance(samples, TextSamples) or column is not None
@@ -110,17 +131,29 @@ def open_data(
 
 
 def splits_of(text: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The parts that data come in: train and test for digits and idx files, none for most others."""
+    """The parts that data come in, of train, valid and test; none for most."""
     if os.fspath(text) == DIGITS:
         return SPLITS
     path = _path(os.fspath(text))
-    if not path.is_dir():
-        return ()
-    return tuple(idx_pairs(path)) or tuple(name for name in SPLITS if (path / name).is_dir())
+    if path.is_dir():
+        subfolders = tuple(name for name in SPLITS if (path / name).is_dir())
+        parts = tuple(idx_pairs(path)) or tuple(arrow_parts(path)) or tuple(series_parts(path)) or task_parts(path)
+        return parts or (() if is_arrow_folder(path) else subfolders)
+    match _ending(path):
+        case ".npz":
+            return tuple(npz_parts(path))
+        case ".tsv":
+            return tuple(series_parts(path))
+    return ()
 
 
 def _samples(
-    text: str, shaping: Shaping, split: str | None, column: str | None, tokenizer: Any, max_length: int | None
+    text: str,
+    shaping: Shaping,
+    split: str | None,
+    columns: tuple[str | None, str | None],
+    tokenizer: Any,
+    max_length: int | None,
 ) -> Samples:
     known = splits_of(text)
     if split is not None and split not in known:
@@ -133,29 +166,68 @@ def _samples(
         images, labels = digits[f"{part}_images"], digits[f"{part}_labels"]
         return ArraySamples(f"digits ({part})", images.numpy(), labels, tuple(map(str, range(10))))
     path = _path(text)
-    if path.is_dir():
-        pairs = idx_pairs(path)
-        if part in pairs:
-            return arrays_of(str(pairs[part][0]), *map(read_idx, pairs[part]))
-        shape = None if shaping.example is None else tuple(shaping.example.shape[1:])
-        return open_images(path / part if part is not None else path, shape)
 
     def texts(words: Sequence[str], labels: Tensor | None = None, classes: tuple[str, ...] = ()) -> TextSamples:
         splitter = open_tokenizer(tokenizer, str(path))
         return TextSamples(str(path), words, splitter, longest(splitter, max_length), labels, classes)
 
-    match path.suffix.lower():
+    if path.is_dir():
+        return _samples_in(path, part, columns, shaping, texts)
+    match _ending(path):
         case ".npy":
             return open_npy_samples(path)
         case ".npz":
-            return open_npz_samples(path)
+            return open_deepsea(path, part) if path.name == DEEPSEA and part else open_npz_samples(path, part)
+        case ".csv":
+            return open_csv(path, columns[1])
+        case ".tsv":
+            parts = series_parts(path)
+            return open_series(parts[part] if part else path, tuple(parts.values()) or _beside(path))
+        case ".h5" | ".hdf5":
+            return open_hdf5(path)
+        case ".mat":
+            return open_mat(path)
         case ".txt":
             return texts(read_lines(path))
         case ".jsonl":
-            return texts(*read_jsonl(path, column))
+            return texts(*read_jsonl(path, columns[0]))
         case ".parquet":
-            return _table(path, column, texts)
+            return open_parquet_samples(path, *columns, texts)
+    if is_pickle(path):
+        raise refuse_pickle(path)
     raise FileError(f"Data can be {FORMS}; {path} is none of these. Convert or rename it.")
+
+
+def _samples_in(
+    folder: Path, part: str | None, columns: tuple[str | None, str | None], shaping: Shaping, texts: MakeTexts
+) -> Samples:
+    """The samples in a folder."""
+    pairs, tables, series = idx_pairs(folder), arrow_parts(folder), series_parts(folder)
+    if part in pairs:
+        images, labels = pairs[part]
+        return arrays_of(str(images), read_idx(images), read_idx(labels))
+    if part is not None and part in tables:
+        return open_arrow_samples(tables[part], *columns, texts)
+    if is_arrow_folder(folder):
+        return open_arrow_samples(folder, *columns, texts)
+    if part in series:
+        return open_series(series[part], tuple(series.values()))
+    if part is not None and part in task_parts(folder):
+        return open_task(folder, part)
+    shape = None if shaping.example is None else tuple(shaping.example.shape[1:])
+    return open_images(folder / part if part is not None else folder, shape)
+
+
+def _ending(path: Path) -> str:
+    """How the name of a file ends, in lower case, whether the file is gzipped or not."""
+    name = path.name.lower()
+    return Path(name.removesuffix(".gz")).suffix if name.endswith((".csv.gz", ".tsv.gz")) else path.suffix.lower()
+
+
+def _beside(path: Path) -> tuple[Path, ...]:
+    """For the test file of a UCR set, the training file, whose classes have the same numbers."""
+    train = path.with_name(path.name.replace("_TEST.tsv", "_TRAIN.tsv"))
+    return tuple(series_parts(train).values())
 
 
 def _path(text: str) -> Path:
@@ -177,40 +249,3 @@ def _path(text: str) -> Path:
     if is_empty:
         raise FileError(f"{path} is empty (0 bytes); write it again, or copy or download it again.")
     return path
-
-
-def _table(path: Path, column: str | None, texts: Callable[..., Samples]) -> Samples:
-    """Samples of a column of a Parquet file: text, or vectors as `open_vectors` reads them; labels from ``label``.
-
-    The column is by default ``text`` if there is such a column of text, else what `open_vectors` takes. ``texts`` makes
-    samples of texts, labels and class names.
-    """
-    check_begins(path, (b"PAR1",), ".parquet")
-    # Imported here because it takes longer than reading most other files.
-    import pyarrow as pa
-
-    from interbasin.vectors.files.parquet import open_table
-    from interbasin.vectors.files.tables import list_type
-
-    with open_table(path) as opened:
-        schema = opened.schema_arrow
-        if column is not None and column not in schema.names:
-            raise UnknownNameError.of(f"column in {path}", column, schema.names)
-        name = column if column is not None else "text" if "text" in schema.names else None
-        kind = None if name is None else schema.field(name).type
-        is_text = kind is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
-        wanted = [name for name in (LABEL, *([name] if is_text else [])) if name in schema.names]
-        values = {name: opened.read([name]).column(name).to_pylist() for name in wanted}
-    for missing, column_values in values.items():
-        if None in column_values:
-            raise DataError(f"Row {column_values.index(None)} of {path} has no {missing!r}; take such rows out.")
-    labels, classes = class_numbers(values[LABEL], str(path)) if LABEL in values else (None, ())
-    if is_text:
-        return texts(values[name], labels, classes)
-    if column is None and labels is not None and all(list_type(field.type) is None for field in schema):
-        raise DataError(
-            f"{path} has labels beside columns of numbers, so which are the inputs is not clear; put the numbers into "
-            "one column of lists, and name it with column (--column)."
-        )
-    array = np.concatenate(list(open_vectors(path, column=column).batches(ROWS)))
-    return ArraySamples(str(path), array, labels, classes)

@@ -55,10 +55,18 @@ def merge_labels(labels: Tensor, classes: int, *, seed: int = 0) -> Tensor:
         classes: How many there are to be; at most as many as there were.
         seed: Of the names.
 
+    Raises:
+        DataError: if labels are not such numbers, or are fewer than the classes.
+
     Example:
         >>> merge_labels(torch.tensor([0, 1, 2, 0]), 2).unique().tolist()
         [0, 1]
     """
+    if labels.ndim != 1 or labels.is_floating_point() or not len(labels) or int(labels.min()) < 0:
+        raise DataError(
+            f"Labels of shape {tuple(labels.shape)} and {labels.dtype} cannot be merged; give one class per sample, as "
+            "a whole number from 0 on."
+        )
     known = int(labels.max()) + 1
     if not 1 <= require_whole("classes", classes, least=1) <= known:
         raise DataError(f"{known} labels were to become {classes}; give at most as many.")

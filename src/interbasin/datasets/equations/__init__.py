@@ -19,6 +19,10 @@ from interbasin.datasets.equations.random_fields import Array, gaussian_fields, 
 from interbasin.errors import DataError
 
 Fields = tuple[Array, Array]
+Progress = Callable[[int], None]  # is told how many samples are solved
+Solve = Callable[..., tuple[Array, ...]]  # what a solver makes of fields of all samples, some samples at a time
+
+BLOCK = 5120  # numbers of a field that advance together: more do not stay in the cache, and take up to twice as long
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,8 @@ class Equation:
         about: The equation, in one line.
         points: Along each axis, unless others are asked for.
         axes: Of space.
-        generate: The samples, given their number, the points, a generator, and the numbers of the equation.
+        generate: The samples, given their number, the points, a generator, what runs a solver, and the numbers of the
+            equation.
         numbers: What ``generate`` takes besides, with what is usual.
     """
 
@@ -40,7 +45,16 @@ class Equation:
     numbers: dict[str, float]
 
 
-def generate(name: str, count: int, *, points: int | None = None, seed: int = 0, **numbers: float) -> Fields:
+def generate(
+    name: str,
+    count: int,
+    *,
+    points: int | None = None,
+    seed: int = 0,
+    stream: int = 0,
+    progress: Progress | None = None,
+    **numbers: float,
+) -> Fields:
     """Samples of an equation: fields ``(count, channels, points[, points])`` and what becomes of them, in float32.
 
     Args:
@@ -48,6 +62,8 @@ def generate(name: str, count: int, *, points: int | None = None, seed: int = 0,
         count: How many samples.
         points: Along each axis.
         seed: The same seed gives the same samples.
+        stream: Another stream of the same seed gives other samples, for a test beside the training.
+        progress: Is called with the number of samples that are done.
         numbers: Of the equation: ``speed=1.0``.
 
     Raises:
@@ -60,14 +76,30 @@ def generate(name: str, count: int, *, points: int | None = None, seed: int = 0,
     """
     equation = EQUATIONS[require_choice("equation", name, tuple(EQUATIONS))]
     count = require_whole("count", count, least=1)
+    start = [require_whole("seed", seed, least=0), require_whole("stream", stream, least=0)]
+    generator = np.random.default_rng(start if stream else start[0])
     size = require_whole("points", equation.points if points is None else points, least=8)
     for number, value in numbers.items():
         require_choice(f"number of {name}", number, tuple(equation.numbers))
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise DataError(f"{number} of {name} is a number from 0 on, found {value!r}.")
     settings = {**equation.numbers, **numbers}
-    inputs, targets = equation.generate(count, size, np.random.default_rng(seed), **settings)
+    inputs, targets = equation.generate(count, size, generator, _in_blocks(progress), **settings)
     return inputs.astype(np.float32), targets.astype(np.float32)
+
+
+def _in_blocks(progress: Progress | None) -> Solve:
+    def solve(solver: Callable[..., Array | tuple[Array, ...]], *fields: Array) -> tuple[Array, ...]:
+        count, size = len(fields[0]), max(1, BLOCK // fields[0][0].size)
+        parts: list[tuple[Array, ...]] = []
+        for first in range(0, count, size):
+            part = solver(*(field[first : first + size] for field in fields))
+            parts.append(part if isinstance(part, tuple) else (part,))
+            if progress is not None:
+                progress(min(first + size, count))
+        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+    return solve
 
 
 def _steps(time: float, allowed: float, least: int) -> int:
@@ -75,64 +107,81 @@ def _steps(time: float, allowed: float, least: int) -> int:
     return max(least, math.ceil(time / allowed))
 
 
-def _advection(count: int, points: int, generator: np.random.Generator, speed: float, time: float) -> Fields:
+def _advection(
+    count: int, points: int, generator: np.random.Generator, solve: Solve, speed: float, time: float
+) -> Fields:
     initial = sums_of_waves(count, points, generator)
-    return initial[:, None], on_an_interval.solve_advection(initial, speed, time)[:, None]
+    (later,) = solve(lambda field: on_an_interval.solve_advection(field, speed, time), initial)
+    return initial[:, None], later[:, None]
 
 
-def _burgers(count: int, points: int, generator: np.random.Generator, viscosity: float, time: float) -> Fields:
+def _burgers(
+    count: int, points: int, generator: np.random.Generator, solve: Solve, viscosity: float, time: float
+) -> Fields:
     initial = sums_of_waves(count, points, generator)
     steps = _steps(time, 0.25 / points, 100)
-    return initial[:, None], on_an_interval.solve_burgers(initial, viscosity, time, steps)[:, None]
+    (later,) = solve(lambda field: on_an_interval.solve_burgers(field, viscosity, time, steps), initial)
+    return initial[:, None], later[:, None]
 
 
 def _reaction_diffusion(
-    count: int, points: int, generator: np.random.Generator, diffusion: float, growth: float, time: float
+    count: int, points: int, generator: np.random.Generator, solve: Solve, diffusion: float, growth: float, time: float
 ) -> Fields:
     initial = np.abs(sums_of_waves(count, points, generator, odd=False))
     initial /= initial.max(axis=-1, keepdims=True)
-    return initial[:, None], on_an_interval.solve_reaction_diffusion(initial, diffusion, growth, time, 200)[:, None]
+    (later,) = solve(lambda u: on_an_interval.solve_reaction_diffusion(u, diffusion, growth, time, 200), initial)
+    return initial[:, None], later[:, None]
 
 
 def _diffusion_sorption(
-    count: int, points: int, generator: np.random.Generator, diffusion: float, time: float
+    count: int, points: int, generator: np.random.Generator, solve: Solve, diffusion: float, time: float
 ) -> Fields:
     # PDEBench begins with one random number for the whole interval; waves on it give a network more to look at.
     level = generator.uniform(0, 0.2, (count, 1))
     initial = level * (1 + 0.5 * sums_of_waves(count, points, generator, odd=False) / 2)
     steps = _steps(time, 0.4 / points**2 / diffusion, 100)
-    return initial[:, None], on_an_interval.solve_diffusion_sorption(initial, diffusion, time, steps)[:, None]
+    (later,) = solve(lambda field: on_an_interval.solve_diffusion_sorption(field, diffusion, time, steps), initial)
+    return initial[:, None], later[:, None]
 
 
-def _navier_stokes(count: int, points: int, generator: np.random.Generator, viscosity: float, time: float) -> Fields:
+def _navier_stokes(
+    count: int, points: int, generator: np.random.Generator, solve: Solve, viscosity: float, time: float
+) -> Fields:
     density = 1 + 0.2 * sums_of_waves(count, points, generator, odd=False) / 2
     velocity = 0.5 * sums_of_waves(count, points, generator, odd=False) / 2
     pressure = 1 + 0.2 * sums_of_waves(count, points, generator, odd=False) / 2
     fastest, friction = 3.0, viscosity * 7 / 3 / 0.7
     steps = _steps(time, 0.9 / (2 * fastest * points + 4 * friction * points**2), 50)
-    gas = on_an_interval.solve_navier_stokes(density, velocity, pressure, viscosity, time, steps)
-    return np.stack([density, velocity, pressure], 1), np.stack(gas, 1)
+    initial = density, velocity, pressure
+    gas = solve(lambda a, b, c: on_an_interval.solve_navier_stokes(a, b, c, viscosity, time, steps), *initial)
+    return np.stack(initial, 1), np.stack(gas, 1)
 
 
-def _darcy(count: int, points: int, generator: np.random.Generator, source: float) -> Fields:
+def _darcy(count: int, points: int, generator: np.random.Generator, solve: Solve, source: float) -> Fields:
     conductivity = np.where(gaussian_fields(count, points, generator) > 0, 1.0, 0.1)
-    return conductivity[:, None], on_a_square.solve_darcy(conductivity, source)[:, None]
+    (pressure,) = solve(lambda field: on_a_square.solve_darcy(field, source), conductivity)
+    return conductivity[:, None], pressure[:, None]
 
 
-def _reaction_diffusion_2d(count: int, points: int, generator: np.random.Generator, time: float) -> Fields:
+def _reaction_diffusion_2d(
+    count: int, points: int, generator: np.random.Generator, solve: Solve, time: float
+) -> Fields:
     initial = generator.standard_normal((count, 2, points, points))
     steps = _steps(time, 0.05, 20)
-    return initial, on_a_square.solve_reactions(initial, (1e-3, 5e-3), on_a_square.fitzhugh_nagumo, time, steps)
+    reaction = on_a_square.fitzhugh_nagumo
+    (later,) = solve(lambda u: on_a_square.solve_reactions(u, (1e-3, 5e-3), reaction, time, steps), initial)
+    return initial, later
 
 
-def _shallow_water(count: int, points: int, generator: np.random.Generator, time: float) -> Fields:
+def _shallow_water(count: int, points: int, generator: np.random.Generator, solve: Solve, time: float) -> Fields:
     places = 5 * midpoints(points) - 2.5
     radius = generator.uniform(0.3, 0.7, (count, 1, 1))
     centre = generator.uniform(-1, 1, (2, count, 1, 1))
     distance = np.hypot(places[:, None] - centre[0], places - centre[1])
     height = np.where(distance < radius, 2.0, 1.0)
-    later_height, _, _ = on_a_square.solve_shallow_water(height, time, _steps(time, 5 / points / 6, 10))
-    return height[:, None], later_height[:, None]
+    steps = _steps(time, 5 / points / 6, 10)
+    later, _, _ = solve(lambda field: on_a_square.solve_shallow_water(field, time, steps), height)
+    return height[:, None], later[:, None]
 
 
 EQUATIONS: dict[str, Equation] = {

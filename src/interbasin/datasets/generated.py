@@ -1,0 +1,267 @@
+"""Data that are made, written as an ``.npz`` file which `open_data` reads: fields of equations, and planted gaps.
+
+The file holds ``x`` and ``y`` and, where a test part was asked for, ``x_test`` and ``y_test``. Beside the arrays it
+says what it was made from (``interbasin.json``), by which a later run knows that it may replace it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interbasin.checks import require_whole
+from interbasin.datasets.equations import EQUATIONS, Equation, generate
+from interbasin.datasets.opening import splits_of
+from interbasin.datasets.pairs import read_pairs
+from interbasin.datasets.planted import merge_labels, rotate_patches
+from interbasin.errors import DataError, FileError
+from interbasin.methods import Method, MethodTable
+from interbasin.storage.atomic import as_path, new_file, refuse_file_in_the_way
+
+COUNT, TEST_COUNT, PATCH = 1000, 200, 4
+RECORD, FORMAT = "interbasin.json", "interbasin.data.v1"
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class GeneratedData:
+    """What `write_data` wrote.
+
+    Attributes:
+        name: Of the generator.
+        output: The file.
+        request: What it was made from.
+        shapes: Of every array in it.
+    """
+
+    name: str
+    output: Path
+    request: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def summary(self) -> dict[str, Any]:
+        """The same as plain values, which JSON can hold."""
+        shapes = {name: list(shape) for name, shape in self.shapes.items()}
+        return {"name": self.name, "output": str(self.output), "request": dict(self.request), "shapes": shapes}
+
+
+def write_data(
+    name: str,
+    output: str | os.PathLike[str],
+    *,
+    count: int | None = None,
+    test_count: int | None = None,
+    points: int | None = None,
+    numbers: Mapping[str, float] | None = None,
+    source: str | os.PathLike[str] | None = None,
+    patch: int | None = None,
+    classes: int | None = None,
+    seed: int = 0,
+    force: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> GeneratedData:
+    """Make data and write them to an ``.npz`` file, whole or not at all.
+
+    An equation gives random initial fields ``x`` and what becomes of them, ``y``. ``rotated-patches`` and
+    ``merged-labels`` change the inputs, or the labels, of a ``source`` in a way that is known; its test part becomes
+    ``x_test`` and ``y_test``.
+
+    Args:
+        name: One of `GENERATORS`.
+        output: The file, whose name ends in ``.npz``.
+        count: How many samples for training. Of equations 1,000 by default, of a source all.
+        test_count: How many for the test. Of equations 200 by default, of a source all of its test part.
+        points: Along each axis of an equation's fields.
+        numbers: Of the equation: ``{"viscosity": 0.01}``.
+        source: The DATA whose samples are changed; they have labels.
+        patch: Side of the patches of ``rotated-patches``; 4 by default.
+        classes: How many classes ``merged-labels`` leaves.
+        seed: The same seed gives the same file.
+        force: Replace a file that an earlier call wrote.
+        progress: Is called with the number of samples that are done; the samples for the test come last.
+
+    Raises:
+        UnknownNameError: if there is no such generator, or an equation has no such number.
+        DataError, ShapeError: if an option does not belong to it, is missing, or does not fit the source.
+        FileError: if the output exists, or cannot be written.
+    """
+    method = GENERATORS[name]
+    chosen: dict[str, Any] = {"points": points, "source": source, "patch": patch, "classes": classes}
+    chosen["numbers"] = dict(numbers) if numbers else None
+    GENERATORS.require_options(method.name, chosen)
+    for need in sorted(method.needs):
+        if chosen[need] is None:
+            raise DataError(f"{method.name} needs {need}=, and it was not given; say {MEANINGS[need]}.")
+    path = as_path(output)
+    if path.suffix.lower() != ".npz":
+        raise FileError(f"Data are written to an .npz file, and {path} is named otherwise; choose a name that ends so.")
+    refuse_file_in_the_way(path, force=force, ours=_is_ours)
+    request: dict[str, Any] = {"count": count, "test_count": test_count, "seed": require_whole("seed", seed, least=0)}
+    request |= {key: value for key, value in chosen.items() if value is not None}
+    arrays, settings = method.function(method.name, progress or (lambda done: None), **request)
+    request |= settings
+    if source is not None:
+        request["source"] = os.fspath(source)
+    record = {"format": FORMAT, "name": method.name, "request": request}
+    with new_file(path, force=force, ours=_is_ours) as temporary:
+        np.savez(temporary, allow_pickle=False, **arrays)
+        with zipfile.ZipFile(temporary, "a") as archive:
+            # Without a date, so that the same request gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(RECORD), json.dumps(record, indent=2, allow_nan=False))
+    return GeneratedData(method.name, path, request, {key: array.shape for key, array in arrays.items()})
+
+
+def samples_of(name: str, count: int | None = None, test_count: int | None = None) -> int:
+    """How many samples `write_data` reports to its ``progress``; none for changes of a source, which take no time.
+
+    Example:
+        >>> samples_of("burgers", 50), samples_of("merged-labels", 50)
+        (250, 0)
+    """
+    if GENERATORS[name].needs:
+        return 0
+    return (COUNT if count is None else count) + (TEST_COUNT if test_count is None else test_count)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            record = json.loads(archive.read(RECORD))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile, RecursionError):
+        return False
+    return isinstance(record, dict) and record.get("format") == FORMAT
+
+
+# ---------------------------------------------------------------------- the generators
+
+
+def _solve(
+    name: str,
+    progress: Callable[[int], None],
+    *,
+    count: int | None,
+    test_count: int | None,
+    seed: int,
+    points: int | None = None,
+    numbers: Mapping[str, float] | None = None,
+) -> tuple[Arrays, dict[str, Any]]:
+    many = require_whole("count", COUNT if count is None else count, least=1)
+    tests = require_whole("test_count", TEST_COUNT if test_count is None else test_count, least=0)
+    settings: dict[str, Any] = {**EQUATIONS[name].numbers, **(numbers or {})}
+    x, y = generate(name, many, points=points, seed=seed, progress=progress, **settings)
+    arrays: Arrays = {"x": x, "y": y}
+    if tests:
+        more = generate(
+            name, tests, points=points, seed=seed, stream=1, progress=lambda done: progress(many + done), **settings
+        )
+        arrays["x_test"], arrays["y_test"] = more
+    return arrays, {"count": many, "test_count": tests, "points": x.shape[-1], "numbers": settings}
+
+
+def _plant(
+    change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    source: str | os.PathLike[str],
+    count: int | None,
+    test_count: int | None,
+    seed: int,
+) -> tuple[Arrays, dict[str, Any]]:
+    if count is not None:
+        require_whole("count", count, least=1)
+    splits = splits_of(source)
+    if test_count is not None and require_whole("test_count", test_count, least=0) and "test" not in splits:
+        raise DataError(
+            f"{test_count} samples for a test were asked of {source}, which has no test part; leave it out."
+        )
+    has_test = "test" in splits and test_count != 0
+    limits = {"train" if splits else None: count} | ({"test": test_count} if has_test else {})
+    parts = [read_pairs(source, split=split, limit=limit, seed=seed) for split, limit in limits.items()]
+    for _, labels, _ in parts:
+        if labels is None:
+            raise DataError(
+                f"A gap is planted between inputs and labels, and {source} has no labels; give labelled data."
+            )
+    inputs = torch.cat([x for x, _, _ in parts])
+    x, y = change(inputs, torch.cat([labels for _, labels, _ in parts if labels is not None]))
+    first = len(parts[0][0])
+    arrays: Arrays = {"x": x[:first].numpy(), "y": y[:first].numpy()}
+    if has_test:
+        arrays |= {"x_test": x[first:].numpy(), "y_test": y[first:].numpy()}
+    return arrays, {"count": first, "test_count": len(x) - first}
+
+
+def _rotate(
+    name: str,
+    progress: Callable[[int], None],
+    *,
+    count: int | None,
+    test_count: int | None,
+    seed: int,
+    source: str | os.PathLike[str],
+    patch: int = PATCH,
+) -> tuple[Arrays, dict[str, Any]]:
+    def rotate(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return rotate_patches(x[:, None] if x.ndim == 3 else x, patch, seed=seed), y  # images of one colour are flat
+
+    arrays, settings = _plant(rotate, source, count, test_count, seed)
+    return arrays, {**settings, "patch": patch}
+
+
+def _merge(
+    name: str,
+    progress: Callable[[int], None],
+    *,
+    count: int | None,
+    test_count: int | None,
+    seed: int,
+    source: str | os.PathLike[str],
+    classes: int,
+) -> tuple[Arrays, dict[str, Any]]:
+    return _plant(lambda x, y: (x, merge_labels(y, classes, seed=seed)), source, count, test_count, seed)
+
+
+MEANINGS = {"source": "which DATA to change", "classes": "how many classes to leave"}  # of what a generator needs
+
+
+def _describe(equation: Equation) -> str:
+    numbers = ", ".join(f"{name} {value:g}" for name, value in equation.numbers.items())
+    return f"{equation.about} ({numbers}; {' x '.join([str(equation.points)] * equation.axes)} points)"
+
+
+GENERATORS: MethodTable[Callable[..., tuple[Arrays, dict[str, Any]]]] = MethodTable(
+    "generator of data",
+    [
+        *(
+            Method(name, "takamoto:22", _describe(equation), _solve, options={"points": equation.points, "numbers": {}})
+            for name, equation in EQUATIONS.items()
+        ),
+        Method(
+            "rotated-patches",
+            "",
+            "images whose patches are all multiplied by one orthogonal matrix: only the inputs are foreign",
+            _rotate,
+            needs=frozenset({"source"}),
+            options={"source": None, "patch": PATCH},
+        ),
+        Method(
+            "merged-labels",
+            "",
+            "labels permuted and merged into fewer classes: only the answers are foreign",
+            _merge,
+            needs=frozenset({"source", "classes"}),
+            options={"source": None, "classes": None},
+        ),
+    ],
+)
+
+__all__ = ["GENERATORS", "GeneratedData", "samples_of", "write_data"]
