@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ def fine_tune(
     body_rate: float,
     is_new_body: bool = False,
     body: str | None = None,
-    extra_loss: Callable[[Tensor, int], Tensor] | None = None,
+    extra: nn.Module | None = None,
 ) -> None:
     """Train a network in place on the labelled samples of these numbers.
 
@@ -43,7 +42,8 @@ def fine_tune(
         steps, rate, body_rate: Of the training.
         is_new_body: Whether the body was drawn anew.
         body: ``"everything"``, ``"frozen"`` or ``"lora"``; by default what the settings say.
-        extra_loss: Added to the loss, given features and the step's number.
+        extra: Added to the loss, given the network, the numbers of the step's samples and how far training is, from 0
+            to 1; its parameters are trained as new parts are.
     """
     settings = setup.settings
     mode = "everything" if is_new_body else body or settings.body
@@ -53,6 +53,7 @@ def fine_tune(
     for name, parameter in inner.named_parameters():
         parameter.requires_grad_(mode == "everything" or (mode == "lora" and "lora_" in name))
     new = [*network.feature_map.embedder.parameters(), *network.head.parameters()]
+    new += [] if extra is None else list(extra.parameters())
     for parameter in new:
         parameter.requires_grad_(parameter.is_floating_point())
     groups: list[dict[str, Any]] = [{"params": new, "lr": rate}]
@@ -67,7 +68,7 @@ def fine_tune(
     regularise = settings.regularise
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(setup.seed)
-        _descend(network, setup, rows, groups, steps, regularise, extra_loss)
+        _descend(network, setup, rows, groups, steps, regularise, extra)
     if mode == "lora":
         _merge_lora(inner)
     network.eval()
@@ -82,7 +83,7 @@ def _descend(
     groups: list[dict[str, Any]],
     steps: int,
     regularise: float,
-    extra_loss: Callable[[Tensor, int], Tensor] | None,
+    extra: nn.Module | None,
 ) -> None:
     settings, task = setup.settings, setup.task
     optimiser = torch.optim.AdamW(groups, weight_decay=settings.decay)
@@ -102,8 +103,8 @@ def _descend(
         loss = task.loss(network.read_out(read), labels)
         if regularise and not network.is_dense:
             loss = loss + regularise * semantic_gap(setup, read, chosen, generator)
-        if extra_loss is not None:
-            loss = loss + extra_loss(read, step)
+        if extra is not None:
+            loss = loss + extra(network, chosen, step / max(1, steps - 1))
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
