@@ -16,8 +16,9 @@ from scipy.linalg import sqrtm
 from torch import Tensor, nn
 
 from interbasin.evaluate.transfer import plan_pairs
-from interbasin.jobs.adapt import METHODS, Settings, Source
+from interbasin.jobs.adapt import METHODS, Fittings, Settings, Source
 from interbasin.jobs.adapt.bank import MOST, TokenBank
+from interbasin.jobs.adapt.fine_tuning import fine_tune
 from interbasin.jobs.adapt.methods import trials_of
 from interbasin.jobs.adapt.network import TargetNetwork, start_head
 from interbasin.jobs.adapt.rivals.mona import LOOK_AHEAD, look_ahead, measure_knowledge, meta_learn
@@ -53,8 +54,6 @@ class Tokens(nn.Module):
 
 
 def token_source() -> tuple[Source, Tensor]:
-    from interbasin.jobs.adapt import Fittings
-
     torch.manual_seed(0)
     embedder = Tokens()
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, 0.0, batch_first=True)
@@ -79,23 +78,28 @@ SOURCES = {"tokens": token_source, "maps": map_source, "vectors": vector_source}
 
 
 def make_setup(layout: str = "tokens", kind: str = "classification", **settings: Any) -> Setup:
-    """A small task, with nothing aligned yet; looking at the proxy is done once for each source and kind."""
+    """A small task, with nothing aligned yet."""
     options = Settings(**{"steps": 4, "align_steps": 3, "batch_size": 8, "align_batch": 16, **settings})
-    return replace(_prepared(layout, kind), settings=options, alignments={})
+    task, samples = make_task(kind)
+    return replace(look_at(layout), task=task, samples=samples, settings=options, alignments={})
 
 
-@lru_cache
-def _prepared(layout: str, kind: str) -> Setup:
-    source, proxy = SOURCES[layout]()
-    generator = torch.Generator().manual_seed(1)
-    inputs = torch.randn(24, 2, 16, generator=generator)
+def make_task(kind: str) -> tuple[TargetTask, Samples]:
+    inputs = torch.randn(24, 2, 16, generator=torch.Generator().manual_seed(1))
     labels = {
         "classification": torch.arange(24) % 3,
         "regression": inputs.mean((1, 2))[:, None] * torch.tensor([1.0, 2.0]),
         "dense": inputs.mean(1, keepdim=True),
     }[kind]
     task = TargetTask.of(kind, labels, discretise=3)
-    samples = Samples(inputs, task.require(labels, "the training data"))
+    return task, Samples(inputs, task.require(labels, "the training data"))
+
+
+@lru_cache
+def look_at(layout: str) -> Setup:
+    """What does not depend on the task, once for each source."""
+    source, proxy = SOURCES[layout]()
+    task, samples = make_task("classification")
     return prepare_setup(
         source,
         (proxy, torch.arange(60) % 3),
@@ -264,8 +268,6 @@ def test_the_sources_share_falls_to_nothing_and_the_model_needs_none_of_it():
             assert share or mixture is target
             return mixture, real
 
-    from interbasin.jobs.adapt.fine_tuning import fine_tune
-
     network = TargetNetwork(setup.new_map(), setup.task, setup.samples.inputs).eval()
     extra = Watched(setup)
     gate = extra.gate.weight.detach().clone()
@@ -310,13 +312,13 @@ def test_the_outer_loop_lowers_its_objective_through_the_inner_step(layout):
     def measure(length: float = LOOK_AHEAD * 1e-2) -> Tensor:
         return look_ahead(network, setup, (setup.samples.inputs, setup.labels), source, length).loss
 
-    before = measure()
+    before = float(measure().detach())
     parameters = list(feature_map.embedder.parameters())
     here, nowhere = (torch.autograd.grad(measure(*args), parameters)[0] for args in ((), (0.0,)))
     assert not torch.allclose(here, nowhere)  # second derivatives have a part in it
     meta_learn(setup, rows, feature_map)
     start_head(network, setup.task, setup.samples.inputs, setup.labels)
-    assert float(measure()) < float(before)
+    assert float(measure().detach()) < before
 
 
 def test_the_gradient_of_the_outer_loop_matches_finite_differences():
@@ -331,7 +333,7 @@ def test_the_gradient_of_the_outer_loop_matches_finite_differences():
     weight = next(feature_map.embedder.parameters())
 
     def measure() -> Tensor:
-        return look_ahead(network, setup, batch, source, 0.0).loss
+        return look_ahead(network, setup, batch, source, 0.05).loss
 
     gradient = torch.autograd.grad(measure(), weight)[0]
     direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0), dtype=torch.double)
@@ -339,7 +341,7 @@ def test_the_gradient_of_the_outer_loop_matches_finite_differences():
     for step in (1e-5, -1e-5):
         with torch.no_grad():
             weight += step * direction
-        ends.append(float(measure()))
+        ends.append(float(measure().detach()))
         with torch.no_grad():
             weight -= step * direction
     assert float((gradient * direction).sum()) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4)

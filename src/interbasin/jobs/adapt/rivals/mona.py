@@ -74,7 +74,7 @@ class _OnTaken(nn.Module):
 
 
 def measure_knowledge(features: Tensor, labels: Tensor) -> Tensor:
-    """Alignment and uniformity of labelled features on the sphere [wang:20]; the lower, the better they are told apart.
+    """Alignment and uniformity of labelled features on the sphere [wang:20]; the lower, the better.
 
     Example:
         >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
@@ -108,21 +108,23 @@ def look_ahead(
         for name, tensor in network.named_parameters()
         if name.startswith((BODY, "head.")) and tensor.is_floating_point()
     }
-    target = setup.task.loss(functional_call(network, weights, (batch[0],)), batch[1])
-    gradients = torch.autograd.grad(target, list(weights.values()), create_graph=True, materialize_grads=True)
-    by_name = dict(zip(weights, gradients, strict=True))
-    moved = _step({name: weights[name] for name in weights if name.startswith(BODY)}, by_name, length)
-    features = functional_call(_OnTaken(network.feature_map), moved, (source[0],))
+    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivatives
+        target = setup.task.loss(functional_call(network, weights, (batch[0],)), batch[1])
+        gradients = torch.autograd.grad(target, list(weights.values()), create_graph=True, materialize_grads=True)
+        by_name = dict(zip(weights, gradients, strict=True))
+        moved = _step({name: weights[name] for name in weights if name.startswith(BODY)}, by_name, length)
+        features = functional_call(_OnTaken(network.feature_map), moved, (source[0],))
     head = tuple(by_name[name].detach() for name in by_name if name.startswith("head."))
     return Outlook(target, measure_knowledge(features, source[1]), head)
 
 
 def _step(weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], length: float) -> dict[str, Tensor]:
     """Weights after a step down the gradients, whose root mean square over all weights is the length."""
+    if not weights:  # a body that has nothing to learn
+        return {}
     count = sum(tensor.numel() for tensor in weights.values())
-    squares = [gradients[name].detach().double().square().sum() for name in weights]
-    size = float(torch.stack(squares).sum().sqrt()) if squares else 0.0
-    factor = length * math.sqrt(count) / size if size else 0.0
+    size = torch.stack([gradients[name].square().sum() for name in weights]).sum()
+    factor = length * math.sqrt(count) / size.sqrt() if float(size.detach()) else 0.0
     return {name: tensor - factor * gradients[name] for name, tensor in weights.items()}
 
 
@@ -139,15 +141,14 @@ def meta_learn(setup: Setup, rows: Tensor, feature_map: FeatureMap) -> tuple[Ali
     optimiser = torch.optim.Adam([*embedder, *head], lr=settings.align_rate)
     size = min(len(rows), settings.align_batch)
     length = LOOK_AHEAD * settings.body_rate
-    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivatives
-        for _ in range(settings.align_steps):
-            chosen = torch.randperm(len(rows), generator=generator)[:size].to(inputs.device)
-            source = setup.bank.draw(size, generator)
-            outlook = look_ahead(network, setup, (inputs[chosen], labels[chosen]), source, length)
-            gradients = torch.autograd.grad(outlook.loss, embedder, materialize_grads=True)
-            for parameter, gradient in zip([*embedder, *head], [*gradients, *outlook.head_gradients], strict=True):
-                parameter.grad = gradient
-            optimiser.step()
+    for _ in range(settings.align_steps):
+        chosen = torch.randperm(len(rows), generator=generator)[:size].to(inputs.device)
+        source = setup.bank.draw(size, generator)
+        outlook = look_ahead(network, setup, (inputs[chosen], labels[chosen]), source, length)
+        gradients = torch.autograd.grad(outlook.loss, embedder, materialize_grads=True)
+        for parameter, gradient in zip([*embedder, *head], [*gradients, *outlook.head_gradients], strict=True):
+            parameter.grad = gradient
+        optimiser.step()
     return ()
 
 

@@ -41,7 +41,7 @@ class LabelledRows:
 
     rows: Tensor
     places: Tensor
-    counts: tuple[int, ...]
+    counts: list[int]
     means: Tensor
     centred: Tensor
 
@@ -55,7 +55,7 @@ class LabelledRows:
         sums = torch.zeros(len(counts), rows.shape[1], dtype=rows.dtype, device=rows.device)
         means = sums.index_add(0, places, rows) / counts[:, None]
         centred = (rows - means[places]).detach() / counts[places, None].sqrt()
-        return cls(rows, places, tuple(counts.tolist()), means, centred)
+        return cls(rows, places, counts.tolist(), means, centred)
 
 
 def _classes(labels: Tensor) -> Tensor:

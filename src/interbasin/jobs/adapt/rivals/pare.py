@@ -59,7 +59,7 @@ class PatchReplacement(nn.Module):
         source, classes = setup.bank.draw(len(chosen), self._generator)
         mixture, share = self.mix(target, source, share_at(progress))
         if not share:
-            return target.new_zeros(())
+            return torch.zeros((), device=chosen.device)
         states = network.feature_map.states_of(mixture)
         for_target = setup.task.loss(network.read_out(network.read_states(states)), setup.labels[chosen])
         for_source = cross_entropy(setup.head.linear(network.feature_map.pooled(states)), classes)
@@ -111,7 +111,7 @@ class PatchReplacement(nn.Module):
 def _as_factor(scores: Tensor) -> Tensor:
     """One, with the gradient of the score's sigmoid."""
     sigmoid = scores.sigmoid()[..., None]
-    return 1 + sigmoid - sigmoid.detach()
+    return 1 + (sigmoid - sigmoid.detach())
 
 
 def fit_pare(setup: Setup, rows: Tensor, trial: Trial) -> Fitted:
