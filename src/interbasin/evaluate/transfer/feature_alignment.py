@@ -116,3 +116,14 @@ def _sinkhorn_plan(cost: Tensor, epsilon: float) -> Tensor:
         if float((left - before).abs().max()) < TOLERANCE:
             break
     return (scores + left[:, None] + right).exp().to(cost)
+
+
+def plan_pairs(cost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The exact plan of least cost, for any costs, as the pairs that it uses: their rows, columns and mass.
+
+    Args:
+        cost: ``(rows, columns)``; rows count alike, and so do columns.
+    """
+    plan = _exact_plan(cost)
+    rows, columns = plan.nonzero(as_tuple=True)
+    return rows, columns, plan[rows, columns]

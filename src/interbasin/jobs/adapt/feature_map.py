@@ -49,12 +49,19 @@ class FeatureMap(nn.Module):
 
     def states(self, inputs: Tensor) -> Tensor:
         """What the body puts out, before it is pooled."""
-        taken = self.embedder(inputs)
+        return self.states_of(self.embedder(inputs))
+
+    def states_of(self, taken: Tensor) -> Tensor:
+        """The same, of what the body takes."""
         found = self.body(taken)
         return found if isinstance(found, Tensor) else self._source[0].states(taken)
 
+    def pooled(self, states: Tensor) -> Tensor:
+        """Features, of what the body puts out."""
+        return self.scale * self._source[0].pooled(states)
+
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.scale * self._source[0].pooled(self.states(inputs))
+        return self.pooled(self.states(inputs))
 
 
 @dataclass(frozen=True)

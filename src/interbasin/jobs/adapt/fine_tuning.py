@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ def fine_tune(
     body_rate: float,
     is_new_body: bool = False,
     body: str | None = None,
-    extra_loss: Callable[[Tensor, int], Tensor] | None = None,
+    extra: nn.Module | None = None,
 ) -> None:
     """Train a network in place on the labelled samples of these numbers.
 
@@ -44,7 +43,8 @@ def fine_tune(
         steps, rate, body_rate: Of the training.
         is_new_body: Whether the body was drawn anew.
         body: ``"everything"``, ``"frozen"`` or ``"lora"``; by default what the settings say.
-        extra_loss: Added to the loss, given features and the step's number.
+        extra: Added to the loss, given the network, the numbers of the step's samples and how far training is, from 0
+            to 1; its parameters are trained as new parts are.
     """
     settings = setup.settings
     mode = "everything" if is_new_body else body or settings.body
@@ -54,6 +54,7 @@ def fine_tune(
     for name, parameter in inner.named_parameters():
         parameter.requires_grad_(mode == "everything" or (mode == "lora" and "lora_" in name))
     new = [*network.feature_map.embedder.parameters(), *network.head.parameters()]
+    new += [] if extra is None else list(extra.parameters())
     for parameter in new:
         parameter.requires_grad_(parameter.is_floating_point())
     groups: list[dict[str, Any]] = [{"params": new, "rate": rate}]
@@ -65,19 +66,23 @@ def fine_tune(
         if isinstance(module, _BatchNorm):
             module.train(is_new_body)
             module.momentum = MOMENTUM if is_new_body and not module.momentum else module.momentum
-    generator = generator_of(setup.seed)
+    order = ShuffledRows(len(rows), settings.batch_size, setup.seed)
 
     def loss(places: Tensor, index: int) -> Tensor:
         chosen = rows[places]
+        # Counted from the pass, so that a run that goes on from a checkpoint counts alike.
+        batch = (order.epoch - 1) * len(order) + index
         read = network.head_inputs(setup.samples.inputs[chosen])
         value = setup.task.loss(network.read_out(read), setup.labels[chosen])
         if settings.regularise and not network.is_dense:
-            value = value + settings.regularise * semantic_gap(setup, read, chosen, generator)
-        return value if extra_loss is None else value + extra_loss(read, index)
+            value = value + settings.regularise * semantic_gap(setup, read, chosen, generator_of(setup.seed + batch))
+        if extra is not None:
+            value = value + extra(network, chosen, min(1.0, batch / max(1, steps * settings.accumulate - 1)))
+        return value
 
     train(
         groups,
-        ShuffledRows(len(rows), settings.batch_size, setup.seed),
+        order,
         loss,
         steps=steps,
         decay=settings.decay,

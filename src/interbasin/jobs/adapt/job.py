@@ -16,8 +16,9 @@ from interbasin.checks import require_choice, require_finite
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.evaluate.transfer import TransferBound, measure_bound
+from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.journal import Journal, open_journal
-from interbasin.jobs.adapt.methods import METHODS, Fitted, Trial
+from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import Adaptation, AdaptedRow
 from interbasin.jobs.adapt.settings import make_settings
 from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup

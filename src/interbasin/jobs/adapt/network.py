@@ -58,9 +58,13 @@ class TargetNetwork(nn.Module):
 
     def head_inputs(self, inputs: Tensor) -> Tensor:
         """What the head reads: features ``(samples, width)``, or states ``(samples, positions, width)``."""
+        return self.read_states(self.feature_map.states(inputs))
+
+    def read_states(self, states: Tensor) -> Tensor:
+        """The same, of what the body puts out."""
         if not self.is_dense:
-            return self.features(inputs)
-        states = self._states(inputs)
+            return self.feature_map.pooled(states)
+        states = self._rows(states)
         if self.grid:
             return states[:, -math.prod(self.grid) :]  # tokens before them stand for no place
         if self.positions is not None:
@@ -78,16 +82,16 @@ class TargetNetwork(nn.Module):
 
     # ------------------------------------------------------------------ fields
 
-    def _states(self, inputs: Tensor) -> Tensor:
+    def _rows(self, states: Tensor) -> Tensor:
         """States as rows, ``(samples, positions, width)``."""
-        states = self.feature_map.scale * self.feature_map.states(inputs)
+        states = self.feature_map.scale * states
         if states.ndim == 2:
             return states[:, None]
         return states.flatten(1, -2) if self.feature_map.source.has_tokens(states) else states.flatten(2).mT
 
     def _find_positions(self, inputs: Tensor) -> None:
         """See whether each position of the body answers for its own piece of the field, or all of them for all."""
-        states = self._states(inputs)
+        states = self._rows(self.feature_map.states(inputs))
         grid = getattr(self.feature_map.embedder, "grid", None)
         if (
             grid is not None

@@ -19,6 +19,7 @@ from interbasin.activations.recording import digest_of
 from interbasin.batches import as_batches, count_inputs, cut_inputs, device_of, split_batch
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.transfer import mean_distance
+from interbasin.jobs.adapt.bank import TokenBank
 from interbasin.jobs.adapt.embedders import make_embedder
 from interbasin.jobs.adapt.feature_map import AlignmentStep, FeatureMap
 from interbasin.jobs.adapt.network import in_chunks
@@ -72,6 +73,8 @@ class Setup:
         scale: What features are multiplied with.
         head: The source's, recalibrated, on features in the unit scale.
         taken: What the body takes, for a few inputs of the proxy.
+        taken_means: Its mean over positions, for all inputs of the proxy; a row for each of ``features``.
+        bank: What the body takes, for a sample of the proxy, with labels.
         task: What is to be learned.
         samples: The target's labelled samples.
         unlabelled: More of its inputs.
@@ -89,6 +92,8 @@ class Setup:
     scale: float
     head: SourceHead
     taken: Tensor
+    taken_means: Tensor
+    bank: TokenBank
     task: TargetTask
     samples: Samples
     unlabelled: Tensor | None
@@ -147,7 +152,8 @@ def prepare_setup(
     for part in (source.embedder, source.body, *([] if source.head is None else [source.head])):
         part.eval().requires_grad_(False)
     with watch("proxy"):
-        source, taken, features, labels = _look_at_proxy(source, proxy)
+        bank = TokenBank(seed)
+        source, taken, means, features, labels = _look_at_proxy(source, proxy, bank)
         drawn = torch.randperm(len(features), generator=generator_of(seed))[:DISTANCES]
         distance = mean_distance(features[drawn])
     if not distance:
@@ -166,6 +172,8 @@ def prepare_setup(
         scale,
         head,
         taken,
+        means,
+        bank,
         task,
         samples,
         None if unlabelled is None else unlabelled.to(device),
@@ -200,16 +208,18 @@ def _try_embedder(setup: Setup) -> None:
         raise DataError("Features of the target are NaN or infinite before any training; check the inputs' scale.")
 
 
-def _look_at_proxy(source: Source, proxy: Any) -> tuple[Source, Tensor, Tensor, Tensor]:
-    """The source with its layout, what its body takes, and features and labels of the proxy."""
+def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source, Tensor, Tensor, Tensor, Tensor]:
+    """The source with its layout, what its body takes, the means of that, and features and labels of the proxy."""
     taken: Tensor | None = None
-    features, labels, count = [], [], 0
+    means, features, labels, count = [], [], [], 0
     for inputs, classes in _proxy_batches(proxy):
         if taken is None:
             source = source.with_layout(inputs)
         with torch.no_grad():
             rows = source.taken(inputs)
             features.append(source.pooled(source.states(rows)).float())
+            means.append(source.taken_means(rows).float())
+        bank.add(rows, classes)
         # Text comes in batches of several lengths; the longest tells how much the body can take.
         if taken is None or rows.shape[1:].numel() > taken.shape[1:].numel():
             taken = rows[:2].clone()
@@ -225,7 +235,7 @@ def _look_at_proxy(source: Source, proxy: Any) -> tuple[Source, Tensor, Tensor, 
         raise DataError("The source's features of the proxy are NaN or infinite; check the proxy and the source.")
     if int(known.min()) < 0:
         raise DataError(f"Label {int(known.min())} of the proxy is out of range; number its classes from 0 on.")
-    return source, taken, whole, known
+    return source, taken, torch.cat(means), whole, known
 
 
 def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:

@@ -115,6 +115,22 @@ class Source:
         """What the body takes, for inputs of the source."""
         return _first_tensor(outputs_of(self.embedder, inputs, 0), "embedder")
 
+    def taken_means(self, taken: Tensor) -> Tensor:
+        """The mean over positions of what the body takes, one row for each input.
+
+        Tokens at the beginning that are the same for all inputs have no part in it.
+        """
+        if taken.ndim == 2:
+            return taken
+        if self.layout in ("tokens", "grid"):
+            return taken.flatten(1, -2)[:, self.prefix_length :].mean(1)
+        return taken.flatten(2).mean(2)
+
+    @property
+    def prefix_length(self) -> int:
+        """How many tokens stand before those of the input, such as a class token."""
+        return 0 if self.fittings.prefix is None else len(self.fittings.prefix)
+
     def states(self, taken: Tensor) -> Tensor:
         """What the body puts out."""
         return _first_tensor(self.body(taken), "body")

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
-from interbasin.jobs.adapt.methods import METHODS, Fitted, Trial, trials_of
+from interbasin.jobs.adapt.fitting import Fitted, Trial
+from interbasin.jobs.adapt.methods import METHODS, trials_of
 from interbasin.jobs.adapt.network import in_chunks
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.jobs.adapt.task import Fold
