@@ -194,7 +194,7 @@ def align_features(
     device = next((parameter.device for parameter in feature_map.embedder.parameters()), inputs.device)
     labels = labels.to(device)
     sample = source_features[torch.randperm(len(source_features), generator=generator)[:SOURCE_ROWS]].to(device)
-    seen = torch.randperm(len(inputs), generator=generator)[:LOOK_ROWS]
+    looked_at = torch.randperm(len(inputs), generator=generator)[:LOOK_ROWS]
     optimiser = torch.optim.Adam(feature_map.embedder.parameters(), lr=options.rate)
     best, looks = _Best(), []
 
@@ -208,16 +208,16 @@ def align_features(
 
     def look(step: int) -> None:
         with torch.no_grad():
-            parts = [map_inputs(inputs[part]) for part in torch.split(seen, 256)]
+            parts = [map_inputs(inputs[part]) for part in torch.split(looked_at, 256)]
             distance = float(wasserstein(torch.cat([part[0] for part in parts]), sample))
             shares = head.probabilities(torch.cat([part[1] for part in parts]))
-        crossed = distortion(shares, labels[seen], classes, seed=options.seed).crossed
+        crossed = distortion(shares, labels[looked_at], classes, seed=options.seed).crossed
         looks.append(AlignmentStep(step, head.omega * distance, crossed))
         best.look(looks[-1].gap if options.with_distortion else looks[-1].alignment, feature_map.embedder)
         if report is not None:
             report(looks[-1])
 
-    with _frozen(feature_map, head):
+    with _freeze(feature_map, head):
         look(0)
         for step in range(1, options.steps + 1):
             with_distance, with_distortion = options.terms_at(step)
@@ -247,7 +247,7 @@ def align_features(
 
 
 @contextmanager
-def _frozen(feature_map: FeatureMap, head: SourceHead) -> Iterator[None]:
+def _freeze(feature_map: FeatureMap, head: SourceHead) -> Iterator[None]:
     """Body and head as they are: no gradients, norms and dropout as in use; modes and flags come back in the end."""
     modes = {module: module.training for module in feature_map.modules()}
     free = [parameter for parameter in feature_map.body.parameters() if parameter.requires_grad]
