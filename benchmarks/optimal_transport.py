@@ -7,9 +7,9 @@ the same process and in turn,
 - ``sinkhorn``: POT's Sinkhorn iteration in the domain of logarithms, with torch's gradient through all iterations;
 - ``envelope``: our Sinkhorn at the same regularisation, whose plan is held fixed for the gradient.
 
-They are compared at equal accuracy of the value: of all pairs of a regularisation and a tolerance in ``SETTINGS``,
-POT gets the one that is fastest among those whose value lies within one per cent of the exact one. The main case has
-256 target features, 2,000 source features and width 768; further ones show how cost grows with rows and width.
+They are compared at equal accuracy of the value: POT gets the largest regularisation, and for it the loosest tolerance,
+with which its value lies within one per cent of the exact one. The main case has 256 target features, 2,000 source
+features and width 768; further ones show how cost grows with rows and width.
 
     python benchmarks/optimal_transport.py             everything; writes results/optimal_transport.json
     python benchmarks/optimal_transport.py --quick     small sets, in seconds; its results have ``-quick`` in their name
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,8 @@ SEED = 0
 CLASSES = 10
 MAIN = (256, 2000, 768)
 # Regularisation relative to the median cost, and the change of the marginals at which POT stops.
-SETTINGS = tuple((epsilon, tolerance) for epsilon in (0.1, 0.05, 0.02, 0.01, 0.005) for tolerance in (1e-2, 1e-3, 1e-4))
+# Those that need fewer iterations come first. With a tolerance of 1e-2 values pass the exact one on their way, by chance.
+SETTINGS = tuple((epsilon, tolerance) for epsilon in (0.1, 0.05, 0.02, 0.01, 0.005) for tolerance in (1e-3, 1e-4))
 ACCURACY = 0.01  # of the value
 MOST_STEPS = 300  # of POT's iteration: the graph of more does not fit into a small machine's memory
 SPEED = 1.0  # the bar: exact is no slower
@@ -109,31 +109,22 @@ def by_pot(target: Tensor, source: Tensor, epsilon: float, tolerance: float) -> 
     return float(value.detach()), torch.autograd.grad(value, leaf)[0]
 
 
-def choose_setting(target: Tensor, source: Tensor, exact: float) -> dict[str, Any]:
-    """The fastest setting of POT's whose value is accurate enough, or the most accurate one if none is."""
+def choose_setting(target: Tensor, source: Tensor, exact: float) -> tuple[float, float, float]:
+    """The first setting of POT's whose value is accurate enough, or the most accurate one if none is; and its error."""
     tried = []
     for epsilon, tolerance in SETTINGS:
-        started = time.perf_counter()
-        value, _ = by_pot(target, source, epsilon, tolerance)
-        tried.append(
-            {
-                "epsilon": epsilon,
-                "tolerance": tolerance,
-                "error": abs(value / exact - 1),
-                "seconds": time.perf_counter() - started,
-            }
-        )
-    accurate = [setting for setting in tried if setting["error"] <= ACCURACY]
-    if accurate:
-        return min(accurate, key=lambda setting: setting["seconds"])
-    return min(tried, key=lambda setting: setting["error"])
+        error = abs(by_pot(target, source, epsilon, tolerance)[0] / exact - 1)
+        tried.append((error, epsilon, tolerance))
+        if error <= ACCURACY:
+            break
+    error, epsilon, tolerance = min(tried)
+    return epsilon, tolerance, error
 
 
 def measure(case: Case, budget: float) -> dict[str, Any]:
     target, source = case.features()
     exact, gradient = by_exact(target, source)
-    setting = choose_setting(target, source, exact)
-    epsilon, tolerance = setting["epsilon"], setting["tolerance"]
+    epsilon, tolerance, error = choose_setting(target, source, exact)
     times = frame.compare(
         {
             "exact": lambda: by_exact(target, source),
@@ -141,7 +132,7 @@ def measure(case: Case, budget: float) -> dict[str, Any]:
             "envelope": lambda: by_envelope(target, source, epsilon),
         },
         budget=budget,
-        single_from=60.0,
+        single_from=30.0,
     )
     through = by_pot(target, source, epsilon, tolerance)[1]
     return {
@@ -151,7 +142,7 @@ def measure(case: Case, budget: float) -> dict[str, Any]:
         "value": exact,
         "epsilon": epsilon,
         "tolerance": tolerance,
-        "sinkhorn_error": setting["error"],
+        "sinkhorn_error": error,
         "envelope_error": abs(by_envelope(target, source, epsilon)[0] / exact - 1),
         "gradient_cosine": float(torch.cosine_similarity(gradient.flatten(), through.flatten(), dim=0)),
     }
