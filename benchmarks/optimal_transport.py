@@ -36,7 +36,7 @@ SEED = 0
 CLASSES = 10
 MAIN = (256, 2000, 768)
 # Regularisation relative to the median cost, and the change of the marginals at which POT stops.
-# Those that need fewer iterations come first. With a tolerance of 1e-2 values pass the exact one on their way, by chance.
+# Those that need fewer iterations come first. With a tolerance of 1e-2 values pass the exact one by chance.
 SETTINGS = tuple((epsilon, tolerance) for epsilon in (0.1, 0.05, 0.02, 0.01, 0.005) for tolerance in (1e-3, 1e-4))
 ACCURACY = 0.01  # of the value
 MOST_STEPS = 300  # of POT's iteration: the graph of more does not fit into a small machine's memory

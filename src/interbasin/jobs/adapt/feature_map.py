@@ -6,8 +6,8 @@ classes end where classes were (``"fa"``).
 
 The weight of the first term is the omega that was measured, so that the sum is the part of the bound which depends on
 the embedder. A smaller one lets the labels of a few samples decide where features go before these lie where the
-source's head can be asked. Adam starts with long steps, which a cosine shortens: at a fixed rate of a tenth the same
-number of steps ends far from the source.
+source's head can be asked. Adam starts with long steps, which a cosine shortens: with steps of half or a tenth of that
+length the same number of them ends far from the source, or not, as the random start has it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from interbasin.randomness import generator_of
 
 Schedule = Literal["joint", "sequential"]
 FeatureSpace = Literal["body", "embedder"]
-STEPS, RATE, BATCH = 60, 3e-2, 64
+STEPS, RATE, BATCH = 60, 6e-2, 64
 LAST_RATE = 0.1  # of the first one
 EVERY = 10  # steps between two looks at what decides when to stop
 LOOK_ROWS = 512  # labelled samples that a look takes into account
