@@ -80,6 +80,13 @@ def test_sinkhorn_is_near_the_exact_distance_at_any_scale(scale):
     assert exact <= nearer * (1 + 1e-6) <= near * (1 + 1e-6) and near < 1.1 * exact and nearer < 1.01 * exact
 
 
+@given(SEEDS, st.integers(2, 40), st.integers(2, 40))
+def test_its_gradient_moves_each_row_by_at_most_its_share(seed, n, m):
+    x = rows(seed, n).requires_grad_(True)
+    wasserstein(x, rows(seed + 1, m)).backward()
+    assert float(x.grad.norm(dim=1).max()) <= 1 / n + 1e-9
+
+
 def test_equal_rows_have_no_distance_and_no_gradient_of_nan():
     x = torch.zeros(3, 2, requires_grad=True)
     wasserstein(x, torch.zeros(4, 2)).backward()
@@ -119,6 +126,14 @@ def test_it_is_never_negative_nor_above_the_entropy_of_the_labels(seed, sources,
     for value in (found.soft, found.hard):
         assert 0 <= value <= found.labels + 1e-9
     assert found.crossed > 0
+
+
+@given(SEEDS, st.integers(2, 6), st.integers(2, 5))
+def test_the_soft_form_is_the_hard_form_for_sure_answers(seed, sources, targets):
+    generator = torch.Generator().manual_seed(seed)
+    pseudo, labels = (torch.randint(count, (50,), generator=generator) for count in (sources, targets))
+    sure = distortion(torch.eye(sources)[pseudo], labels, targets)
+    assert sure.soft == pytest.approx(sure.hard, abs=1e-12)
 
 
 def test_the_crossed_form_is_not_flattered_by_few_samples():
@@ -206,6 +221,33 @@ def test_theorem_and_direct_form_hold_where_all_is_known(seed):
         fitting, defined = fitting + weight * reported, defined + weight * six
     assert error <= surprise + exact + defined + 1e-5  # Theorem 7 with its first terms in the direct form
     assert error <= surprise + exact + fitting + 1e-9  # and with what is reported in the place of Definition 6
+
+
+@given(SEEDS)
+def test_the_theorem_holds_with_the_distance_of_features(seed):
+    """Features of two sets, two labels of the source by a logistic head: the slope of its entropy is known."""
+    generator = np.random.default_rng(seed)
+    weight = generator.normal(size=2) * 2
+    omega = 0.22400 * float(np.linalg.norm(weight))  # the largest value of |x| s(x) (1 - s(x)), rounded up
+    source, target = generator.normal(size=(6, 2)), generator.normal(size=(4, 2)) + generator.normal(size=2)
+
+    def answers(features: np.ndarray) -> np.ndarray:
+        share = 1 / (1 + np.exp(-features @ weight))
+        return np.stack([share, 1 - share], 1)
+
+    def surprise(shares: np.ndarray) -> float:
+        return float(-(shares * np.log(shares)).sum(1).mean())
+
+    distance = float(wasserstein(torch.from_numpy(target), torch.from_numpy(source)))
+    assert surprise(answers(target)) <= surprise(answers(source)) + omega * distance + 1e-9
+    labels, predictors = (0.02 + 0.96 * generator.dirichlet(np.ones(2), 4) for _ in range(2))
+    error = float(-(labels * np.log(predictors)).sum(1).mean())
+    fitting = float((labels * np.log(labels / predictors)).sum(1).mean())
+    distorted = 0.0
+    for share, label in zip(answers(target), labels, strict=True):
+        plan = least_entropy_plan(share, label)
+        distorted += float(-(share[:, None] * plan * np.log(np.maximum(plan, 1e-300))).sum()) / 4
+    assert error <= surprise(answers(source)) + omega * distance + distorted + fitting + 1e-9
 
 
 def test_the_entropy_of_labels_given_pseudo_labels_bounds_the_distortion():

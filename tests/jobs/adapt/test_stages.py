@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from interbasin.evaluate.transfer import mean_distance
+from interbasin.errors import DataError, FitError, InterbasinError, ShapeError
+from interbasin.evaluate.transfer import distortion, mean_distance
 from interbasin.jobs.adapt import Source
 from interbasin.jobs.adapt.embedders import make_embedder
-from interbasin.jobs.adapt.feature_map import AlignmentOptions, FeatureMap, align_features
+from interbasin.jobs.adapt.feature_map import AlignmentOptions, FeatureMap, align_features, mean_embedding
 from interbasin.jobs.adapt.label_transport import LabelTransport
-from interbasin.jobs.adapt.source_head import fit_source_head, recalibrate
+from interbasin.jobs.adapt.source_head import PERCENTILE, SourceHead, fit_source_head, recalibrate
 
 pytestmark = pytest.mark.slow
 
@@ -57,14 +58,38 @@ def test_a_recalibrated_head_changes_more_slowly_at_a_small_price(source, loss):
     assert head.loss <= head.loss_before * 1.05 + 1e-6 and head.omega < head.omega_before
     assert torch.equal(before.weight, weight) and not head.linear.weight.requires_grad
     gradients = []
-    for row, label in zip(features[:20], noisy[:20], strict=True):
+    for row, label in zip(features[head.held], noisy[head.held], strict=True):
         point = row.clone().requires_grad_(True)
         logs = head.linear(point).log_softmax(0)
         value = -(logs.exp() * logs).sum() if loss == "entropy" else -logs[label]
-        gradients.append(torch.autograd.grad(value, point)[0])
-    from interbasin.jobs.adapt.source_head import _gradients
+        gradients.append(torch.autograd.grad(value, point)[0].norm())
+    assert head.omega == pytest.approx(float(torch.stack(gradients).quantile(PERCENTILE)), rel=1e-4)
+    with torch.no_grad():
+        after, old = (nn.functional.cross_entropy(linear(features), noisy) for linear in (head.linear, before))
+    assert float(after) <= 1.05 * float(old) + 1e-6  # on all samples too
 
-    torch.testing.assert_close(torch.stack(gradients), _gradients(head.linear, features[:20], noisy[:20], loss))
+
+def test_a_head_that_only_grows_sharp_is_no_slower_one():
+    """Features that a head can separate: fitted to all of them, its gradient vanishes there and nowhere else."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(150) % 3
+    features = torch.eye(3, 60)[labels] + 0.3 * torch.randn(150, 60, generator=generator)
+    features = features / mean_distance(features)
+    before = fit_source_head(features, labels)
+    head = recalibrate(before, features, labels)
+    assert float(head.linear.weight.norm()) < 3 * float(before.weight.norm())
+    assert head.omega > 0.1 and len(head.held) == 50
+
+
+def test_a_copied_head_answers_scaled_features_as_the_given_one_does(source):
+    features, labels, scale = prepared(source)
+    assert isinstance(source.head, nn.Linear)
+    copied = fit_source_head(features, labels, source.head, scale=scale)
+    torch.testing.assert_close(copied(features), source.head(features / scale))
+    with pytest.raises(DataError, match="all are the same"):
+        fit_source_head(features, torch.ones(300, dtype=torch.long))
+    with pytest.raises(DataError, match="omega"):
+        recalibrate(copied, features, labels, omega=0.0)
 
 
 def test_stage_1_trains_the_embedder_alone_and_finds_a_planted_rotation(source):
@@ -105,3 +130,125 @@ def test_transported_labels_are_distributions_and_follow_a_permutation(source, w
     torch.testing.assert_close(logs.exp().sum(1), torch.ones(300))
     assert float((logs.argmax(1) == merged).float().mean()) > 0.97
     assert not any(parameter.requires_grad for parameter in predictor.head.parameters())
+
+
+def test_transported_labels_refuse_what_does_not_pair(source):
+    features, labels, _ = prepared(source)
+    head = recalibrate(fit_source_head(features, labels), features, labels)
+    with pytest.raises(ShapeError, match="do not pair"):
+        LabelTransport.fit(head, features, labels[:-1], 4)
+    with pytest.raises(DataError, match="from 0 to 2, found 0 to 3"):
+        LabelTransport.fit(head, features, labels, 3)
+
+
+# ---------------------------------------------------------------------- a small body with norms of batches
+
+
+class Counting(nn.Module):
+    """A body that writes to its own buffer, which a frozen one must not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return inputs
+
+
+def convolutional(body: nn.Module | None = None) -> tuple[Source, SourceHead, Tensor, Tensor, float]:
+    """A source of maps, its head, scaled features of images, what its body takes, and the scale."""
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.5))
+    source = Source(nn.Conv2d(1, 4, 3, padding=1), body or whole, layout="maps")
+    source.body(torch.randn(64, 4, 6, 6))  # statistics of batches
+    source.body.eval()
+    inputs = torch.randn(120, 1, 6, 6) * (1 + torch.arange(120) % 3)[:, None, None, None]
+    with torch.no_grad():
+        taken = source.taken(inputs)
+        features = source.pooled(source.body(taken))
+    scale = 1 / mean_distance(features)
+    labels = torch.arange(120) % 3
+    head = recalibrate(fit_source_head(scale * features, labels), scale * features, labels)
+    return source, head, scale * features, taken, scale
+
+
+@pytest.mark.parametrize("features", ["body", "embedder"])
+@pytest.mark.parametrize("schedule", ["joint", "sequential"])
+def test_norms_of_batches_and_modes_stay_as_they_were(schedule, features):
+    source, head, source_features, taken, scale = convolutional()
+    sample = source_features if features == "body" else mean_embedding(source, taken)
+    feature_map = FeatureMap(source, make_embedder(source, taken[:1], (1, 12), seed=1), scale)
+    feature_map.train()
+    feature_map.body[1].eval()
+    modes = [module.training for module in feature_map.modules()]
+    before = copy.deepcopy(feature_map.body.state_dict())
+    inputs = torch.randn(40, 1, 12)
+    options = AlignmentOptions(steps=15, schedule=schedule, features=features, every=4)
+    looks = align_features(feature_map, head, sample, inputs, torch.arange(40) % 3, options=options)
+    assert all(torch.equal(before[name], tensor) for name, tensor in feature_map.body.state_dict().items())
+    assert [module.training for module in feature_map.modules()] == modes
+    assert [look.step for look in looks] == [0, 4, 8, 12, 15]
+    assert min(look.gap for look in looks[1:]) < looks[0].gap
+
+
+def test_a_body_that_writes_to_itself_is_refused():
+    source, head, source_features, taken, scale = convolutional(Counting())
+    feature_map = FeatureMap(source, make_embedder(source, taken[:1], (1, 12)), scale)
+    with pytest.raises(FitError, match="changed in stage 1"):
+        align_features(
+            feature_map,
+            head,
+            source_features,
+            torch.randn(20, 1, 12),
+            torch.arange(20) % 2,
+            options=AlignmentOptions(steps=1),
+        )
+
+
+def test_alignment_alone_asks_no_labels_and_labels_lower_the_distortion():
+    source, head, source_features, taken, scale = convolutional()
+    inputs, labels = torch.randn(48, 1, 12), torch.arange(48) % 2
+    inputs = inputs * (1 + labels)[:, None, None]
+
+    def aligned(labels: Tensor, *, unlabelled: Tensor | None = None, with_distortion: bool = False) -> FeatureMap:
+        feature_map = FeatureMap(source, make_embedder(source, taken[:1], (1, 12), seed=1), scale)
+        options = AlignmentOptions(steps=40, with_distortion=with_distortion)
+        align_features(
+            feature_map,
+            head,
+            source_features,
+            inputs,
+            labels,
+            unlabelled=unlabelled,
+            options=options,
+            report=seen.append,
+        )
+        return feature_map.eval()
+
+    seen: list[object] = []
+    plain, other = aligned(labels), aligned(1 - labels)
+    assert len(seen) == 10
+    with torch.no_grad():
+        torch.testing.assert_close(plain(inputs), other(inputs))
+        assert not torch.equal(plain(inputs), aligned(labels, unlabelled=3 * inputs)(inputs))
+        told = aligned(labels, with_distortion=True)
+        crossed = [distortion(head.probabilities(each(inputs)), labels).crossed for each in (plain, told)]
+    assert crossed[1] < crossed[0]
+
+
+def test_schedules_say_which_term_counts_and_how_long_steps_are():
+    joint, sequential = AlignmentOptions(), AlignmentOptions(schedule="sequential")
+    assert {joint.terms_at(step) for step in range(1, 61)} == {(True, True)}
+    assert [sequential.terms_at(step) for step in (1, 56, 57, 60)] == [(True, False)] * 2 + [(False, True)] * 2
+    assert AlignmentOptions(with_distortion=False, schedule="sequential").terms_at(60) == (True, False)
+    rates = [joint.rate_at(step) for step in range(1, 61)]
+    assert rates[0] == joint.rate and rates[-1] == pytest.approx(joint.rate / 10) and rates == sorted(rates)[::-1]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"steps": 0}, {"rate": -1.0}, {"batch": 0}, {"every": 0}, {"schedule": "both"}, {"features": "head"}]
+)
+def test_options_that_cannot_be_are_refused(wrong):
+    with pytest.raises(InterbasinError, match=next(iter(wrong))):
+        AlignmentOptions(**wrong)

@@ -2,9 +2,10 @@ r"""How far two sets of features are from each other: the Wasserstein distance o
 
 In the bound of RECRAFT [tran:26] feature alignment is :math:`\omega W_1` (its equation 14). The exact plan comes from a
 linear program; its gradient is that of the cost with the plan held fixed (the envelope theorem), so that no solver has
-to be differentiated. Sinkhorn's regularised plan, which the paper uses, is there as well, in the domain of logarithms
-and with a regularisation relative to the median cost: with a fixed one of 0.1, on features as large as a network's, the
-plan underflows to nothing.
+to be differentiated. An exact plan moves mass along fewer than rows + columns pairs: only their distances are computed
+with care, and only they are differentiated. Sinkhorn's regularised plan, which the paper uses, is there as well, in the
+domain of logarithms and with a regularisation relative to the median cost: with a fixed one of 0.1, on features as
+large as a network's, the plan underflows to nothing.
 """
 
 from __future__ import annotations
@@ -43,10 +44,15 @@ def wasserstein(features: Tensor, others: Tensor, solver: Solver = "exact", *, e
     """
     _require_rows(features, others)
     require_choice("solver", solver, get_args(Solver))
-    # Without matrix products, which lose the distance of rows that are nearly the same.
-    cost = torch.cdist(features, others, compute_mode="donot_use_mm_for_euclid_dist")
-    plan = _exact_plan(cost.detach()) if solver == "exact" else _sinkhorn_plan(cost.detach(), epsilon)
-    return (plan * cost).sum()
+    if solver == "sinkhorn":
+        # Without matrix products, which lose the distance of rows that are nearly the same.
+        cost = torch.cdist(features, others, compute_mode="donot_use_mm_for_euclid_dist")
+        return (_sinkhorn_plan(cost.detach(), epsilon) * cost).sum()
+    # For the plan matrix products will do: pairs that they cannot tell apart are equally good.
+    rows, columns, mass = _exact_plan(torch.cdist(features.detach().cpu().double(), others.detach().cpu().double()))
+    rows, columns = rows.to(features.device), columns.to(features.device)
+    lengths: Tensor = torch.linalg.vector_norm(features[rows] - others[columns], dim=1)
+    return (mass.to(lengths) * lengths).sum()
 
 
 def sampling_floor(features: Tensor, count: int, generator: torch.Generator, draws: int = 5) -> float:
@@ -84,19 +90,25 @@ def _require_rows(features: Tensor, others: Tensor) -> None:
         )
 
 
-def _exact_plan(cost: Tensor) -> Tensor:
-    """The plan of least cost. Of two sets of one size it is an assignment; otherwise POT solves the linear program."""
-    rows, columns = cost.shape
-    if rows == columns:
-        plan = torch.zeros_like(cost)
-        plan[linear_sum_assignment(cost.cpu().numpy())] = 1 / rows
-        return plan
-    if min(rows, columns) == 1:
-        return torch.full_like(cost, 1 / cost.numel())
-    ot = import_extra("ot", "The distance between two sets of different sizes", "ot")
-    numbers = np.ascontiguousarray(cost.cpu().numpy(), dtype=np.float64)
-    plan = ot.emd(np.full(rows, 1 / rows), np.full(columns, 1 / columns), numbers, numItermax=10_000_000)
-    return torch.from_numpy(plan).to(cost)
+def _exact_plan(cost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The plan of least cost, as the pairs that it uses and their mass: rows, columns, mass.
+
+    Of two sets of one size it is an assignment; otherwise POT solves the linear program.
+    """
+    height, width = cost.shape
+    if min(height, width) == 1:
+        pairs = torch.arange(cost.numel())
+        return pairs // width, pairs % width, torch.full_like(cost.flatten(), 1 / cost.numel())
+    numbers = cost.numpy()
+    if height == width:
+        rows, columns = linear_sum_assignment(numbers)
+        mass = np.full(height, 1 / height)
+    else:
+        ot = import_extra("ot", "The distance between two sets of different sizes", "ot")
+        plan = ot.emd(np.full(height, 1 / height), np.full(width, 1 / width), numbers, numItermax=10_000_000)
+        rows, columns = plan.nonzero()
+        mass = plan[rows, columns]
+    return torch.from_numpy(rows), torch.from_numpy(columns), torch.from_numpy(mass)
 
 
 def _sinkhorn_plan(cost: Tensor, epsilon: float) -> Tensor:

@@ -3,18 +3,26 @@ r"""Stage 1: an embedder under which the target's features lie where the source'
 The embedder is trained to minimise :math:`\omega W_1 + H[Z' \mid Z]` (equation 22 of RECRAFT [tran:26]); body and head
 of the source stay as they are, to the bit. Without the second term the features are aligned and nothing says that
 classes end where classes were (``"fa"``).
+
+The weight of the first term is the omega that was measured, so that the sum is the part of the bound which depends on
+the embedder. A smaller one lets the labels of a few samples decide where features go before these lie where the
+source's head can be asked. Adam starts with long steps, which a cosine shortens: with steps of half or a tenth of that
+length the same number of them ends far from the source, or not, as the random start has it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from interbasin.checks import require_choice, require_finite, require_whole
+from interbasin.errors import FitError
 from interbasin.evaluate.transfer.feature_alignment import Solver, wasserstein
 from interbasin.evaluate.transfer.label_distortion import conditional_entropy, distortion, joint_shares
 from interbasin.jobs.adapt.source import Source
@@ -22,10 +30,13 @@ from interbasin.jobs.adapt.source_head import SourceHead
 from interbasin.randomness import generator_of
 
 Schedule = Literal["joint", "sequential"]
-STEPS, RATE, BATCH = 60, 3e-3, 64
-EVERY = 5  # steps between two looks at what decides when to stop
+FeatureSpace = Literal["body", "embedder"]
+STEPS, RATE, BATCH = 60, 6e-2, 64
+LAST_RATE = 0.1  # of the first one
+EVERY = 10  # steps between two looks at what decides when to stop
+LOOK_ROWS = 512  # labelled samples that a look takes into account
 SOURCE_ROWS = 1000  # of the source's features that take part
-DISTORTION_SHARE = 20  # of a sequential schedule: one step in so many is for the distortion, at the end
+DISTORTION_SHARE = 15  # of a sequential schedule: one step in so many is for the distortion, at the end
 
 
 class FeatureMap(nn.Module):
@@ -53,15 +64,26 @@ class FeatureMap(nn.Module):
 
     def states_of(self, taken: Tensor) -> Tensor:
         """The same, of what the body takes."""
-        found = self.body(taken)
-        return found if isinstance(found, Tensor) else self._source[0].states(taken)
+        states = self.body(taken)
+        return states if isinstance(states, Tensor) else self._source[0].states(taken)
 
     def pooled(self, states: Tensor) -> Tensor:
         """Features, of what the body puts out."""
         return self.scale * self._source[0].pooled(states)
 
+    def features_of(self, taken: Tensor) -> Tensor:
+        """Features of what the embedder put out."""
+        return self.pooled(self.states_of(taken))
+
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.pooled(self.states(inputs))
+        return self.features_of(self.embedder(inputs))
+
+
+def mean_embedding(source: Source, taken: Tensor) -> Tensor:
+    """The mean of what a body takes over tokens or places, one row for each input: ``features="embedder"``."""
+    if taken.ndim == 2:
+        return taken
+    return taken.flatten(1, -2).mean(1) if source.layout in ("tokens", "grid") else taken.flatten(2).mean(2)
 
 
 @dataclass(frozen=True)
@@ -89,10 +111,15 @@ class AlignmentOptions:
     """How stage 1 is done.
 
     Attributes:
-        steps, rate, batch: Of Adam.
+        steps: How many.
+        rate: Of Adam in the first step; a cosine brings it down to a tenth.
+        batch: Samples in each step; all of them if there are fewer.
         with_distortion: Whether labels count.
         schedule: Both terms at once, or alignment first and distortion in the last steps.
         solver: Of the distance.
+        features: What is aligned: the pooled output of the body, which the bound speaks of, or the mean of the
+            embedder's output, which the released code of the paper aligns; source features are then such means.
+        every: Steps between two looks.
         seed: Of the batches.
     """
 
@@ -102,7 +129,33 @@ class AlignmentOptions:
     with_distortion: bool = True
     schedule: Schedule = "joint"
     solver: Solver = "exact"
+    features: FeatureSpace = "body"
+    every: int = EVERY
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "every"):
+            require_whole(name, getattr(self, name), least=1)
+        require_finite("rate", self.rate, above=0)
+        require_choice("schedule", self.schedule, get_args(Schedule))
+        require_choice("features", self.features, get_args(FeatureSpace))
+
+    @property
+    def distortion_steps(self) -> int:
+        """How many of the last steps of a sequential schedule are for the distortion."""
+        return max(1, self.steps // DISTORTION_SHARE)
+
+    def terms_at(self, step: int) -> tuple[bool, bool]:
+        """Whether the distance and the distortion count in a step, from 1 on."""
+        if not self.with_distortion or self.schedule == "joint":
+            return True, self.with_distortion
+        is_last = step > self.steps - self.distortion_steps
+        return not is_last, is_last
+
+    def rate_at(self, step: int) -> float:
+        """The rate of a step, from 1 on."""
+        way = (step - 1) / max(1, self.steps - 1)
+        return self.rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * way)) / 2)
 
 
 @dataclass
@@ -130,62 +183,98 @@ def align_features(
     options: AlignmentOptions | None = None,
     report: Callable[[AlignmentStep], object] | None = None,
 ) -> tuple[AlignmentStep, ...]:
-    """Train the embedder of a feature map in place; the one with the smallest gap on all labelled samples stays.
+    """Train the embedder of a feature map in place; the one with the smallest gap on labelled samples stays.
 
     Args:
         feature_map: Its body stays as it is.
         head: Of the source, on scaled features.
         source_features: Of the proxy, scaled.
-        inputs, labels: Of the target.
+        inputs: Of the target; on any device.
+        labels: Of the target, whole numbers from 0 on: classes of regression targets are made before.
         unlabelled: More inputs of the target, which take part in the alignment.
         options: How.
         report: Called with each look.
+
+    Raises:
+        FitError: if no gap can be computed, or the body writes to its own tensors.
     """
     options = options or AlignmentOptions()
     generator = generator_of(options.seed)
-    frozen = [parameter for parameter in feature_map.body.parameters() if parameter.requires_grad]
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    was_training = feature_map.training
-    feature_map.eval()  # the source's norms and dropout are as in use
     classes = int(labels.max()) + 1
-    sample = source_features[torch.randperm(len(source_features), generator=generator)[:SOURCE_ROWS]]
-    pool = inputs if unlabelled is None else torch.cat([inputs, unlabelled])
+    device = next((parameter.device for parameter in feature_map.embedder.parameters()), inputs.device)
+    labels = labels.to(device)
+    sample = source_features[torch.randperm(len(source_features), generator=generator)[:SOURCE_ROWS]].to(device)
+    looked_at = torch.randperm(len(inputs), generator=generator)[:LOOK_ROWS]
     optimiser = torch.optim.Adam(feature_map.embedder.parameters(), lr=options.rate)
     best, looks = _Best(), []
 
+    def map_inputs(rows: Tensor) -> tuple[Tensor, Tensor]:
+        """What is aligned, and what the head reads."""
+        if options.features == "body":
+            features = feature_map(rows.to(device))
+            return features, features
+        taken = feature_map.embedder(rows.to(device))
+        return mean_embedding(feature_map._source[0], taken), feature_map.features_of(taken)
+
     def look(step: int) -> None:
         with torch.no_grad():
-            features = torch.cat([feature_map(part) for part in torch.split(inputs, 256)])
-            near = head.omega * float(wasserstein(features, sample))
-            shares = head.probabilities(features)
-        found = AlignmentStep(step, near, distortion(shares, labels, classes, seed=options.seed).crossed)
-        looks.append(found)
-        best.look(found.gap if options.with_distortion else found.alignment, feature_map.embedder)
+            parts = [map_inputs(inputs[part]) for part in torch.split(looked_at, 256)]
+            distance = float(wasserstein(torch.cat([part[0] for part in parts]), sample))
+            shares = head.probabilities(torch.cat([part[1] for part in parts]))
+        crossed = distortion(shares, labels[looked_at], classes, seed=options.seed).crossed
+        looks.append(AlignmentStep(step, head.omega * distance, crossed))
+        best.look(looks[-1].gap if options.with_distortion else looks[-1].alignment, feature_map.embedder)
         if report is not None:
-            report(found)
+            report(looks[-1])
 
-    look(0)
-    size = min(len(inputs), options.batch)
-    for step in range(1, options.steps + 1):
-        chosen = torch.randperm(len(inputs), generator=generator)[:size]
-        features = feature_map(inputs[chosen])
-        rows = features
-        if unlabelled is not None:
-            others = torch.randperm(len(pool), generator=generator)[:size]
-            rows = feature_map(pool[others])
-        loss = head.omega * wasserstein(rows, sample, options.solver)
-        is_last = step > options.steps - max(1, options.steps // DISTORTION_SHARE)
-        if options.with_distortion and (options.schedule == "joint" or is_last):
-            joint = joint_shares(head.probabilities(features), labels[chosen], classes)
-            loss = conditional_entropy(joint) if options.schedule == "sequential" else loss + conditional_entropy(joint)
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        if step % EVERY == 0 or step == options.steps:
-            look(step)
-    feature_map.embedder.load_state_dict(best.state)
-    feature_map.train(was_training)
-    for parameter in frozen:
-        parameter.requires_grad_(True)
+    with _freeze(feature_map, head):
+        look(0)
+        for step in range(1, options.steps + 1):
+            with_distance, with_distortion = options.terms_at(step)
+            chosen = torch.randperm(len(inputs), generator=generator)[: options.batch]
+            rows, features = map_inputs(inputs[chosen])
+            loss = torch.zeros((), device=device)
+            if with_distance:
+                if unlabelled is not None:
+                    others = torch.randperm(len(unlabelled), generator=generator)[: options.batch]
+                    rows = torch.cat([rows, map_inputs(unlabelled[others])[0]])
+                loss = loss + head.omega * wasserstein(rows, sample, options.solver)
+            if with_distortion:
+                joint = joint_shares(head.probabilities(features), labels[chosen], classes)
+                loss = loss + conditional_entropy(joint)
+            optimiser.param_groups[0]["lr"] = options.rate_at(step)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            if step % options.every == 0 or step == options.steps:
+                look(step)
+        if not best.state:
+            raise FitError(
+                f"Stage 1 could compute no gap in {options.steps} steps; look at the inputs, or take a smaller rate."
+            )
+        feature_map.embedder.load_state_dict(best.state)
     return tuple(looks)
+
+
+@contextmanager
+def _freeze(feature_map: FeatureMap, head: SourceHead) -> Iterator[None]:
+    """Body and head as they are: no gradients, norms and dropout as in use; modes and flags come back in the end."""
+    modes = {module: module.training for module in feature_map.modules()}
+    free = [parameter for parameter in feature_map.body.parameters() if parameter.requires_grad]
+    tensors = [*feature_map.body.state_dict(keep_vars=True).values(), *head.linear.parameters()]
+    versions = [tensor._version for tensor in tensors]
+    feature_map.eval()
+    for parameter in free:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for parameter in free:
+            parameter.requires_grad_(True)
+    if [tensor._version for tensor in tensors] != versions:
+        raise FitError(
+            "The source's body or head changed in stage 1, which trains the embedder alone; give a body that does not "
+            "write to its own tensors when it is in evaluation mode."
+        )
