@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from interbasin.errors import DataError
 from interbasin.evaluate.transfer import conditional_entropy, joint_shares, wasserstein
 from interbasin.extras import import_extra
 from interbasin.jobs.adapt.network import TargetNetwork
+from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.randomness import generator_of
 
@@ -49,7 +52,7 @@ def fine_tune(
     mode = "everything" if is_new_body else body or settings.body
     inner = network.feature_map.body
     if mode == "lora":
-        _add_lora(inner, settings.rank)
+        _add_lora(inner, settings.rank, setup.seed)
     for name, parameter in inner.named_parameters():
         parameter.requires_grad_(mode == "everything" or (mode == "lora" and "lora_" in name))
     new = [*network.feature_map.embedder.parameters(), *network.head.parameters()]
@@ -62,7 +65,8 @@ def fine_tune(
     network.train()
     for module in inner.modules():
         if isinstance(module, _BatchNorm):
-            module.train(is_new_body)
+            # One sample has no statistics; then norms keep those that they were given before.
+            module.train(is_new_body and settings.batch_size > 1)
             module.momentum = MOMENTUM if is_new_body and not module.momentum else module.momentum
     regularise = settings.regularise
     with torch.random.fork_rng(devices=[]):
@@ -85,30 +89,41 @@ def _descend(
     extra_loss: Callable[[Tensor, int], Tensor] | None,
 ) -> None:
     settings, task = setup.settings, setup.task
-    optimiser = torch.optim.AdamW(groups, weight_decay=settings.decay)
+    optimiser = _make_optimiser(groups, settings)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, [group["lr"] for group in groups], total_steps=steps, pct_start=0.2
     )
     generator = generator_of(setup.seed)
-    order = rows[torch.randperm(len(rows), generator=generator)]
-    place = 0
+    batches = _draw_batches(rows, settings.batch_size, generator)
     for step in range(steps):
-        if place + settings.batch_size > len(order):
-            order, place = rows[torch.randperm(len(rows), generator=generator)], 0
-        chosen = order[place : place + settings.batch_size]
-        place += settings.batch_size
-        inputs, labels = setup.samples.inputs[chosen], setup.labels[chosen]
-        read = network.head_inputs(inputs)
-        loss = task.loss(network.read_out(read), labels)
-        if regularise and not network.is_dense:
-            loss = loss + regularise * semantic_gap(setup, read, chosen, generator)
-        if extra_loss is not None:
-            loss = loss + extra_loss(read, step)
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        for chosen in itertools.islice(batches, settings.accumulate):
+            inputs, labels = setup.samples.inputs[chosen], setup.labels[chosen]
+            read = network.head_inputs(inputs)
+            loss = task.loss(network.read_out(read), labels)
+            if regularise and not network.is_dense:
+                loss = loss + regularise * semantic_gap(setup, read, chosen, generator)
+            if extra_loss is not None:
+                loss = loss + extra_loss(read, step)
+            (loss / settings.accumulate).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
         optimiser.step()
         schedule.step()
+
+
+def _make_optimiser(groups: list[dict[str, Any]], settings: Settings) -> torch.optim.Optimizer:
+    if settings.optimiser == "sgd":
+        return torch.optim.SGD(groups, momentum=0.9, weight_decay=settings.decay)
+    kind = torch.optim.Adam if settings.optimiser == "adam" else torch.optim.AdamW
+    return kind(groups, weight_decay=settings.decay)
+
+
+def _draw_batches(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Whole batches without end; what is left over of a pass is left out, unless it is all that there is."""
+    while True:
+        order = rows[torch.randperm(len(rows), generator=generator)]
+        for first in range(0, max(1, len(order) - size + 1), size):
+            yield order[first : first + size]
 
 
 def semantic_gap(setup: Setup, features: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
@@ -119,11 +134,18 @@ def semantic_gap(setup: Setup, features: Tensor, rows: Tensor, generator: torch.
     return near + conditional_entropy(joint)
 
 
-def _add_lora(body: nn.Module, rank: int) -> None:
+def _add_lora(body: nn.Module, rank: int, seed: int) -> None:
+    names = sorted(name for name, module in body.named_modules() if isinstance(module, nn.Linear) and name)
+    if not names:
+        raise DataError(
+            f'body="lora" adds to linear layers, and the body ({type(body).__name__}) has none inside; use '
+            '"everything" or "frozen".'
+        )
     peft = import_extra("peft", "A LoRA on the body", "hf")
-    names = sorted(name for name, module in body.named_modules() if isinstance(module, nn.Linear))
     config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)
-    peft.inject_adapter_in_model(config, body)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        peft.inject_adapter_in_model(config, body)
 
 
 def _merge_lora(body: nn.Module) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.jobs.adapt.methods import METHODS, Fitted, Trial, trials_of
-from interbasin.jobs.adapt.network import in_chunks
+from interbasin.jobs.adapt.network import CHUNK, in_chunks
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.jobs.adapt.task import Fold
 
@@ -132,19 +132,19 @@ def hold_out(
 
 
 def answer(fitted: Fitted, inputs: Tensor) -> Answer:
-    """Outputs and features of a fitted model."""
+    """Outputs and features of a fitted model, in the memory of the CPU, as those of a journal are."""
     outputs = in_chunks(fitted.model, inputs)
     read: Any = getattr(fitted.model, "features", None)
     features = None
     if read is not None:
         with torch.no_grad():
-            features = torch.cat([read(part) for part in torch.split(inputs, 256)])
-    return Answer(outputs, features, fitted.seconds, fitted.steps)
+            features = torch.cat([read(part) for part in torch.split(inputs, CHUNK)]).cpu()
+    return Answer(outputs.cpu(), features, fitted.seconds, fitted.steps)
 
 
 def held_labels(setup: Setup, folds: tuple[Fold, ...]) -> Tensor:
     """Labels of all samples that are held out, fold after fold."""
-    return torch.cat([setup.labels[fold.held] for fold in folds])
+    return torch.cat([setup.labels[fold.held] for fold in folds]).cpu()
 
 
 def _gather(setup: Setup, folds: tuple[Fold, ...], trial: Trial, runs: list[Answer]) -> HeldOut:
@@ -155,7 +155,7 @@ def _gather(setup: Setup, folds: tuple[Fold, ...], trial: Trial, runs: list[Answ
     errors = []
     for run, fold in zip(runs, folds, strict=True):
         try:
-            errors.append(task.error(run.outputs, setup.labels[fold.held]))
+            errors.append(task.error(run.outputs, setup.labels[fold.held].cpu()))
         except DataError:  # a fold may lack what a metric such as AUROC needs
             errors.append(math.nan)
     stages = {stage for run in runs for stage in run.seconds}
