@@ -51,8 +51,16 @@ def test_samples_are_the_same_in_every_form(form):
 
 @pytest.mark.parametrize(
     "data",
-    [INPUTS, INPUTS.numpy(), (INPUTS, LABELS), [INPUTS[:6], INPUTS[6:]], [INPUTS], TensorDataset(INPUTS)]
-    + [DataLoader(TensorDataset(INPUTS), 5), DataLoader(TensorDataset(INPUTS, LABELS), 5)],
+    [
+        INPUTS,
+        INPUTS.numpy(),
+        (INPUTS, LABELS),
+        [INPUTS[:6], INPUTS[6:]],
+        [INPUTS],
+        TensorDataset(INPUTS),
+        DataLoader(TensorDataset(INPUTS), 5),
+        DataLoader(TensorDataset(INPUTS, LABELS), 5),
+    ],
     ids=["a tensor", "an array", "a pair", "two batches", "a batch", "a Dataset", "a DataLoader", "one with labels"],
 )
 def test_inputs_without_labels_are_read_whole(data):
@@ -124,7 +132,7 @@ def test_labels_make_a_task(kind, labels, shape):
     assert task.losses(outputs, own).shape == (len(own),) and task.scores(outputs, own).shape == (len(own),)
     assert float(task.loss(outputs, own)) == pytest.approx(float(task.losses(outputs, own).mean()))
     classes = task.classes_of(own)
-    assert classes.dtype == torch.long and 0 <= int(classes.min()) and int(classes.max()) < task.class_count
+    assert classes.dtype == torch.long and int(classes.min()) >= 0 and int(classes.max()) < task.class_count
 
 
 @pytest.mark.parametrize(
@@ -229,7 +237,7 @@ def test_validation_data_are_what_is_held_out():
 
 
 def test_too_few_samples_to_hold_some_out_are_refused():
-    with pytest.raises(DataError, match="9 labelled samples are too few.*at least 10"):
+    with pytest.raises(DataError, match=r"9 labelled samples are too few.*at least 10"):
         divide(torch.arange(9) % 2, seed=0)
     with pytest.raises(DataError, match="1 validation sample tells nothing; give at least 2"):
         divide(torch.arange(20) % 2, seed=0, valid=1)

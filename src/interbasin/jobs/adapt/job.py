@@ -26,6 +26,7 @@ from interbasin.jobs.adapt.validation import (
     Budget,
     MethodRun,
     answer,
+    fit,
     hold_out,
     standard_error,
 )
@@ -40,6 +41,7 @@ PLAIN = "naive"  # what auto takes unless another method is better by a standard
 
 
 @torch.inference_mode(False)
+@torch.random.fork_rng(devices=[])  # layers draw weights when they are made
 def adapt(
     source: Source | nn.Module,
     proxy: Any,
@@ -132,7 +134,7 @@ def adapt(
     journal = open_journal(state, setup, None if tested is None else tested.inputs)
     folds = divide(setup.classes, seed=seed, valid=valid_count)
     with watch("held-out"):
-        runs, left_out = _run_methods(setup, folds, names, journal, budget, report)
+        runs, left_out = _run_methods(setup, folds, names, {*EVIDENCE, method}, journal, budget, report)
     if left_out:
         notes.append(f"The time was up before these were run: {', '.join(left_out)}.")
     verdict = judge_runs(runs, seed)
@@ -140,7 +142,7 @@ def adapt(
     rows = torch.arange(count)
     report(f"fitting {chosen.method} to all samples")
     with watch("fit"):
-        fitted = METHODS[chosen.method].function(setup, rows, chosen.chosen.trial)
+        fitted = fit(setup, chosen.method, rows, chosen.chosen.trial)
     answers: dict[tuple[str, str], Answer] = {}
     if tested is not None:
         with watch("test"):
@@ -239,21 +241,22 @@ def _run_methods(
     setup: Setup,
     folds: tuple[Fold, ...],
     names: Sequence[str],
+    needed: set[str],
     journal: Journal,
     budget: Budget,
     report: Callable[[str], object],
 ) -> tuple[list[MethodRun], list[str]]:
     """Methods on held-out samples, and the names of those that there was no time for.
 
-    What the verdict rests on is run first; the first method that trains everything tells how long others will take.
+    What is needed is run whatever the time, and first; the first method that trains everything tells how long others will take.
     """
-    order = sorted(names, key=lambda name: (name not in EVIDENCE, name not in CANDIDATES))
+    order = sorted(names, key=lambda name: (name not in needed, name not in CANDIDATES))
     runs: dict[str, MethodRun] = {}
     left_out: list[str] = []
     expected = 0.0
     for name in order:
         trials = 2 if METHODS[name].traits["trials"] in ("rate", "predictor") else 0
-        if name not in EVIDENCE and not budget.allows(expected * trials * len(folds)):
+        if name not in needed and not budget.allows(expected * trials * len(folds)):
             left_out.append(name)
             continue
         runs[name] = hold_out(setup, folds, name, recall=journal.recall, report=report)
@@ -293,7 +296,7 @@ def _answer_test(
             report(f"fitting {run.method} to all samples, for the table")
 
             def compute(name: str = run.method, trial: Trial = trial) -> Answer:
-                return answer(METHODS[name].function(setup, rows, trial), inputs)
+                return answer(fit(setup, name, rows, trial), inputs)
 
             key = ("test", run.method, trial.name, len(rows))
             answers[run.method, trial.name] = journal.recall(key, compute)

@@ -116,7 +116,7 @@ def hold_out(
                 report(f"{name}, {trial.name}, part {number} of {len(folds)}")
 
             def compute(trial: Trial = trial, fold: Fold = fold) -> Answer:
-                return answer(method.function(setup, fold.train, trial), setup.samples.inputs[fold.held])
+                return answer(fit(setup, name, fold.train, trial), setup.samples.inputs[fold.held])
 
             key = (name, trial.name, fold.train.tolist(), fold.held.tolist())
             runs.append(compute() if recall is None else recall(key, compute))
@@ -129,6 +129,13 @@ def hold_out(
     chosen = min(usable, key=lambda run: run.loss)
     labels = held_labels(setup, folds)
     return MethodRun(name, method.traits["group"], tuple(tried), chosen, setup.task.error(chosen.outputs, labels))
+
+
+def fit(setup: Setup, name: str, rows: Tensor, trial: Trial) -> Fitted:
+    """A method on samples of these numbers; what it draws depends on the seed, and not on what was fitted before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.seed)
+        return METHODS[name].function(setup, rows, trial)
 
 
 def answer(fitted: Fitted, inputs: Tensor) -> Answer:
