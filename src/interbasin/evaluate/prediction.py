@@ -55,7 +55,8 @@ def score_samples(kind: Kind, outputs: Tensor, labels: Tensor) -> Tensor:
         return ((outputs > 0) != (labels > 0.5)).double().mean(1)
     if kind == "dense":
         return _relative_distances(outputs, labels)
-    spread = labels.double().std(0, correction=0).clamp(min=LEAST) if len(labels) > 1 else labels.double().abs()
+    spread = labels.double().std(0, correction=0)
+    spread = torch.where(spread > 0, spread, labels.double().abs().amax(0))  # what is always the same: over its size
     return ((outputs - labels.double()).abs() / spread.clamp(min=LEAST)).mean(1)
 
 
@@ -112,9 +113,12 @@ def _members(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rmse_by_spread(outputs: Tensor, labels: Tensor) -> float:
+    """The mean over columns; those that are always the same have no spread, and do not count."""
     squares = (outputs.double() - labels.double()).square().mean(0)
-    spread = labels.double().var(0, correction=0).clamp(min=LEAST)
-    return float((squares / spread).sqrt().mean())
+    spread = labels.double().var(0, correction=0)
+    if not bool((spread > 0).any()):
+        raise DataError('nRMSE is relative to the labels\' spread, and all labels here are alike; use metric="mae".')
+    return float((squares / spread)[spread > 0].sqrt().mean())
 
 
 def _rmse_of_fields(outputs: Tensor, labels: Tensor) -> float:

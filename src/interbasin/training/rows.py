@@ -22,6 +22,7 @@ class ShuffledRows:
         count: How many rows there are.
         batch_size: Rows in a batch; the last of a pass may have fewer.
         seed: Where the orders come from.
+        whole: Leave a last batch that has fewer out, unless it is the only one.
 
     Attributes:
         epoch: The number of the next pass, counted from 0. Each pass adds one; `train` sets it.
@@ -34,21 +35,25 @@ class ShuffledRows:
         >>> first, second = list(rows), list(rows)
         >>> [len(batch) for batch in first], sorted(torch.cat(first).tolist())
         ([2, 2, 1], [0, 1, 2, 3, 4])
+        >>> len(ShuffledRows(5, 2, whole=True)), len(ShuffledRows(1, 2, whole=True))
+        (2, 1)
     """
 
-    def __init__(self, count: int, batch_size: int, seed: int = 0) -> None:
+    def __init__(self, count: int, batch_size: int, seed: int = 0, *, whole: bool = False) -> None:
         self.count = require_whole("count", count, least=1)
         self.batch_size = require_whole("batch_size", batch_size, least=1)
         generator_of(seed)
         self.seed = int(seed)
+        self._rows = self.count // self.batch_size * self.batch_size if whole else self.count
+        self._rows = self._rows or self.count
         self.epoch = 0
 
     def __len__(self) -> int:
-        return -(-self.count // self.batch_size)
+        return -(-self._rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Tensor]:
         epoch, self.epoch = self.epoch, self.epoch + 1
         # Neighbouring seeds and passes give unrelated orders.
         mixed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0]) >> 1
         order = torch.randperm(self.count, generator=generator_of(mixed))
-        return iter(torch.split(order, self.batch_size))
+        return iter(torch.split(order[: self._rows], self.batch_size))

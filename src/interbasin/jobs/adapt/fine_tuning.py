@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from interbasin.errors import DataError
 from interbasin.evaluate.transfer import conditional_entropy, joint_shares, wasserstein
 from interbasin.extras import import_extra
 from interbasin.jobs.adapt.network import TargetNetwork
@@ -50,7 +51,7 @@ def fine_tune(
     mode = "everything" if is_new_body else body or settings.body
     inner = network.feature_map.body
     if mode == "lora":
-        _add_lora(inner, settings.rank)
+        _add_lora(inner, settings.rank, setup.seed)
     for name, parameter in inner.named_parameters():
         parameter.requires_grad_(mode == "everything" or (mode == "lora" and "lora_" in name))
     new = [*network.feature_map.embedder.parameters(), *network.head.parameters()]
@@ -64,9 +65,10 @@ def fine_tune(
     network.train()
     for module in inner.modules():
         if isinstance(module, _BatchNorm):
-            module.train(is_new_body)
+            # One sample has no statistics; then norms keep those that they were given before.
+            module.train(is_new_body and settings.batch_size > 1)
             module.momentum = MOMENTUM if is_new_body and not module.momentum else module.momentum
-    order = ShuffledRows(len(rows), settings.batch_size, setup.seed)
+    order = ShuffledRows(len(rows), settings.batch_size, setup.seed, whole=True)
 
     def loss(places: Tensor, index: int) -> Tensor:
         chosen = rows[places]
@@ -111,11 +113,18 @@ def semantic_gap(setup: Setup, features: Tensor, rows: Tensor, generator: torch.
     return near + conditional_entropy(joint)
 
 
-def _add_lora(body: nn.Module, rank: int) -> None:
+def _add_lora(body: nn.Module, rank: int, seed: int) -> None:
+    names = sorted(name for name, module in body.named_modules() if isinstance(module, nn.Linear) and name)
+    if not names:
+        raise DataError(
+            f'body="lora" adds to linear layers, and the body ({type(body).__name__}) has none inside; use '
+            '"everything" or "frozen".'
+        )
     peft = import_extra("peft", "A LoRA on the body", "hf")
-    names = sorted(name for name, module in body.named_modules() if isinstance(module, nn.Linear))
     config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)
-    peft.inject_adapter_in_model(config, body)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        peft.inject_adapter_in_model(config, body)
 
 
 def _merge_lora(body: nn.Module) -> None:

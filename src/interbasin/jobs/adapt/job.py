@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,25 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.batches import reporter_of
-from interbasin.checks import require_choice, require_finite
+from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError
-from interbasin.evaluate.bootstrap import Bootstrap
-from interbasin.evaluate.transfer import TransferBound, measure_bound
 from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.journal import Journal, open_journal
 from interbasin.jobs.adapt.methods import METHODS
-from interbasin.jobs.adapt.result import Adaptation, AdaptedRow
+from interbasin.jobs.adapt.result import Adaptation
 from interbasin.jobs.adapt.settings import make_settings
 from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup
 from interbasin.jobs.adapt.source import Source
+from interbasin.jobs.adapt.table import labels_of, measure_bounds, notes_on, row_name, table_rows
 from interbasin.jobs.adapt.task import Fold, Samples, TargetTask, divide, read_samples
 from interbasin.jobs.adapt.validation import (
     Answer,
     Budget,
-    HeldOut,
     MethodRun,
     answer,
-    held_labels,
+    fit,
     hold_out,
     standard_error,
 )
@@ -43,10 +40,10 @@ AUTO = "auto"
 EVIDENCE = ("raw-linear", "nearest", "scratch", "naive")  # without which there is no verdict
 CANDIDATES = ("raw-linear", "nearest", "random-body", "linear-probe", "scratch", "naive", "recraft")
 PLAIN = "naive"  # what auto takes unless another method is better by a standard error
-MOST_FOR_BOUND = 1000  # samples that the bound is measured on
 
 
 @torch.inference_mode(False)
+@torch.random.fork_rng(devices=[])  # layers draw weights when they are made
 def adapt(
     source: Source | nn.Module,
     proxy: Any,
@@ -119,11 +116,19 @@ def adapt(
         require_finite("minutes", minutes, above=0)
     budget = Budget(minutes)
     generator_of(seed)
+    names = _names(method, compare)
     parts = source if isinstance(source, Source) else Source.of(source)
-    samples, task_of, valid_count = _read_target(train, valid, task, metric, options, seed)
-    count = len(samples) - valid_count
+    samples = read_samples(train, "the training data")
+    count = len(samples)
     settings = make_settings({**options, "predictor": predictor}, preset=preset, samples=count)
-    tested = _read_test(test, task_of, samples)
+    task_of = TargetTask.of(task, labels_of(samples), metric=metric, discretise=settings.discretise, seed=seed)
+    if settings.predictor == "transport" and task_of.kind != "classification":
+        raise DataError(
+            f'predictor="transport" carries classes over, and the task is {task_of.kind}; use "head" or "auto".'
+        )
+    samples = _join_valid(samples, valid, task_of)
+    valid_count = len(samples) - count
+    tested = None if test is None else _read_more(test, "the test data", task_of, samples)
     more = None if unlabelled is None else _read_unlabelled(unlabelled, samples)
     report("looking at the proxy")
     setup = prepare_setup(
@@ -135,7 +140,7 @@ def adapt(
     setup = replace(setup, places=TrainingPlaces(journal.folder, log, progress is True))
     folds = divide(setup.classes, seed=seed, valid=valid_count)
     with watch("held-out"):
-        runs, left_out = _run_methods(setup, folds, _names(method, compare), journal, budget, report)
+        runs, left_out = _run_methods(setup, folds, names, {*EVIDENCE, method}, journal, budget, report)
     if left_out:
         notes.append(f"The time was up before these were run: {', '.join(left_out)}.")
     verdict = judge_runs(runs, seed)
@@ -143,23 +148,23 @@ def adapt(
     rows = torch.arange(count)
     report(f"fitting {chosen.method} to all samples")
     with watch("fit"):
-        fitted = METHODS[chosen.method].function(setup, rows, chosen.chosen.trial)
+        fitted = fit(setup, chosen.method, rows, chosen.chosen.trial)
     answers: dict[tuple[str, str], Answer] = {}
     if tested is not None:
         with watch("test"):
             answers = _answer_test(setup, runs, rows, tested, journal, chosen, fitted, bool(compare), report)
     with watch("bound"):
-        bounds = _measure_bounds(setup, folds, runs, tested, answers, chosen, bool(compare))
+        bounds = measure_bounds(setup, folds, runs, tested, answers, chosen, bool(compare))
     bound = bounds.get(chosen.method)
-    notes += _notes_on(setup, bound, chosen, settings.steps_for(len(setup.samples)))
-    table = tuple(row for run in runs for row in _table_rows(setup, folds, run, bool(compare), answers, tested, bounds))
+    notes += notes_on(setup, bound, chosen, settings.steps_for(len(setup.samples)))
+    table = tuple(row for run in runs for row in table_rows(setup, folds, run, bool(compare), answers, tested, bounds))
     metrics: dict[str, float] = {"error_valid": chosen.error}
     scores_test = {}
     if tested is not None:
         key = (chosen.method, chosen.chosen.trial.name)
-        metrics["error_test"] = task_of.error(answers[key].outputs, _labels(tested))
+        metrics["error_test"] = task_of.error(answers[key].outputs, labels_of(tested))
         scores_test = {
-            _row_name(*names): task_of.scores(found.outputs, _labels(tested)) for names, found in answers.items()
+            row_name(*names): task_of.scores(found.outputs, labels_of(tested)) for names, found in answers.items()
         }
     if bound is not None:
         metrics |= {"omega": bound.omega, **bound.metrics()}
@@ -193,28 +198,22 @@ def adapt(
 # ---------------------------------------------------------------------- data
 
 
-def _read_target(
-    train: Any, valid: Any, kind: str, metric: str | None, options: Mapping[str, Any], seed: int
-) -> tuple[Samples, TargetTask, int]:
-    """All labelled samples, those of validation data last, the task, and how many are of validation data."""
-    samples = read_samples(train, "the training data")
-    assert samples.labels is not None
-    task = TargetTask.of(kind, samples.labels, metric=metric, discretise=options.get("discretise") or 10, seed=seed)
-    labels = task.require(samples.labels, "the training data")
+def _join_valid(samples: Samples, valid: Any, task: TargetTask) -> Samples:
+    """All labelled samples, those of validation data last."""
+    labels = task.require(labels_of(samples), "the training data")
     if valid is None:
-        return Samples(samples.inputs, labels), task, 0
-    held = read_samples(valid, "the validation data")
-    _require_shape(held, samples, "the validation data")
-    more = task.require(_labels(held), "the validation data")
-    return Samples(torch.cat([samples.inputs, held.inputs]), torch.cat([labels, more])), task, len(held)
+        return Samples(samples.inputs, labels)
+    held = _read_more(valid, "the validation data", task, samples)
+    return Samples(torch.cat([samples.inputs, held.inputs]), torch.cat([labels, labels_of(held)]))
 
 
-def _read_test(test: Any, task: TargetTask, samples: Samples) -> Samples | None:
-    if test is None:
-        return None
-    tested = read_samples(test, "the test data")
-    _require_shape(tested, samples, "the test data")
-    return Samples(tested.inputs, task.require(_labels(tested), "the test data"))
+def _read_more(data: Any, name: str, task: TargetTask, samples: Samples) -> Samples:
+    """Labelled samples like those of the training data."""
+    more = read_samples(data, name)
+    _require_shape(more, samples, name)
+    labels = task.require(labels_of(more), name)
+    task.error(torch.zeros(len(labels), *task.shape), labels)  # a metric that these labels do not have is refused now
+    return Samples(more.inputs, labels)
 
 
 def _read_unlabelled(data: Any, samples: Samples) -> Tensor:
@@ -231,11 +230,6 @@ def _require_shape(other: Samples, samples: Samples, name: str) -> None:
         )
 
 
-def _labels(samples: Samples) -> Tensor:
-    assert samples.labels is not None
-    return samples.labels
-
-
 # ---------------------------------------------------------------------- methods
 
 
@@ -245,7 +239,7 @@ def _names(method: str, compare: bool | Sequence[str]) -> tuple[str, ...]:
     if compare is True:
         wanted = set(METHODS)
     elif compare:
-        wanted |= {METHODS[require_choice("method of adapt", name, METHODS)].name for name in compare}
+        wanted |= {METHODS[name].name for name in ([compare] if isinstance(compare, str) else compare)}
     return tuple(name for name in METHODS if name in wanted)
 
 
@@ -253,21 +247,22 @@ def _run_methods(
     setup: Setup,
     folds: tuple[Fold, ...],
     names: Sequence[str],
+    needed: set[str],
     journal: Journal,
     budget: Budget,
     report: Callable[[str], object],
 ) -> tuple[list[MethodRun], list[str]]:
     """Methods on held-out samples, and the names of those that there was no time for.
 
-    What the verdict rests on is run first; the first method that trains everything tells how long others will take.
+    What is needed is run whatever the time, and first; the first method that trains everything tells how long others will take.
     """
-    order = sorted(names, key=lambda name: (name not in EVIDENCE, name not in CANDIDATES))
+    order = sorted(names, key=lambda name: (name not in needed, name not in CANDIDATES))
     runs: dict[str, MethodRun] = {}
     left_out: list[str] = []
     expected = 0.0
     for name in order:
         trials = 2 if METHODS[name].traits["trials"] in ("rate", "predictor") else 0
-        if name not in EVIDENCE and not budget.allows(expected * trials * len(folds)):
+        if name not in needed and not budget.allows(expected * trials * len(folds)):
             left_out.append(name)
             continue
         runs[name] = hold_out(setup, folds, name, recall=journal.recall, report=report)
@@ -307,9 +302,9 @@ def _answer_test(
             report(f"fitting {run.method} to all samples, for the table")
 
             def compute(name: str = run.method, trial: Trial = trial) -> Answer:
-                return answer(METHODS[name].function(setup, rows, trial), inputs)
+                return answer(fit(setup, name, rows, trial), inputs)
 
-            key = ("test", run.method, trial.name)
+            key = ("test", run.method, trial.name, len(rows))
             answers[run.method, trial.name] = journal.recall(key, compute)
     return answers
 
@@ -318,139 +313,3 @@ def _reported_trials(run: MethodRun) -> list[Trial]:
     """The chosen trial, and of methods with two kinds of predictor both, which have rows of their own."""
     fixed = [held.trial for held in run.tried if held.trial.name in ("transport", "head")]
     return [run.chosen.trial, *(trial for trial in fixed if trial is not run.chosen.trial)]
-
-
-# ---------------------------------------------------------------------- the bound
-
-
-def _measure_bounds(
-    setup: Setup,
-    folds: tuple[Fold, ...],
-    runs: Sequence[MethodRun],
-    tested: Samples | None,
-    answers: Mapping[tuple[str, str], Answer],
-    chosen: MethodRun,
-    is_compared: bool,
-) -> dict[str, TransferBound]:
-    """The bound by method, on test data where there are some, else on held-out samples."""
-    bounds: dict[str, TransferBound] = {}
-    for run in runs if is_compared else [chosen]:
-        key = (run.method, run.chosen.trial.name)
-        if tested is not None and key in answers:
-            outputs, features, labels = answers[key].outputs, answers[key].features, _labels(tested)
-        else:
-            outputs, features, labels = run.chosen.outputs, run.chosen.features, held_labels(setup, folds)
-        if features is None:
-            continue
-        bounds[run.method] = bound_of(setup, outputs, features, labels.to(outputs.device))
-    return bounds
-
-
-def bound_of(setup: Setup, outputs: Tensor, features: Tensor, labels: Tensor) -> TransferBound:
-    """The bound of any predictor on features in the source's space."""
-    drawn = torch.randperm(len(outputs), generator=generator_of(setup.seed))[:MOST_FOR_BOUND]
-    outputs, features, labels = outputs[drawn], features[drawn], labels[drawn]
-    classes = setup.task.classes_of(labels)
-    sources = torch.randperm(len(setup.features), generator=generator_of(setup.seed))[:MOST_FOR_BOUND]
-    return measure_bound(
-        target_features=features,
-        target_labels=classes,
-        target_answers=_class_answers(setup.task, outputs, classes),
-        source_answers=setup.head.probabilities(features),
-        source_features=setup.features[sources],
-        error_source=setup.head.loss,
-        omega=setup.head.omega,
-        seed=setup.seed,
-    )
-
-
-def _class_answers(task: TargetTask, outputs: Tensor, classes: Tensor) -> Tensor:
-    """What outputs say of the classes: numbers and fields count for near centres, as far as they usually miss them."""
-    if task.codebook is None:
-        return outputs.double().softmax(1)
-    values = outputs.double().flatten(1)
-    if task.kind == "multilabel":
-        values = values.sigmoid()
-    squares = torch.cdist(values if task.axes is None else values @ task.axes, task.codebook).square()
-    usual = squares[torch.arange(len(squares)), classes].mean().clamp(min=1e-12)
-    return (-squares / (2 * usual)).softmax(1)
-
-
-# ---------------------------------------------------------------------- rows and notes
-
-
-def _row_name(method: str, trial: str) -> str:
-    return f"{method}-{trial}" if trial in ("transport", "head") else method
-
-
-def _table_rows(
-    setup: Setup,
-    folds: tuple[Fold, ...],
-    run: MethodRun,
-    is_compared: bool,
-    answers: Mapping[tuple[str, str], Answer],
-    tested: Samples | None,
-    bounds: Mapping[str, TransferBound],
-) -> list[AdaptedRow]:
-    """The row of a method and, where it has two kinds of predictor, a row for each of them."""
-    rows = [_row(setup, folds, run, run.chosen, run.method, answers, tested, bounds)]
-    fixed = [held for held in run.tried if held.trial.name in ("transport", "head")]
-    if is_compared and len(fixed) > 1:
-        rows += [
-            _row(setup, folds, run, held, _row_name(run.method, held.trial.name), answers, tested, {}) for held in fixed
-        ]
-    return rows
-
-
-def _row(
-    setup: Setup,
-    folds: tuple[Fold, ...],
-    run: MethodRun,
-    held: HeldOut,
-    name: str,
-    answers: Mapping[tuple[str, str], Answer],
-    tested: Samples | None,
-    bounds: Mapping[str, TransferBound],
-) -> AdaptedRow:
-    task, labels = setup.task, held_labels(setup, folds)
-    interval = Bootstrap(len(held.scores), seed=setup.seed).interval(held.scores.cpu().numpy())
-    on_test = answers.get((run.method, held.trial.name))
-    return AdaptedRow(
-        method=name,
-        group=run.group,
-        trial=held.trial.name,
-        loss_valid=held.loss,
-        error_valid=task.error(held.outputs, labels),
-        score_valid=interval.value,
-        low=interval.low,
-        high=interval.high,
-        fold_errors=held.errors,
-        error_test=None if on_test is None or tested is None else task.error(on_test.outputs, _labels(tested)),
-        steps=held.steps,
-        seconds=dict(held.seconds),
-        bound=bounds[run.method].metrics() if run.method in bounds else {},
-        tried={each.trial.name: {"loss": each.loss, "error": task.error(each.outputs, labels)} for each in run.tried},
-    )
-
-
-def _notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, steps: int) -> list[str]:
-    notes: list[str] = []
-    if bound is not None:
-        notes += bound.notes
-        if bound.distortion.is_collapsed:
-            notes.append(
-                "To the source's head nearly all samples of the target look alike, so that its labels tell nothing "
-                "about them."
-            )
-        if setup.task.codebook is not None:
-            notes.append(
-                f"The bound is stated for the labels made into {setup.task.class_count} classes, not for their values."
-            )
-    if setup.task.kind == "classification":
-        counts = torch.bincount(setup.labels, minlength=setup.task.shape[0])
-        rare = int((counts < 5).sum())
-        if rare:
-            notes.append(f"{rare} of {len(counts)} classes have fewer than five samples; their errors are rough.")
-    if math.isnan(chosen.error):
-        raise DataError("The error of the method that was taken is NaN; look at the data and the metric.")
-    return notes

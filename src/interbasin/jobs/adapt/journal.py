@@ -79,13 +79,15 @@ def open_journal(state: str | os.PathLike[str] | None, setup: Setup, test: Tenso
 
 
 def _identity(setup: Setup, test: Tensor | None) -> str:
-    tensors = [setup.features, setup.head.linear.weight, setup.samples.inputs, setup.labels, setup.unlabelled, test]
+    head = setup.head.linear
+    tensors = [setup.features, head.weight, head.bias, setup.taken, setup.samples.inputs, setup.labels]
+    tensors += [part for part in (setup.unlabelled, test) if part is not None]
     described = [
         digest_of(tensors),
         fingerprint(setup.source.body),
         None if setup.embedder is None else fingerprint(setup.embedder),
         asdict(setup.settings),
-        setup.task.kind,
+        [setup.task.kind, setup.unlabelled is None, test is None],
         setup.seed,
         __version__,
         torch.__version__,

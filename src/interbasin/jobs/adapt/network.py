@@ -7,6 +7,7 @@ one, a body that was pre-trained far away may never leave the likeliest class.
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ CHUNK = 256  # inputs that are looked at together
 STRENGTHS = (1e-3, 1e-1, 1e1, 1e3)  # of a probe's penalty, relative to the features' size
 STRENGTH = 1e-1
 MOST_WEIGHTS = 4_000_000  # of a head over all states of a body
+UNSEEN = -4.0  # the logit of a class that a probe was not shown
 MOST_PREFIX = 8  # tokens before those of the input
 
 
@@ -181,25 +183,24 @@ def fit_probe(rows: Tensor, labels: Tensor, task: TargetTask, strength: float) -
     mean = x.mean(0)
     size = float(np.sqrt(np.square(x - mean).sum(1).mean())) or 1.0
     x = (x - mean) / size
-    weight, bias = np.zeros((task.count, x.shape[1])), np.full(task.count, -4.0)
+    weight, bias = np.zeros((task.count, x.shape[1])), np.full(task.count, UNSEEN)
     columns = [labels] if task.kind == "classification" else list(labels.unbind(1))
     for place, column in enumerate(columns):
-        known = np.unique(column.cpu().numpy())
-        if task.kind == "classification":
-            fitted = LogisticRegression(C=1 / (strength * max(1, len(x)) / 100), max_iter=300).fit(
-                x, column.cpu().numpy()
-            )
-            if len(known) == 2:
-                weight[known[0]], weight[known[1]] = -fitted.coef_[0] / 2, fitted.coef_[0] / 2
-                bias[known[0]], bias[known[1]] = -fitted.intercept_[0] / 2, fitted.intercept_[0] / 2
-            else:
-                weight[known], bias[known] = fitted.coef_, fitted.intercept_
-        elif len(known) == 2:
-            fitted = LogisticRegression(C=1 / (strength * max(1, len(x)) / 100), max_iter=300).fit(
-                x, column.cpu().numpy()
-            )
+        known = np.unique(column.cpu().numpy()).astype(int)
+        if len(known) == 1:  # no other is known, and nothing tells them apart
+            is_class = task.kind == "classification"
+            bias[known[0] if is_class else place] = -UNSEEN if is_class or known[0] else UNSEEN
+            continue
+        fitted = LogisticRegression(C=100 / (strength * len(x)), max_iter=300)
+        with warnings.catch_warnings():  # nearly there will do; and nearly as many classes as samples are no mistake
+            warnings.simplefilter("ignore")
+            fitted.fit(x, column.cpu().numpy())
+        if task.kind == "multilabel":
             weight[place], bias[place] = fitted.coef_[0], fitted.intercept_[0]
+        elif len(known) == 2:
+            weight[known] = np.outer([-0.5, 0.5], fitted.coef_[0])
+            bias[known] = np.outer([-0.5, 0.5], fitted.intercept_[0])[:, 0]
         else:
-            bias[place] = 4.0 if known[0] else -4.0
+            weight[known], bias[known] = fitted.coef_, fitted.intercept_
     weight = weight / size
     return torch.from_numpy(weight).to(rows), torch.from_numpy(bias - weight @ mean).to(rows)

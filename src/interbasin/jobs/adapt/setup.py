@@ -7,13 +7,15 @@ from one source to the next.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from interbasin.activations.recording import digest_of
 from interbasin.batches import as_batches, count_inputs, cut_inputs, device_of, split_batch
@@ -33,6 +35,7 @@ from interbasin.training import Checkpoint
 
 PROXY_BATCH = 64
 MOST_PROXY = 5000  # samples of the proxy that are looked at
+LARGEST = 1e9  # of a feature of the target, where two of the source are 1 apart
 DISTANCES = 2000  # features whose mean distance is the unit
 
 
@@ -110,7 +113,7 @@ class Setup:
         assert self.samples.labels is not None
         return self.samples.labels
 
-    @property
+    @cached_property
     def classes(self) -> Tensor:
         """Labels as whole numbers."""
         return self.task.classes_of(self.labels)
@@ -148,9 +151,12 @@ def prepare_setup(
     Raises:
         DataError, ShapeError, WiringError: if the proxy has no labels, or the parts do not fit together.
     """
-    source = source.copy()
-    for part in (source.embedder, source.body, *([] if source.head is None else [source.head])):
-        part.eval().requires_grad_(False)
+    source, notes = _ready_copy(source)
+    if embedder is not None and not any(parameter.is_floating_point() for parameter in embedder.parameters()):
+        raise DataError(
+            f"The embedder ({type(embedder).__name__}) has no parameters, so that nothing in it can be aligned; put a "
+            "layer behind it."
+        )
     with watch("proxy"):
         bank = TokenBank(seed)
         source, taken, means, features, labels = _look_at_proxy(source, proxy, bank)
@@ -160,7 +166,7 @@ def prepare_setup(
         raise DataError("The source has the same features for all of the proxy; check the proxy's inputs.")
     scale = 1 / distance
     features = features * scale
-    linear, notes = _source_linear(source, features, labels, scale)
+    linear, more_notes = _source_linear(source, features, labels, scale)
     with watch("recalibration"):
         head = recalibrate(linear, features, labels, omega=settings.omega)
     device = device_of(source.body) or torch.device("cpu")
@@ -178,16 +184,29 @@ def prepare_setup(
         samples,
         None if unlabelled is None else unlabelled.to(device),
         settings,
-        embedder,
+        None if embedder is None else copy.deepcopy(embedder).float().eval(),
         seed,
-        notes,
+        notes + more_notes,
     )
     _try_embedder(setup)
     return setup
 
 
+def _ready_copy(source: Source) -> tuple[Source, tuple[str, ...]]:
+    """A copy that nothing trains, in single precision: halves are too coarse for distances, and doubles take long."""
+    kinds = {parameter.dtype for parameter in source.body.parameters() if parameter.is_floating_point()}
+    others = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
+    source = source.copy()
+    for part in (source.embedder, source.body, source.head, source.fittings.patch, source.fittings.norm):
+        if part is not None:
+            part.float().eval().requires_grad_(False)
+    note = f"The source has weights in {' and '.join(others)}; the adapted model has float32."
+    return source, (note,) if others else ()
+
+
 def _try_embedder(setup: Setup) -> None:
-    inputs = setup.samples.inputs[:2]
+    sizes = setup.samples.inputs.flatten(1).abs().amax(1)
+    inputs = setup.samples.inputs[sizes.topk(min(2, len(sizes))).indices]  # the largest, which fail first
     try:
         features = in_chunks(setup.new_map(own_body=False), inputs)
     except (RuntimeError, IndexError, ValueError) as error:
@@ -204,8 +223,11 @@ def _try_embedder(setup: Setup) -> None:
             f"Features of the target have {tuple(features.shape[1:])} numbers and those of the source "
             f"{tuple(setup.features.shape[1:])}; the embedder has to put out what the body takes."
         )
-    if not bool(torch.isfinite(features).all()):
-        raise DataError("Features of the target are NaN or infinite before any training; check the inputs' scale.")
+    if not bool((features.abs() < LARGEST).all()):  # NaN is not below it either
+        raise DataError(
+            f"Inputs of the target are as large as {float(sizes.max()):.3g}, and their features are not finite, or "
+            f"{LARGEST:.0e} times as large as the source's; divide the inputs by their spread first."
+        )
 
 
 def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source, Tensor, Tensor, Tensor, Tensor]:
@@ -213,6 +235,10 @@ def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source,
     taken: Tensor | None = None
     means, features, labels, count = [], [], [], 0
     for inputs, classes in _proxy_batches(proxy):
+        classes = _class_labels(classes, count)
+        if isinstance(inputs, Tensor) and inputs.is_floating_point():
+            inputs = inputs.float()
+            _require_finite_inputs(inputs, count)
         if taken is None:
             source = source.with_layout(inputs)
         with torch.no_grad():
@@ -223,6 +249,8 @@ def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source,
         # Text comes in batches of several lengths; the longest tells how much the body can take.
         if taken is None or rows.shape[1:].numel() > taken.shape[1:].numel():
             taken = rows[:2].clone()
+        if len(classes) != len(rows):
+            raise ShapeError(f"The proxy has {len(rows)} inputs and {len(classes)} labels; give one for each input.")
         labels.append(classes)
         count += len(classes)
         if count >= MOST_PROXY:
@@ -233,8 +261,6 @@ def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source,
     whole = torch.cat(features)
     if not bool(torch.isfinite(whole).all()):
         raise DataError("The source's features of the proxy are NaN or infinite; check the proxy and the source.")
-    if int(known.min()) < 0:
-        raise DataError(f"Label {int(known.min())} of the proxy is out of range; number its classes from 0 on.")
     return source, taken, torch.cat(means), whole, known
 
 
@@ -250,13 +276,19 @@ def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:
             raise ShapeError(f"The proxy has {count} inputs and {len(labels)} labels; give one label for each input.")
         for first in range(0, len(labels), PROXY_BATCH):
             rows = slice(first, first + PROXY_BATCH)
-            yield cut_inputs(inputs, rows, len(labels)), _class_labels(labels[rows])
+            yield cut_inputs(inputs, rows, len(labels)), labels[rows]
         return
+    if (
+        hasattr(proxy, "__getitem__")
+        and hasattr(proxy, "__len__")
+        and not isinstance(proxy, Sequence | Mapping | Tensor)
+    ):
+        proxy = DataLoader(proxy, PROXY_BATCH)  # a Dataset
     for batch in as_batches(proxy, PROXY_BATCH):
         inputs, labels = split_batch(batch)
         if labels is None:
             raise DataError(NO_LABELS)
-        yield inputs, _class_labels(torch.as_tensor(labels))
+        yield inputs, torch.as_tensor(labels)
 
 
 NO_LABELS = (
@@ -265,10 +297,30 @@ NO_LABELS = (
 )
 
 
-def _class_labels(labels: Tensor) -> Tensor:
+def _class_labels(labels: Tensor, before: int) -> Tensor:
+    """Labels of a batch of the proxy as whole numbers; so many samples came before."""
     if labels.ndim != 1:
-        raise ShapeError(f"Labels of the proxy are classes, one per sample; found shape {tuple(labels.shape)}.")
-    return labels
+        raise ShapeError(
+            f"Labels of the proxy are classes, one for each sample, found shape {tuple(labels.shape)}; number the "
+            "classes from 0 on."
+        )
+    whole = labels.long()
+    wrong = ((whole < 0) | (whole != labels)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"Label {labels[row].item():g} in row {before + row} of the proxy is no class; number classes from 0 on."
+        )
+    return whole
+
+
+def _require_finite_inputs(inputs: Tensor, before: int) -> None:
+    bad = (~torch.isfinite(inputs.reshape(len(inputs), -1))).any(1).nonzero()
+    if len(bad):
+        raise DataError(
+            f"Row {before + int(bad[0])} of the inputs of the proxy holds NaN or infinity; take such rows out, or fill "
+            "them."
+        )
 
 
 def _source_linear(source: Source, features: Tensor, labels: Tensor, scale: float) -> tuple[nn.Linear, tuple[str, ...]]:
@@ -278,6 +330,10 @@ def _source_linear(source: Source, features: Tensor, labels: Tensor, scale: floa
         layers = [layer for layer in head if not isinstance(layer, nn.Identity | nn.Dropout)]
         head = layers[0] if len(layers) == 1 else head
     if isinstance(head, nn.Linear):
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in head.parameters()):
+            raise DataError(
+                "The source's head has weights that are NaN or infinite; check the source, or give head=None."
+            )
         if int(labels.max()) >= head.out_features:
             return fit_source_head(features, labels), (
                 f"The source's head has {head.out_features} labels and the proxy {int(labels.max()) + 1}, so a head "

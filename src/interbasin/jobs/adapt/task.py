@@ -6,7 +6,9 @@ out once; from 500 on one fifth is held out. Test samples are looked at once, at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,7 +25,9 @@ from interbasin.randomness import generator_of
 
 FOLDS = 5
 FEW = 500  # labelled samples below which all of them are cross-validated
-LEAST_SPREAD = 1e-6  # of labels that are divided by their spread
+LEAST_SPREAD = 1e-6  # of labels, relative to their size, or to the spread of others
+MOST_UNSEEN = 1000  # classes that there may be, however few samples
+LEAST_VALID = 2
 COMPONENTS = 10  # principal ones of dense labels, before they are made into classes
 
 
@@ -51,48 +55,99 @@ def read_samples(data: Any, name: str, *, labelled: bool = True) -> Samples:
     """
     inputs, labels = _tensors(data, name, labelled)
     if not len(inputs):
-        raise DataError(f"{name} holds no samples at all; give some.")
+        raise DataError(f"There are no samples at all in {name}; give some.")
+    if inputs.ndim < 2:
+        raise ShapeError(
+            f"Inputs of {name} have shape {tuple(inputs.shape)}; give a row of numbers, a signal or a field for each "
+            "sample: a single feature has shape (samples, 1)."
+        )
     if labelled and labels is None:
-        raise DataError(f"{name} has no labels; give pairs (inputs, labels).")
+        raise DataError(f"There are no labels in {name}; give pairs (inputs, labels).")
     if labels is not None and len(labels) != len(inputs):
-        raise ShapeError(f"{name} has {len(inputs)} inputs and {len(labels)} labels; give one label for each input.")
-    for what, values in (("inputs", inputs), ("labels", labels)):
-        if values is not None and values.is_floating_point():
-            bad = (~torch.isfinite(values.flatten(1) if values.ndim > 1 else values[:, None])).any(1).nonzero()
-            if len(bad):
-                raise DataError(
-                    f"Row {int(bad[0])} of the {what} of {name} holds NaN or infinity ({len(bad)} of {len(values)} "
-                    "rows do); take such rows out, or fill them."
-                )
-    return Samples(inputs.float(), labels if labelled else None)
+        raise ShapeError(
+            f"There are {len(inputs)} inputs and {len(labels)} labels in {name}; give one label for each input."
+        )
+    inputs = inputs.detach().float()
+    require_finite_rows(inputs, f"the inputs of {name}")
+    if not labelled or labels is None:
+        return Samples(inputs)
+    labels = labels.detach()
+    require_finite_rows(labels.float(), f"the labels of {name}")
+    return Samples(inputs, labels)
+
+
+def require_finite_rows(values: Tensor, what: str) -> None:
+    """Refuse NaN and infinity.
+
+    Raises:
+        DataError: names the first row that holds one.
+    """
+    bad = (~torch.isfinite(values.reshape(len(values), -1))).any(1).nonzero()
+    if len(bad):
+        raise DataError(
+            f"Row {int(bad[0])} of {what} holds NaN or infinity ({len(bad)} of {len(values)} rows do); take such rows "
+            "out, or fill them."
+        )
 
 
 def _tensors(data: Any, name: str, labelled: bool) -> tuple[Tensor, Tensor | None]:
-    if not labelled and isinstance(data, Tensor | np.ndarray):
-        return torch.as_tensor(data), None
+    """Inputs, and labels where there are some, as one tensor each."""
+    if isinstance(data, Tensor | np.ndarray):
+        return _tensor(data, name), None
+    is_pair = isinstance(data, tuple | list) and len(data) == 2
+    # A list of two inputs without labels is two batches.
     if (
-        isinstance(data, tuple | list)
-        and len(data) == 2
+        is_pair
         and all(isinstance(part, Tensor | np.ndarray) for part in data)
+        and (labelled or isinstance(data, tuple))
     ):
-        inputs, labels = (torch.as_tensor(part) for part in data)
-        return inputs, labels
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence | Tensor):
-        pairs = [data[place] for place in range(len(data))]  # a Dataset: one sample at a time
-        if pairs and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-            return (
-                torch.stack([torch.as_tensor(pair[0]) for pair in pairs]),
-                torch.stack([torch.as_tensor(pair[1]) for pair in pairs]),
-            )
-    batches = [split_batch(batch) for batch in as_batches(data, 256)]
-    if not all(isinstance(inputs, Tensor) for inputs, _ in batches):
-        raise DataError(f"The inputs of {name} are tensors, found others; give arrays of numbers.")
-    has_labels = bool(batches) and all(isinstance(labels, Tensor) for _, labels in batches)
+        return _tensor(data[0], name), _tensor(data[1], name)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence | Mapping):
+        samples = [_split(data[place]) for place in range(len(data))]  # a Dataset: one sample at a time
+        return _stack([inputs for inputs, _ in samples], name), _stack_labels([label for _, label in samples], name)
+    batches = [_split(batch) for batch in as_batches(data, 256)]
     if not batches:
         return torch.zeros(0), None
-    return torch.cat([inputs for inputs, _ in batches]), torch.cat(
-        [labels for _, labels in batches]
-    ) if has_labels else None
+    labels = [label for _, label in batches]
+    if all(isinstance(label, int | float) or getattr(label, "ndim", None) == 0 for label in labels):
+        return _stack([inputs for inputs, _ in batches], name), _stack_labels(labels, name)  # a sample at a time
+    return _concatenate([inputs for inputs, _ in batches], name), (
+        None if any(label is None for label in labels) else _concatenate(labels, name)
+    )
+
+
+def _split(batch: Any) -> tuple[Any, Any]:
+    """Inputs and labels of a batch or sample; data sets without labels put their inputs into a tuple of one."""
+    return (batch[0], None) if isinstance(batch, tuple | list) and len(batch) == 1 else split_batch(batch)
+
+
+def _stack_labels(labels: Sequence[Any], name: str) -> Tensor | None:
+    return None if any(label is None for label in labels) else _stack(labels, name)
+
+
+def _stack(parts: Sequence[Any], name: str) -> Tensor:
+    return _concatenate([_tensor(part, name)[None] for part in parts], name)
+
+
+def _concatenate(parts: Sequence[Any], name: str) -> Tensor:
+    tensors = [_tensor(part, name) for part in parts]
+    shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
+    if len(shapes) > 1:
+        first, second = sorted(shapes)[:2]
+        raise ShapeError(f"Samples of {name} have shapes {first} and {second}; give all in one shape.")
+    return torch.cat(tensors) if tensors else torch.zeros(0)
+
+
+def _tensor(part: Any, name: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(part)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"Inputs and labels of {name} are numbers, found {type(part).__name__}; give tensors or arrays of numbers."
+        ) from error
+    if tensor.is_complex():
+        raise DataError(f"Numbers of {name} are complex; give real and imaginary part as two channels.")
+    return tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +184,12 @@ class TargetTask:
         labels = _require_kind(kind, labels, "the training data")
         chosen = error_metric(kind, metric)
         if kind == "classification":
+            largest = int(labels.max())
+            if largest >= max(MOST_UNSEEN, 10 * len(labels)):  # a year, or an identifier
+                raise DataError(
+                    f"Label {largest} in row {int(labels.argmax())} of the training data is out of range for "
+                    f"{len(labels)} samples; number the classes from 0 on."
+                )
             counts = torch.bincount(labels)
             if int((counts > 0).sum()) < 2:
                 raise DataError(
@@ -138,18 +199,19 @@ class TargetTask:
             return cls(kind, (len(counts),), chosen, torch.zeros(()), torch.ones(()))
         values = labels.double().flatten(1)
         centred = values - values.mean(0)
-        if not bool((centred.abs() > LEAST_SPREAD).any()):
+        if float(centred.abs().max()) <= LEAST_SPREAD * float(values.abs().max()):
             raise DataError("All training labels are alike, so there is nothing to learn; give samples that differ.")
         axes = None
         if kind == "dense" and values.shape[1] > COMPONENTS:
             axes = torch.linalg.svd(centred, full_matrices=False)[2][:COMPONENTS].mT
-        codebook = _centres(values if axes is None else values @ axes, min(discretise, len(labels)), seed)
+        codebook = _find_centres(values if axes is None else values @ axes, discretise, seed)
         if kind == "multilabel":
             return cls(kind, tuple(labels.shape[1:]), chosen, torch.zeros(()), torch.ones(()), codebook, axes)
         # One spread for a field, so that its points keep their proportions; one for each of several numbers.
         over: tuple[int, ...] = (0,) if kind == "regression" else (0, *range(2, labels.ndim))
         shift = labels.double().mean(over, keepdim=True)[0]
-        scale = (labels.double() - shift).square().mean(over, keepdim=True)[0].sqrt().clamp(min=LEAST_SPREAD)
+        scale = (labels.double() - shift).square().mean(over, keepdim=True)[0].sqrt()
+        scale = torch.where(scale > LEAST_SPREAD * scale.max(), scale, scale.max())  # some may always be the same
         return cls(kind, tuple(labels.shape[1:]), chosen, shift.float(), scale.float(), codebook, axes)
 
     @property
@@ -197,8 +259,8 @@ class TargetTask:
         return self.losses(outputs, labels).mean()
 
     def error(self, outputs: Tensor, labels: Tensor) -> float:
-        """How wrong outputs are, by the metric."""
-        return self.metric.measure(outputs, labels)
+        """How wrong outputs are, by the metric; NaN where they are not finite."""
+        return self.metric.measure(outputs, labels) if bool(torch.isfinite(outputs).all()) else math.nan
 
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """One error per sample, by which two networks are compared."""
@@ -208,8 +270,14 @@ class TargetTask:
         """Labels as whole numbers, for the distortion: numbers and fields take the number of the nearest centre."""
         if self.codebook is None:
             return labels
-        values = labels.double().flatten(1)
-        return torch.cdist(values if self.axes is None else values @ self.axes, self.codebook).argmin(1)
+        return self.distances(labels).argmin(1)
+
+    def distances(self, values: Tensor) -> Tensor:
+        """How far numbers or fields are from each centre, ``(samples, centres)``."""
+        assert self.codebook is not None
+        rows = values.double().flatten(1)
+        rows = rows if self.axes is None else rows @ self.axes.to(rows)
+        return torch.cdist(rows, self.codebook.to(rows))
 
 
 def _require_kind(kind: str, labels: Tensor, name: str) -> Tensor:
@@ -247,11 +315,14 @@ def _require_kind(kind: str, labels: Tensor, name: str) -> Tensor:
     return numbers
 
 
-def _centres(values: Tensor, count: int, seed: int) -> Tensor:
+def _find_centres(values: Tensor, count: int, seed: int) -> Tensor:
     from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
 
-    distinct = len(torch.unique(values, dim=0))
-    fitted = KMeans(min(count, distinct), n_init=4, random_state=seed).fit(values.numpy())
+    count = min(count, len(torch.unique(values, dim=0)))
+    with warnings.catch_warnings():  # values that differ by rounding alone make fewer centres
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = KMeans(count, n_init=4, random_state=seed % 2**32).fit(values.numpy())
     return torch.from_numpy(fitted.cluster_centers_).double()
 
 
@@ -273,11 +344,16 @@ def divide(classes: Tensor, *, seed: int, valid: int = 0, folds: int = FOLDS) ->
         folds: How many parts there are.
 
     Raises:
-        DataError: if there are fewer samples than folds.
+        DataError: if there are too few samples.
     """
     count = len(classes) - require_whole("valid", valid, least=0)
     rows = torch.arange(len(classes))
     if valid:
+        if valid < LEAST_VALID:
+            raise DataError(
+                f"{valid} validation sample tells nothing; give at least {LEAST_VALID}, or none at all, so that parts "
+                "of the training data are held out."
+            )
         return (Fold(rows[:count], rows[count:]),)
     if count < 2 * folds:
         raise DataError(

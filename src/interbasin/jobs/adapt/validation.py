@@ -19,7 +19,7 @@ from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.methods import METHODS, trials_of
-from interbasin.jobs.adapt.network import in_chunks
+from interbasin.jobs.adapt.network import CHUNK, in_chunks
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.jobs.adapt.task import Fold
 
@@ -117,7 +117,7 @@ def hold_out(
                 report(f"{name}, {trial.name}, part {number} of {len(folds)}")
 
             def compute(trial: Trial = trial, fold: Fold = fold) -> Answer:
-                return answer(method.function(setup, fold.train, trial), setup.samples.inputs[fold.held])
+                return answer(fit(setup, name, fold.train, trial), setup.samples.inputs[fold.held])
 
             key = (name, trial.name, fold.train.tolist(), fold.held.tolist())
             runs.append(compute() if recall is None else recall(key, compute))
@@ -132,20 +132,27 @@ def hold_out(
     return MethodRun(name, method.traits["group"], tuple(tried), chosen, setup.task.error(chosen.outputs, labels))
 
 
+def fit(setup: Setup, name: str, rows: Tensor, trial: Trial) -> Fitted:
+    """A method on samples of these numbers; what it draws depends on the seed, and not on what was fitted before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.seed)
+        return METHODS[name].function(setup, rows, trial)
+
+
 def answer(fitted: Fitted, inputs: Tensor) -> Answer:
-    """Outputs and features of a fitted model."""
+    """Outputs and features of a fitted model, in the memory of the CPU, as those of a journal are."""
     outputs = in_chunks(fitted.model, inputs)
     read: Any = getattr(fitted.model, "features", None)
     features = None
     if read is not None:
         with torch.no_grad():
-            features = torch.cat([read(part) for part in torch.split(inputs, 256)])
-    return Answer(outputs, features, fitted.seconds, fitted.steps)
+            features = torch.cat([read(part) for part in torch.split(inputs, CHUNK)]).cpu()
+    return Answer(outputs.cpu(), features, fitted.seconds, fitted.steps)
 
 
 def held_labels(setup: Setup, folds: tuple[Fold, ...]) -> Tensor:
     """Labels of all samples that are held out, fold after fold."""
-    return torch.cat([setup.labels[fold.held] for fold in folds])
+    return torch.cat([setup.labels[fold.held] for fold in folds]).cpu()
 
 
 def _gather(setup: Setup, folds: tuple[Fold, ...], trial: Trial, runs: list[Answer]) -> HeldOut:
@@ -156,7 +163,7 @@ def _gather(setup: Setup, folds: tuple[Fold, ...], trial: Trial, runs: list[Answ
     errors = []
     for run, fold in zip(runs, folds, strict=True):
         try:
-            errors.append(task.error(run.outputs, setup.labels[fold.held]))
+            errors.append(task.error(run.outputs, setup.labels[fold.held].cpu()))
         except DataError:  # a fold may lack what a metric such as AUROC needs
             errors.append(math.nan)
     stages = {stage for run in runs for stage in run.seconds}

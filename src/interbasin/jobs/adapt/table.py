@@ -1,0 +1,159 @@
+"""What a run has to show: the row of each method, the bound of those that have features, and what to know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from interbasin.errors import DataError
+from interbasin.evaluate.bootstrap import Bootstrap
+from interbasin.evaluate.transfer import TransferBound, measure_bound
+from interbasin.jobs.adapt.result import AdaptedRow
+from interbasin.jobs.adapt.setup import Setup
+from interbasin.jobs.adapt.task import Fold, Samples, TargetTask
+from interbasin.jobs.adapt.validation import Answer, HeldOut, MethodRun, held_labels
+from interbasin.randomness import generator_of
+
+MOST_FOR_BOUND = 1000  # samples that the bound is measured on
+LEAST_FOR_BOUND = 10
+
+
+def labels_of(samples: Samples) -> Tensor:
+    assert samples.labels is not None
+    return samples.labels
+
+
+# ---------------------------------------------------------------------- the bound
+
+
+def measure_bounds(
+    setup: Setup,
+    folds: tuple[Fold, ...],
+    runs: Sequence[MethodRun],
+    tested: Samples | None,
+    answers: Mapping[tuple[str, str], Answer],
+    chosen: MethodRun,
+    is_compared: bool,
+) -> dict[str, TransferBound]:
+    """The bound by method, on test data where there are some, else on held-out samples."""
+    bounds: dict[str, TransferBound] = {}
+    for run in runs if is_compared else [chosen]:
+        key = (run.method, run.chosen.trial.name)
+        if tested is not None and key in answers:
+            outputs, features, labels = answers[key].outputs, answers[key].features, labels_of(tested)
+        else:
+            outputs, features, labels = run.chosen.outputs, run.chosen.features, held_labels(setup, folds)
+        if features is None or len(features) < LEAST_FOR_BOUND:
+            continue
+        bounds[run.method] = bound_of(setup, outputs, features, labels)
+    return bounds
+
+
+def bound_of(setup: Setup, outputs: Tensor, features: Tensor, labels: Tensor) -> TransferBound:
+    """The bound of any predictor on features in the source's space."""
+    drawn = torch.randperm(len(outputs), generator=generator_of(setup.seed))[:MOST_FOR_BOUND]
+    outputs, features, labels = (part[drawn].to(setup.features.device) for part in (outputs, features, labels))
+    classes = setup.task.classes_of(labels)
+    sources = torch.randperm(len(setup.features), generator=generator_of(setup.seed))[:MOST_FOR_BOUND]
+    return measure_bound(
+        target_features=features,
+        target_labels=classes,
+        target_answers=_class_answers(setup.task, outputs, classes),
+        source_answers=setup.head.probabilities(features),
+        source_features=setup.features[sources],
+        error_source=setup.head.loss,
+        omega=setup.head.omega,
+        seed=setup.seed,
+    )
+
+
+def _class_answers(task: TargetTask, outputs: Tensor, classes: Tensor) -> Tensor:
+    """What outputs say of the classes: numbers and fields count for near centres, as far as they usually miss them."""
+    if task.codebook is None:
+        return outputs.double().softmax(1)
+    squares = task.distances(outputs.sigmoid() if task.kind == "multilabel" else outputs).square()
+    usual = squares[torch.arange(len(squares)), classes].mean().clamp(min=1e-12)
+    return (-squares / (2 * usual)).softmax(1)
+
+
+# ---------------------------------------------------------------------- rows and notes
+
+
+def row_name(method: str, trial: str) -> str:
+    return f"{method}-{trial}" if trial in ("transport", "head") else method
+
+
+def table_rows(
+    setup: Setup,
+    folds: tuple[Fold, ...],
+    run: MethodRun,
+    is_compared: bool,
+    answers: Mapping[tuple[str, str], Answer],
+    tested: Samples | None,
+    bounds: Mapping[str, TransferBound],
+) -> list[AdaptedRow]:
+    """The row of a method and, where it has two kinds of predictor, a row for each of them."""
+    rows = [_row(setup, folds, run, run.chosen, run.method, answers, tested, bounds)]
+    fixed = [held for held in run.tried if held.trial.name in ("transport", "head")]
+    if is_compared and len(fixed) > 1:
+        rows += [
+            _row(setup, folds, run, held, row_name(run.method, held.trial.name), answers, tested, {}) for held in fixed
+        ]
+    return rows
+
+
+def _row(
+    setup: Setup,
+    folds: tuple[Fold, ...],
+    run: MethodRun,
+    held: HeldOut,
+    name: str,
+    answers: Mapping[tuple[str, str], Answer],
+    tested: Samples | None,
+    bounds: Mapping[str, TransferBound],
+) -> AdaptedRow:
+    task, labels = setup.task, held_labels(setup, folds)
+    interval = Bootstrap(len(held.scores), seed=setup.seed).interval(held.scores.cpu().numpy())
+    on_test = answers.get((run.method, held.trial.name))
+    return AdaptedRow(
+        method=name,
+        group=run.group,
+        trial=held.trial.name,
+        loss_valid=held.loss,
+        error_valid=task.error(held.outputs, labels),
+        score_valid=interval.value,
+        low=interval.low,
+        high=interval.high,
+        fold_errors=held.errors,
+        error_test=None if on_test is None or tested is None else task.error(on_test.outputs, labels_of(tested)),
+        steps=held.steps,
+        seconds=dict(held.seconds),
+        bound=bounds[run.method].metrics() if run.method in bounds else {},
+        tried={each.trial.name: {"loss": each.loss, "error": task.error(each.outputs, labels)} for each in run.tried},
+    )
+
+
+def notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, steps: int) -> list[str]:
+    notes: list[str] = []
+    if bound is not None:
+        notes += bound.notes
+        if bound.distortion.is_collapsed:
+            notes.append(
+                "To the source's head nearly all samples of the target look alike, so that its labels tell nothing "
+                "about them."
+            )
+        if setup.task.codebook is not None:
+            notes.append(
+                f"The bound is stated for the labels made into {setup.task.class_count} classes, not for their values."
+            )
+    if setup.task.kind == "classification":
+        counts = torch.bincount(setup.labels, minlength=setup.task.shape[0])
+        rare = int((counts < 5).sum())
+        if rare:
+            notes.append(f"{rare} of {len(counts)} classes have fewer than five samples; their errors are rough.")
+    if math.isnan(chosen.error):
+        raise DataError("The error of the method that was taken is NaN; look at the data and the metric.")
+    return notes

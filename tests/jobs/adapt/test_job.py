@@ -1,0 +1,308 @@
+"""The whole job on tiny networks: what it leaves alone, what it is given, and cases where the answer is known."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.jobs.adapt.examples import QUICK, bits, draw, make_mlp, make_proxy, make_target, one_recalibration, same_bits  # noqa: F401
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import interbasin as ib
+from interbasin.errors import DataError, ShapeError, UnknownNameError
+from interbasin.extras import import_extra
+from interbasin.jobs.adapt import METHODS, Source
+
+pytestmark = pytest.mark.usefixtures("one_recalibration")
+
+
+def run(**options: Any):
+    options = {"method": "linear-probe", **QUICK, **options}
+    source, proxy = options.pop("source", None) or make_mlp(), options.pop("proxy", None) or make_proxy()
+    return ib.adapt(source, proxy, options.pop("train", None) or make_target(), **options)
+
+
+def errors(result) -> dict[str, float]:
+    return {row.method: row.error_valid for row in result.table}
+
+
+def test_everything_of_the_users_stays_as_it_is():
+    model, embedder = make_mlp(norm=True).train(), nn.Sequential(nn.Flatten(), nn.Linear(8, 10), nn.Dropout(0.1))
+    model[2].weight.requires_grad_(False)
+    model[3].eval()
+    parts = [model, embedder]
+    before = [bits(part) for part in parts]
+    flags = [[parameter.requires_grad for parameter in part.parameters()] for part in parts]
+    modes = [[module.training for module in part.modules()] for part in parts]
+    proxy, train, state = make_proxy(), make_target(), torch.random.get_rng_state()
+    tensors = copy.deepcopy((proxy, train))
+    result = run(source=model, proxy=proxy, train=train, embedder=embedder, compare=True, test=train)
+    assert all(same_bits(part, own) for part, own in zip(parts, before, strict=True))
+    assert [[parameter.requires_grad for parameter in part.parameters()] for part in parts] == flags
+    assert [[module.training for module in part.modules()] for part in parts] == modes
+    assert all(torch.equal(x, y) for x, y in zip([*proxy, *train], [*tensors[0], *tensors[1]], strict=True))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    names = [row.method for row in result.table]
+    assert set(METHODS) <= set(names) and {"recraft-transport", "recraft-head", "fa-head"} <= set(names)
+    assert all(row.error_test is not None for row in result.table) and len(result.scores_test) >= len(METHODS)
+    assert not any(module.training for module in result.model.modules())
+
+
+def test_the_same_seed_gives_the_same_result_whatever_was_drawn_before():
+    first = run(method="recraft", transport_width=4, test=make_target(12))
+    torch.manual_seed(5)
+    second = run(method="recraft", transport_width=4, test=make_target(12))
+    inputs = draw(4, 1, 8, seed=8)
+    assert torch.equal(first.model(inputs), second.model(inputs))
+    assert errors(first) == errors(second) and first.metrics == second.metrics
+    assert str(first.verdict) == str(second.verdict)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "multilabel", "regression", "dense"])
+@pytest.mark.parametrize("method", ["auto", *METHODS])
+def test_every_method_learns_every_kind(method, kind):
+    inputs, labels = make_target(30, kind)
+    result = run(method=method, task=kind, train=(inputs, labels), test=(inputs, labels))
+    assert result.method == method or method == "auto"
+    assert result.model(inputs).shape[1:] == (tuple(labels.shape[1:]) or (3,))
+    assert 0 <= result.metrics["error_test"] and str(result.verdict)
+    assert (result.bound is None) == (METHODS[result.method].traits["group"] == "simple")
+
+
+# ---------------------------------------------------------------------- what it is given
+
+
+INPUTS, LABELS = make_target()
+FORMS = {
+    "arrays": (INPUTS.numpy(), LABELS.numpy()),
+    "doubles": (INPUTS.double(), LABELS.to(torch.int8)),
+    "a Dataset": TensorDataset(INPUTS, LABELS),
+    "a DataLoader": DataLoader(TensorDataset(INPUTS, LABELS), 7),
+    "batches": list(zip(INPUTS.split(8), LABELS.split(8), strict=True)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_data_in_every_form_give_the_same_model(form):
+    model, expected = run(train=FORMS[form], test=FORMS[form]), run(test=(INPUTS, LABELS))
+    assert torch.equal(model.model(INPUTS), expected.model(INPUTS)) and model.metrics == expected.metrics
+
+
+@pytest.mark.slow
+def test_whole_numbers_and_rows_are_inputs_too():
+    whole = run(train=((10 * INPUTS).int(), LABELS))
+    assert torch.equal(
+        whole.model((10 * INPUTS).int().float()),
+        run(train=((10 * INPUTS).trunc(), LABELS)).model((10 * INPUTS).trunc()),
+    )
+    rows = run(train=(INPUTS[:, 0], LABELS), method="auto")
+    signals = run(train=(INPUTS, LABELS), method="auto")
+    assert errors(rows) == errors(signals)  # a body that takes vectors sees no difference
+
+
+def test_validation_data_are_what_methods_are_compared_on():
+    inputs, labels = make_target(50)
+    result = run(train=(inputs[:30], labels[:30]), valid=(inputs[30:], labels[30:]), method="nearest")
+    answers = torch.cdist(inputs[30:].flatten(1), inputs[:30].flatten(1)).argmin(1)
+    expected = float((labels[:30][answers] != labels[30:]).double().mean())
+    assert errors(result)["nearest"] == pytest.approx(expected)
+    assert result.request["samples"] == 30 and all(len(row.fold_errors) == 1 for row in result.table)
+
+
+def test_a_time_that_is_up_leaves_methods_out_and_says_so():
+    result = run(method="recraft", compare=True, minutes=1e-6)
+    names = {row.method for row in result.table}
+    assert {"raw-linear", "nearest", "scratch", "naive", "recraft"} <= names and not names & {"lp-ft", "fa", "warm"}
+    assert any("time was up before these were run" in note and "lp-ft" in note for note in result.notes)
+
+
+def test_a_comparison_runs_the_methods_of_its_list():
+    result = run(compare=["fa"], predictor="head")
+    assert [row.method for row in result.table] == ["raw-linear", "nearest", "scratch", "linear-probe", "naive", "fa"]
+    assert [row.trial for row in result.table if row.method == "fa"] == ["head"]
+    assert "fa" in [row.method for row in run(compare="fa").table]
+
+
+def test_lines_of_progress_say_what_is_done():
+    lines: list[str] = []
+    run(method="nearest", progress=lines.append)
+    assert any(line.startswith("nearest, as it is, part 5 of 5") for line in lines)
+    assert "fitting nearest to all samples" in lines
+
+
+def test_no_fit_is_made_more_often_than_it_must(monkeypatch):
+    from interbasin.jobs.adapt import validation
+
+    counts: Counter[str] = Counter()
+    original = validation.fit
+
+    def fit(setup, name, rows, trial):
+        counts[name] += 1
+        return original(setup, name, rows, trial)
+
+    monkeypatch.setattr(validation, "fit", fit)
+    run(method="naive")
+    assert counts == {"raw-linear": 20, "nearest": 5, "scratch": 10, "naive": 10}
+
+
+# ---------------------------------------------------------------------- cases where the answer is known
+
+
+def clusters(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows on two circles in six dimensions: no linear model tells them apart, and a source does that learned it."""
+    generator = torch.Generator().manual_seed(seed)
+    labels, angles = torch.arange(count) % 2, 2 * np.pi * torch.rand(count, generator=generator)
+    circle = torch.stack([angles.cos(), angles.sin()], 1) * (1.0 + 1.5 * labels)[:, None]
+    return torch.cat([circle, torch.zeros(count, 4)], 1) + 0.25 * torch.randn(count, 6, generator=generator), labels
+
+
+def make_expert() -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2))
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    inputs, labels = clusters(1000, 1)
+    for _ in range(200):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
+    return model.eval()
+
+
+@pytest.mark.slow
+def test_where_the_source_solves_a_rotated_task_pre_training_beats_scratch():
+    turn = torch.linalg.qr(draw(6, 6, seed=4))[0]
+    inputs, labels = clusters(120, 2)
+    others, answers = clusters(400, 3)
+    result = ib.adapt(
+        make_expert(), clusters(400, 5), (inputs @ turn, labels), test=(others @ turn, answers), compare=True, steps=60
+    )
+    on_test = {row.method: row.error_test for row in result.table}
+    pretrained = min(on_test[name] for name in ("naive", "linear-probe", "recraft", "fa", "lp-ft"))
+    assert pretrained <= on_test["scratch"] and pretrained < on_test["raw-linear"] - 0.1
+    assert result.verdict.choice != "simple-model" or errors(result)["nearest"] <= min(errors(result).values()) + 0.02
+
+
+@pytest.mark.slow
+def test_where_labels_are_linear_in_the_raw_input_no_network_is_advised():
+    inputs = draw(150, 1, 8)
+    result = run(train=(inputs, (inputs[:, 0] @ torch.arange(8.0) > 0).long()), method="auto", steps=30)
+    assert result.verdict.choice == "simple-model" and result.verdict.methods["simple"] == "raw-linear"
+    assert str(result.verdict).startswith("Do not use a network: raw-linear")
+
+
+def test_twenty_samples_are_too_few_to_tell():
+    assert run(train=make_target(20)).verdict.choice == "too-few"
+
+
+@pytest.mark.slow
+def test_labels_that_are_noise_are_hardly_ever_taken_for_a_gain():
+    choices = []
+    for seed in range(8):
+        labels = torch.randint(0, 2, (60,), generator=torch.Generator().manual_seed(seed))
+        choices.append(
+            run(train=(draw(60, 1, 8, seed=seed), labels), method="auto", steps=10, seed=seed).verdict.choice
+        )
+    assert sum(choice in ("transfer", "align") for choice in choices) == 0, choices
+
+
+# ---------------------------------------------------------------------- hard cases
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        (torch.zeros(30, 1, 8), LABELS),
+        (torch.ones(30, 1, 8), LABELS),
+        (INPUTS[:, 0, :1], LABELS),
+        (INPUTS[:1].expand(30, -1, -1), LABELS),
+        (INPUTS[:10], torch.tensor([0, 0, 0, 1, 0, 0, 0, 0, 0, 0])),
+        (INPUTS, (LABELS > 0) * 3),
+        (INPUTS, LABELS > 0),
+        (1e-30 * INPUTS, LABELS),
+    ],
+    ids=[
+        "zeros",
+        "ones",
+        "a feature",
+        "duplicates",
+        "a class of one",
+        "a gap in the classes",
+        "booleans",
+        "tiny values",
+    ],
+)
+def test_data_that_are_hard_to_learn_are_adapted_to_all_the_same(train):
+    result = run(train=train)
+    assert bool(result.model(train[0]).isfinite().all()) and str(result.verdict)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"method": "recaft"}, UnknownNameError, r"named 'recaft'; try one of: recraft,"),
+        ({"compare": ["recaft"]}, UnknownNameError, r"named 'recaft'; try one of: recraft,"),
+        ({"test": (INPUTS, LABELS + 1)}, DataError, r"Label 3 in row \d+ of the test data is out of range"),
+        ({"test": (INPUTS[:, :, :5], LABELS)}, ShapeError, r"the test data have shape \(1, 5\)"),
+        ({"valid": (INPUTS[:, :, :5], LABELS)}, ShapeError, r"the validation data have shape \(1, 5\)"),
+        ({"unlabelled": draw(5, 1, 9)}, ShapeError, r"the unlabelled data have shape \(1, 9\)"),
+        ({"test": (INPUTS[:3], LABELS[:3] * 0), "metric": "auroc"}, DataError, "AUROC needs"),
+        ({"embedder": nn.Sequential(nn.Flatten(), nn.Linear(8, 9))}, ShapeError, r"trained on \(10,\)"),
+        ({"embedder": nn.Flatten()}, DataError, "has no parameters"),
+        ({"task": "regression", "predictor": "transport"}, DataError, 'use "head" or "auto"'),
+        ({"discretise": "ten"}, DataError, "discretise must be a whole number"),
+        ({"minutes": 0}, DataError, "minutes must be a number above 0"),
+        ({"seed": -1}, DataError, "seed must be a whole number"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused_before_anything_is_trained(options, error, message):
+    with pytest.raises(error, match=message):
+        run(**options)
+
+
+# ---------------------------------------------------------------------- sources of other libraries
+
+
+def vit() -> nn.Module:
+    timm = import_extra("timm", "This test", "timm")
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    return timm.create_model("vit_tiny_patch16_224", num_classes=3, **sizes)
+
+
+def resnet() -> nn.Module:
+    return import_extra("timm", "This test", "timm").create_model("resnet18", num_classes=3)
+
+
+def bert() -> nn.Module:
+    transformers = import_extra("transformers", "This test", "hf")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    return transformers.BertModel(transformers.BertConfig(vocab_size=99, **sizes))
+
+
+TOKENS = torch.randint(5, 99, (24, 7), generator=torch.Generator().manual_seed(0))
+FAMILIES = {
+    "timm ViT": (vit, draw(24, 3, 32, 32)),
+    "timm ResNet": (resnet, draw(24, 3, 32, 32)),
+    "BERT, by tokens": (bert, TOKENS),
+    "BERT, by a mapping": (bert, {"input_ids": TOKENS, "token_type_ids": torch.zeros_like(TOKENS)}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_models_of_other_libraries_are_adapted_to_a_signal(family):
+    make, inputs = FAMILIES[family]
+    torch.manual_seed(0)
+    model = make().eval()
+    before = bits(model)
+    signals = draw(24, 1, 32, seed=3), torch.arange(24) % 2
+    result = ib.adapt(model, (inputs, torch.arange(24) % 3), signals, test=signals, steps=3, align_steps=3)
+    assert same_bits(model, before)
+    assert bool(result.model(signals[0]).isfinite().all()) and result.verdict.choice == "too-few"
+    assert Source.of(model).body is not None and 0 <= result.metrics["error_test"] <= 1

@@ -1,0 +1,198 @@
+"""What methods begin with: the source in one scale, its proxy, new bodies, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.jobs.adapt.examples import bits, draw, make_mlp, make_proxy, make_setup, one_recalibration  # noqa: F401
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from interbasin.errors import DataError, ShapeError
+from interbasin.evaluate.transfer import mean_distance
+from interbasin.jobs.adapt import Source
+from interbasin.jobs.adapt.setup import redraw
+
+pytestmark = pytest.mark.usefixtures("one_recalibration")
+INPUTS, LABELS = make_proxy()
+
+
+def test_features_of_the_source_are_one_apart_on_average():
+    setup = make_setup()
+    assert float(mean_distance(setup.features)) == pytest.approx(1.0, rel=1e-5)
+    with torch.no_grad():
+        features = Source.of(make_mlp()).features(INPUTS) * setup.scale
+    torch.testing.assert_close(setup.features, features)
+
+
+def test_the_sources_own_head_reads_scaled_features_as_it_read_its_own():
+    model = make_mlp()
+    setup = make_setup(model)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            setup.head.loss_before, float(nn.functional.cross_entropy(model(INPUTS), LABELS)), rtol=1e-4, atol=1e-5
+        )
+    assert setup.notes == ()
+
+
+def test_a_head_that_does_not_fit_the_proxy_is_replaced_with_a_note():
+    setup = make_setup(proxy=(INPUTS, torch.arange(40) % 5))
+    assert setup.head.linear.out_features == 5 and "3 labels and the proxy 5" in setup.notes[0]
+    source = Source.of(make_mlp())
+    deep = Source(source.embedder, source.body, nn.Sequential(nn.Linear(10, 4), nn.Linear(4, 3)))
+    assert "more than one linear layer" in make_setup(deep).notes[0]
+    assert make_setup(Source(source.embedder, source.body)).head.linear.out_features == 3
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        (INPUTS.numpy(), LABELS.numpy()),
+        [(INPUTS[:30], LABELS[:30]), (INPUTS[30:], LABELS[30:])],
+        DataLoader(TensorDataset(INPUTS, LABELS), 7),
+        TensorDataset(INPUTS, LABELS),
+        (INPUTS.double(), LABELS.double()),
+    ],
+    ids=["arrays", "batches", "a DataLoader", "a Dataset", "doubles"],
+)
+def test_a_proxy_is_the_same_in_every_form(proxy):
+    setup, expected = make_setup(proxy=proxy), make_setup()
+    torch.testing.assert_close(setup.features, expected.features)
+    assert torch.equal(setup.proxy_labels, LABELS) and setup.proxy_labels.dtype == torch.long
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_a_source_in_another_precision_is_taken_in_single_precision(dtype):
+    model = make_mlp(norm=True).to(dtype)
+    before = bits(model)
+    setup = make_setup(model, proxy=(INPUTS.to(dtype), LABELS))
+    assert all(parameter.dtype == torch.float32 for parameter in setup.new_map().parameters())
+    assert f"weights in {str(dtype).removeprefix('torch.')}" in setup.notes[0]
+    assert all(model.state_dict()[name].dtype == value.dtype for name, value in before.items())
+
+
+def replaced(row: int, value: float) -> torch.Tensor:
+    labels = LABELS.double()
+    labels[row] = value
+    return labels
+
+
+def with_nan(row: int) -> torch.Tensor:
+    inputs = INPUTS.clone()
+    inputs[row, 2] = math.nan
+    return inputs
+
+
+@pytest.mark.parametrize(
+    ("proxy", "error", "message"),
+    [
+        (INPUTS, DataError, "The proxy has no labels"),
+        ([INPUTS], DataError, "The proxy has no labels"),
+        ((INPUTS, None), DataError, "The proxy has no labels"),
+        (TensorDataset(INPUTS), DataError, "The proxy has no labels"),
+        ((INPUTS[:0], LABELS[:0]), DataError, "no samples at all"),
+        ((INPUTS[:1], LABELS[:1]), DataError, "found 1"),
+        ((INPUTS, LABELS[:7]), ShapeError, "40 inputs and 7 labels"),
+        ([(INPUTS, LABELS[:7])], ShapeError, "40 inputs and 7 labels"),
+        ((INPUTS, INPUTS), ShapeError, r"one for each sample, found shape \(40, 6\)"),
+        ((INPUTS, replaced(7, 0.5)), DataError, "Label 0.5 in row 7 of the proxy"),
+        ([(INPUTS, LABELS), (INPUTS, replaced(3, -1))], DataError, "Label -1 in row 43 of the proxy"),
+        ((with_nan(5), LABELS), DataError, "Row 5 of the inputs of the proxy"),
+        ((INPUTS[:, :5], LABELS), DataError, r"called with \(40, 5\)"),
+        ((torch.zeros(40, 6), LABELS), DataError, "same features for all of the proxy"),
+        ("cats and dogs", DataError, "found one str"),
+    ],
+)
+def test_a_proxy_that_says_nothing_is_refused(proxy, error, message):
+    with pytest.raises(error, match=message):
+        make_setup(proxy=proxy)
+
+
+def test_a_source_with_weights_that_are_not_finite_is_refused():
+    model = make_mlp()
+    with torch.no_grad():
+        model[4].weight[0, 0] = math.nan
+    with pytest.raises(DataError, match="head has weights that are NaN"):
+        make_setup(model)
+    model = make_mlp()
+    with torch.no_grad():
+        model[2].weight[0, 0] = math.nan
+    with pytest.raises(DataError, match="features of the proxy are NaN"):
+        make_setup(model)
+
+
+def test_inputs_so_large_that_features_mean_nothing_are_refused():
+    labels = torch.arange(30) % 2
+    for size in (1e15, 1e38):
+        with pytest.raises(DataError, match=r"as large as .*divide the inputs by their spread"):
+            make_setup(target=(draw(30, 1, 8).clamp(-3, 3) * size, labels))
+
+
+def test_inputs_longer_than_the_body_allows_are_refused():
+    class Short(nn.Module):
+        """A body for at most eight tokens."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions = nn.Parameter(torch.zeros(8, 4))
+
+        def forward(self, taken):
+            return taken + self.positions[: taken.shape[1]].view(1, -1, 4)
+
+    class Long(nn.Module):
+        """An embedder with a token for every point."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(1, 4)
+
+        def forward(self, inputs):
+            return self.linear(inputs.mT)
+
+    from interbasin.jobs.adapt import adapt
+
+    source, proxy = Source(nn.Embedding(9, 4), Short()), (torch.arange(320).reshape(40, 8) % 9, LABELS)
+    target = draw(30, 1, 50), torch.arange(30) % 2
+    with pytest.raises(ShapeError, match=r"Inputs of shape \(1, 50\).*trained on \(8, 4\): give shorter inputs"):
+        adapt(source, proxy, target, embedder=Long())
+    assert len(make_setup(source, proxy=proxy, target=target).new_map()(target[0])) == 30  # its own is short enough
+
+
+# ---------------------------------------------------------------------- bodies drawn anew
+
+
+class Odd(nn.Module):
+    """A part whose parameters are its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.arange(10.0))
+
+    def forward(self, taken):
+        return taken * self.gain
+
+
+def test_a_body_is_drawn_anew_whole_and_by_its_seed():
+    body = nn.Sequential(nn.Linear(10, 10), nn.LayerNorm(10), nn.BatchNorm1d(10), Odd(), nn.MultiheadAttention(10, 2))
+    with torch.no_grad():
+        for parameter in body.parameters():
+            parameter.normal_()
+        body[2].running_mean.fill_(5)
+    before = bits(body)
+    state = torch.random.get_rng_state()
+    redraw(body, 3)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    after = bits(body)
+    assert not [name for name, _ in body.named_parameters() if torch.equal(before[name], after[name])]
+    assert all(bool(value.isfinite().all()) for value in after.values())
+    assert bool((body[1].weight == 1).all()) and not bool(body[1].bias.any()) and not bool(body[2].running_mean.any())
+    assert sorted(after["3.gain"].tolist()) == sorted(before["3.gain"].tolist())
+    with torch.no_grad():
+        for name, parameter in body.named_parameters():
+            parameter.copy_(before[name])
+    redraw(body, 3)
+    assert all(torch.equal(body.state_dict()[name], after[name]) for name, _ in body.named_parameters())
+    redraw(body, 4)
+    assert not torch.equal(body[0].weight, after["0.weight"])
