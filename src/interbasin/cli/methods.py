@@ -38,5 +38,6 @@ def describe_methods(job: str) -> str:
         needs = [f"needs {', '.join(method['needs'])}"] if method["needs"] else []
         conditions = [", ".join(method["variants"]), *needs] if method["variants"] else needs
         name = f"{method['name']} ({'; '.join(conditions)})" if conditions else method["name"]
-        paragraphs.append(f"- {name}: {method['summary']}. [{method['reference']}]")
+        paper = f" [{method['reference']}]" if method["reference"] else ""
+        paragraphs.append(f"- {name}: {method['summary']}.{paper}")
     return "\n\n    ".join(paragraphs)

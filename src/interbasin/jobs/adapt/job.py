@@ -16,6 +16,7 @@ from interbasin.checks import require_choice, require_finite
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.evaluate.transfer import TransferBound, measure_bound
+from interbasin.jobs.adapt.files import describe_model
 from interbasin.jobs.adapt.journal import Journal, open_journal
 from interbasin.jobs.adapt.methods import METHODS, Fitted, Trial
 from interbasin.jobs.adapt.result import Adaptation, AdaptedRow
@@ -166,6 +167,7 @@ def adapt(
         bound=bound,
         looks=fitted.looks,
         scores_test=scores_test,
+        blueprint=describe_model(fitted.model, setup),
         metrics={name: value for name, value in metrics.items() if value is not None},
         notes=tuple(notes),
         timings=watch.timings,
