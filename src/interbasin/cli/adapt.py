@@ -29,8 +29,6 @@ from interbasin.cli.state import state_beside
 if TYPE_CHECKING:
     from torch import Tensor
 
-WITHOUT_ALIGNING = ("raw-linear", "nearest")  # methods that no distance between features is measured for
-
 
 @dataclass(frozen=True)
 class TrainingOptions:
@@ -162,14 +160,12 @@ def adapt(
     """
     from interbasin.jobs.adapt import METHODS, Source
     from interbasin.jobs.adapt import adapt as fit
+    from interbasin.jobs.adapt.job import require_packages
     from interbasin.jobs.adapt.result import summarize_row, summarize_verdict
 
     if method != "auto":
         method = METHODS[method].name
-    if compare or method not in WITHOUT_ALIGNING:
-        from interbasin.extras import import_extra
-
-        import_extra("ot", "Aligning features with those of the source", "ot")
+    require_packages(method, is_compared=compare, body=training_options.body)
     sizes = numbers(shape, "--shape", int, "1,96")
     terminal.require_free(output, force=force)
     with terminal.status("Loading"), foreign_code():

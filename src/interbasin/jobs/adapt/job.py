@@ -16,6 +16,7 @@ from interbasin.checks import require_choice, require_finite
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.evaluate.transfer import TransferBound, measure_bound
+from interbasin.extras import import_extra
 from interbasin.jobs.adapt.files import describe_model
 from interbasin.jobs.adapt.journal import Journal, open_journal
 from interbasin.jobs.adapt.methods import METHODS, Fitted, Trial
@@ -112,6 +113,7 @@ def adapt(
     watch = Stopwatch()
     if method != AUTO:
         method = METHODS[method].name
+    names = _names(method, compare)
     if minutes is not None:
         require_finite("minutes", minutes, above=0)
     budget = Budget(minutes)
@@ -122,6 +124,7 @@ def adapt(
     settings = make_settings({**options, "predictor": predictor}, preset=preset, samples=count)
     tested = _read_test(test, task_of, samples)
     more = None if unlabelled is None else _read_unlabelled(unlabelled, samples)
+    require_packages(method, is_compared=bool(compare), body=settings.body)
     report("looking at the proxy")
     setup = prepare_setup(
         parts, proxy, task_of, samples, unlabelled=more, settings=settings, embedder=embedder, seed=seed, watch=watch
@@ -130,7 +133,7 @@ def adapt(
     journal = open_journal(state, setup, None if tested is None else tested.inputs)
     folds = divide(setup.classes, seed=seed, valid=valid_count)
     with watch("held-out"):
-        runs, left_out = _run_methods(setup, folds, _names(method, compare), journal, budget, report)
+        runs, left_out = _run_methods(setup, folds, names, journal, budget, report)
     if left_out:
         notes.append(f"The time was up before these were run: {', '.join(left_out)}.")
     verdict = judge_runs(runs, seed)
@@ -184,6 +187,19 @@ def adapt(
             "steps": settings.steps_for(len(setup.samples)),
         },
     )
+
+
+def require_packages(method: str, *, is_compared: bool = False, body: str | None = None) -> None:
+    """See that optional packages are there, before long work begins.
+
+    Raises:
+        MissingExtraError: if one is not; names the extra that brings it.
+    """
+    is_simple = method != AUTO and METHODS[method].traits["group"] == "simple"
+    if is_compared or not is_simple:
+        import_extra("ot", "Aligning features with those of the source", "ot")
+    if body == "lora":
+        import_extra("peft", "A LoRA on the body", "hf")
 
 
 # ---------------------------------------------------------------------- data

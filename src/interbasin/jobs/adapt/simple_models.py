@@ -55,7 +55,8 @@ class RawLinear(nn.Module):
         model.shape = outputs
         for name in ("mean", "spread", "shift", "scale"):
             model.register_buffer(name, torch.zeros(shapes[name]))
-        model.linear = nn.Linear(*reversed(shapes["linear.weight"]))
+        values, width = shapes["linear.weight"]
+        model.linear = nn.Linear(width, values)
         return model
 
     def _standardise(self, inputs: Tensor) -> Tensor:

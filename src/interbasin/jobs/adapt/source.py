@@ -176,7 +176,7 @@ class WholeSource(nn.Module):
 
     def forward(self, inputs: Any) -> Tensor:
         features = self.source.features(inputs)
-        return features if self.head is None else self.head(features)  # type: ignore[no-any-return]
+        return features if self.head is None else self.head(features)
 
 
 def _first_tensor(outputs: Any, part: str) -> Tensor:
