@@ -54,6 +54,7 @@ def methods() -> str:
     """What help says of every method, from the tables of methods."""
     from interbasin.datasets.generated import GENERATORS
     from interbasin.fit.registry import SOLVERS
+    from interbasin.jobs.adapt.methods import METHODS as adapt
     from interbasin.jobs.merge.methods import METHODS as merge
     from interbasin.jobs.rebasin.methods import METHODS as rebasin
     from interbasin.jobs.translate.methods import METHODS as translate
@@ -73,8 +74,15 @@ def methods() -> str:
         }
         return f"    {json.dumps(entry)}"
 
-    tables = {"fit": SOLVERS, "rebasin": rebasin, "merge": merge, "translate": translate, "transport": transport}
-    tables["data"] = GENERATORS
+    tables = {
+        "fit": SOLVERS,
+        "rebasin": rebasin,
+        "merge": merge,
+        "translate": translate,
+        "transport": transport,
+        "adapt": adapt,
+        "data": GENERATORS,
+    }
     parts = [f'  "{name}": [\n' + ",\n".join(map(row, table.values())) + "\n  ]" for name, table in tables.items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 

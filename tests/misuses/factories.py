@@ -8,6 +8,8 @@ import torch
 from tests.misuses.things import Net, make_mlp
 from torch import nn
 
+import interbasin as ib
+
 NUMBER = 3
 
 
@@ -92,3 +94,9 @@ def coded() -> tuple[nn.Module, torch.Tensor]:
     network = make_mlp()
     network[0].weight = nn.Parameter(torch.zeros(8, 4, dtype=torch.int8), requires_grad=False)
     return network, torch.randn(6, 4)
+
+
+def source_with_inputs() -> tuple[ib.Source, torch.Tensor]:
+    network = make_mlp()
+    body = nn.Sequential(nn.ReLU(), nn.Linear(8, 8))
+    return ib.Source(network[0], body, nn.Linear(8, 3)), mlp_with_inputs()[1]  # type: ignore[index]

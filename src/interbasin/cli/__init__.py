@@ -1,4 +1,4 @@
-"""The command line: a file for each command, several for translate and transport.
+"""The command line: a file for each command, several for translate, transport and adapt.
 
 Nothing here imports torch before a command runs.
 """
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from interbasin.cli.adapt import adapt
 from interbasin.cli.compare import compare
 from interbasin.cli.data import data
 from interbasin.cli.demo import demo
@@ -65,12 +66,13 @@ def interbasin(
       interbasin rebasin a b -o aligned
       interbasin merge one two three -o soup
       interbasin transport old old-lora new --data task.jsonl -o moved
+      interbasin adapt timm:resnet18@weights --proxy photos --data ecg.npz -o adapted
       interbasin evaluate my.nets:small@a my.nets:small@b --data digits -o out
       interbasin data burgers -o burgers.npz
       interbasin translate apply map old.parquet -o new.parquet
     """
 
 
-for function in (demo, fit, compare, inspect, rebasin, merge, transport, evaluate, data):
+for function in (demo, fit, compare, inspect, rebasin, merge, transport, adapt, evaluate, data):
     app.command()(function)
 app.add_typer(translate)

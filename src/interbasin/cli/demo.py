@@ -24,9 +24,10 @@ def demo(
     """Train two small networks on digits; carry the hidden layer of one into the other, align, merge, stitch them.
 
     Every fit has a row in one table, every method of re-basin one in another, every way of translating one in a third;
-    then comes an audit: should an index of the one's vectors be translated when the other becomes its model? Last, the
+    then comes an audit: should an index of the one's vectors be translated when the other becomes its model? Then the
     first network is fine-tuned for another task, and a wider network is given that without training, with a verdict.
-    Takes less than a minute, needs no files and writes none.
+    Last, the first network is adapted to images that no network has seen, with another verdict: does pre-training help
+    there at all? Takes about a minute, needs no files and writes none.
 
     Examples:
       interbasin demo
@@ -99,6 +100,18 @@ def _show(console: Console, result: Demo) -> None:
     skills = [(row.network, row.method or "-", _share(row.task), _share(row.original)) for row in moved.rows]
     print_table(console, ("network", "moved by", "transposed", "usual"), skills, words=(0, 1))
     console.print(moved.verdict)
+
+    other = result.new_modality
+    console.print(
+        f"\nThe first network, adapted to images in which every pixel is a mixture of all: {other.labelled} labels, "
+        f"{other.unlabelled:,} images without, errors on samples that were held out:"
+    )
+    tried = [(row.method, _share(row.error), f"{_share(row.low)} to {_share(row.high)}") for row in other.rows]
+    if tried:
+        print_table(console, ("method", "error", "interval"), tried)
+        taken = f"Taken, and fitted to all {other.labelled}: {other.method}"
+        console.print(f"{taken}, which errs on {_share(other.error_test)} of {result.test_rows} test images.")
+    console.print(other.verdict)
 
 
 def _share(value: float | None) -> str:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +24,7 @@ from interbasin.cli.options import (
 )
 from interbasin.cli.output import Terminal, foreign_code
 from interbasin.cli.paired_data import read_for_both
+from interbasin.cli.state import state_beside
 from interbasin.cli.transport_memory import MemoryOptions, move_on_disk, refuse_with_memory
 from interbasin.cli.transport_training import TrainOptions, read_training, require_train_data, train
 from interbasin.cli.transported import is_adapter, name_results, show_plan, show_result, summarize_plan, without_nan
@@ -248,7 +246,7 @@ def transport(
     if memory is not None:
         arguments = loaded.model, fine_tunes, other.model, batches["data"], output
         options = common | about | {"alpha": 1.0 if amount is None else amount, "scale": scale or "none"}
-        with contextlib.nullcontext() if output is None or dry_run else _state_beside(output) as state:
+        with contextlib.nullcontext() if output is None or dry_run else state_beside(output) as state:
             place = None if state is None else state.folder
             move_on_disk(terminal, arguments, target, memory=memory, dry_run=dry_run, state=place, **options)
         return
@@ -256,7 +254,7 @@ def transport(
         terminal.result(summarize_plan(plan), lambda console: show_plan(console, terminal, plan))
         return
     assert output is not None
-    with _state_beside(output) as state:
+    with state_beside(output) as state:
         with terminal.status("Transporting") as tell, foreign_code():
             result = move(
                 loaded.model,
@@ -323,69 +321,3 @@ def _fine_tune(tuned: str, network_options: NetworkOptions, seed: int, in_files:
     if os.path.exists(os.path.expanduser(tuned)) and not network_options.trust_remote_code:
         return tuned
     return tuned if is_adapter(tuned) else network_options.load(tuned, seed=seed, in_files=in_files).model
-
-
-# ---------------------------------------------------------------------- going on after an interrupt
-
-
-@dataclass
-class _State:
-    """A folder for what was done, and whether all is done that could be refused."""
-
-    folder: Path
-    is_complete: bool = False
-
-
-@contextlib.contextmanager
-def _state_beside(output: Path) -> Iterator[_State]:
-    """A folder beside OUTPUT for what was done, for this process alone; it is gone when OUTPUT is there.
-
-    Where the request was no good, what came of it is removed, and what an earlier run left stays.
-    """
-    from interbasin.errors import FileError, InterbasinError
-    from interbasin.storage.atomic import TEMPORARY, cannot_write
-    from interbasin.storage.journal import claim_growing_folder
-
-    destination = Path(os.path.realpath(output))
-    name = hashlib.sha256(destination.name.encode()).hexdigest()[:16]
-    folder = destination.parent / f"{TEMPORARY}{name}"
-    state = folder / "state"
-    progress = _State(state)
-    new = [path for path in (destination.parent, *destination.parent.parents) if not path.exists()]
-    kept = "what was recorded and fitted so far is kept beside OUTPUT: run the same command to go on."
-    try:
-        lock = claim_growing_folder(folder, str(output))
-    except OSError as error:
-        _remove_empty(folder, *new)
-        raise cannot_write(output, error) from error
-    before = set(state.iterdir()) if state.is_dir() else set()
-    try:
-        yield progress
-    except KeyboardInterrupt as error:
-        if state.is_dir():
-            raise KeyboardInterrupt(kept) from error
-        raise
-    except InterbasinError as error:
-        if state.is_dir() and (progress.is_complete or isinstance(error, FileError)):
-            raise type(error)(f"{str(error).rstrip('.')}; {kept}") from error
-        if isinstance(error, FileError):
-            raise
-        for path in set(state.iterdir()) - before if state.is_dir() else ():
-            shutil.rmtree(path, ignore_errors=True)
-        raise
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        _remove_empty(state)
-        if not state.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            _remove_empty(*new)
-        if lock is not None:
-            lock.close()
-
-
-def _remove_empty(*folders: Path) -> None:
-    """Remove folders, one after the other, up to the first that holds something."""
-    with contextlib.suppress(OSError):
-        for path in folders:
-            path.rmdir()

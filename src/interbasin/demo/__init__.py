@@ -2,7 +2,7 @@
 
 Two networks are trained on digits from different seeds. Every fit, every method of re-basin and every way of
 translating carries the first into the second, and is judged on images that none of them has seen; then comes an audit,
-and last the fine-tune of the first network, moved to a wider one.
+then the fine-tune of the first network, moved to a wider one, and last that network on images of another kind.
 """
 
 from __future__ import annotations
@@ -11,11 +11,24 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from interbasin.demo import fine_tune, networks, tables
+from interbasin.demo import fine_tune, networks, new_modality, tables
 from interbasin.demo.fine_tune import FineTune, Skilled
+from interbasin.demo.new_modality import NewModality, Tried
 from interbasin.demo.tables import Aligned, Migration, Row, Stitch
 
-__all__ = ["Aligned", "Demo", "FineTune", "Migration", "Row", "Skilled", "Stitch", "run_demo", "steps"]
+__all__ = [
+    "Aligned",
+    "Demo",
+    "FineTune",
+    "Migration",
+    "NewModality",
+    "Row",
+    "Skilled",
+    "Stitch",
+    "Tried",
+    "run_demo",
+    "steps",
+]
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,7 @@ class Demo:
     stitched: tuple[Stitch, ...]
     migration: Migration
     fine_tune: FineTune
+    new_modality: NewModality
 
     def summary(self) -> dict[str, Any]:
         """The same as plain data, JSON-able."""
@@ -42,11 +56,12 @@ class Demo:
 
 def steps() -> int:
     """How much there is to do, in the units that `run_demo` reports."""
-    return 2 * networks.EPOCHS + tables.count_alignments() + fine_tune.count_epochs()
+    trained = 2 * networks.EPOCHS + fine_tune.count_epochs()
+    return trained + tables.count_alignments() + new_modality.count_adaptations()
 
 
 def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) -> Demo:
-    """Train, collect, fit, align, merge, compare, and move a fine-tune.
+    """Train, collect, fit, align, merge, compare, move a fine-tune, and adapt a network to other images.
 
     Args:
         seed: Of the first network; the second has the next one.
@@ -56,7 +71,7 @@ def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) 
     pair = networks.train_pair(seed, report)
     aligned = 2 * networks.EPOCHS + tables.count_alignments()
     similarities, rows = tables.fit_hidden_layers(pair)
-    return Demo(
+    result = Demo(
         seed=seed,
         width=networks.WIDTH,
         train_rows=len(pair.train),
@@ -69,4 +84,7 @@ def run_demo(*, seed: int = 0, progress: Callable[[int], object] | None = None) 
         stitched=tables.stitch_networks(pair, seed),
         migration=tables.audit_migration(pair, seed),
         fine_tune=fine_tune.move_fine_tune(pair, seed, lambda done: report(aligned + done)),
+        new_modality=new_modality.adapt_network(pair, seed),
     )
+    report(steps())
+    return result

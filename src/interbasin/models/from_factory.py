@@ -28,6 +28,8 @@ def load_factory(
     with _current_folder_importable(), without_numbers(wanted=in_files and checkpoint is not None):
         result = retry_with_torchvision(lambda: _call(name))
     model, inputs = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
+    if callable(whole := getattr(model, "as_module", None)):  # a network in parts, as adapt has them
+        model = whole()
     if not isinstance(model, nn.Module):
         raise DataError(
             f"The factory {name} should return a torch.nn.Module, or one and its inputs, got a {type(model).__name__}."

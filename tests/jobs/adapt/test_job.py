@@ -71,7 +71,7 @@ def test_every_method_learns_every_kind(method, kind):
     result = run(method=method, task=kind, train=(inputs, labels), test=(inputs, labels))
     assert result.method == method or method == "auto"
     assert result.model(inputs).shape[1:] == (tuple(labels.shape[1:]) or (3,))
-    assert 0 <= result.metrics["error_test"] and str(result.verdict)
+    assert result.metrics["error_test"] >= 0 and str(result.verdict)
     assert (result.bound is None) == (METHODS[result.method].traits["group"] == "simple")
 
 

@@ -12,7 +12,7 @@ from interbasin.errors import DataError, FitError, InterbasinError, ShapeError
 from interbasin.evaluate.transfer import distortion, mean_distance
 from interbasin.jobs.adapt import Source
 from interbasin.jobs.adapt.embedders import make_embedder
-from interbasin.jobs.adapt.feature_map import AlignmentOptions, FeatureMap, align_features, mean_embedding
+from interbasin.jobs.adapt.feature_map import AlignmentOptions, FeatureMap, align_features
 from interbasin.jobs.adapt.label_transport import LabelTransport
 from interbasin.jobs.adapt.source_head import PERCENTILE, SourceHead, fit_source_head, recalibrate
 
@@ -177,7 +177,7 @@ def convolutional(body: nn.Module | None = None) -> tuple[Source, SourceHead, Te
 @pytest.mark.parametrize("schedule", ["joint", "sequential"])
 def test_norms_of_batches_and_modes_stay_as_they_were(schedule, features):
     source, head, source_features, taken, scale = convolutional()
-    sample = source_features if features == "body" else mean_embedding(source, taken)
+    sample = source_features if features == "body" else source.taken_means(taken)
     feature_map = FeatureMap(source, make_embedder(source, taken[:1], (1, 12), seed=1), scale)
     feature_map.train()
     feature_map.body[1].eval()

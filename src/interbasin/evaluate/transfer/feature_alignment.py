@@ -136,6 +136,5 @@ def plan_pairs(cost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Args:
         cost: ``(rows, columns)``; rows count alike, and so do columns.
     """
-    plan = _exact_plan(cost)
-    rows, columns = plan.nonzero(as_tuple=True)
-    return rows, columns, plan[rows, columns]
+    rows, columns, mass = _exact_plan(cost.detach().cpu().double())
+    return rows.to(cost.device), columns.to(cost.device), mass.to(cost)

@@ -65,11 +65,11 @@ class FeatureMap(nn.Module):
     def states_of(self, taken: Tensor) -> Tensor:
         """The same, of what the body takes."""
         states = self.body(taken)
-        return states if isinstance(states, Tensor) else self._source[0].states(taken)
+        return states if isinstance(states, Tensor) else self.source.states(taken)
 
     def pooled(self, states: Tensor) -> Tensor:
         """Features, of what the body puts out."""
-        return self.scale * self._source[0].pooled(states)
+        return self.scale * self.source.pooled(states)
 
     def features_of(self, taken: Tensor) -> Tensor:
         """Features of what the embedder put out."""
@@ -77,13 +77,6 @@ class FeatureMap(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.features_of(self.embedder(inputs))
-
-
-def mean_embedding(source: Source, taken: Tensor) -> Tensor:
-    """The mean of what a body takes over tokens or places, one row for each input: ``features="embedder"``."""
-    if taken.ndim == 2:
-        return taken
-    return taken.flatten(1, -2).mean(1) if source.layout in ("tokens", "grid") else taken.flatten(2).mean(2)
 
 
 @dataclass(frozen=True)
@@ -214,7 +207,7 @@ def align_features(
             features = feature_map(rows.to(device))
             return features, features
         taken = feature_map.embedder(rows.to(device))
-        return mean_embedding(feature_map._source[0], taken), feature_map.features_of(taken)
+        return feature_map.source.taken_means(taken), feature_map.features_of(taken)
 
     def look(step: int) -> None:
         with torch.no_grad():

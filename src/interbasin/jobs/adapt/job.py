@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from interbasin.batches import reporter_of
 from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError
+from interbasin.extras import import_extra
+from interbasin.jobs.adapt.files import describe_model
 from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.journal import Journal, open_journal
 from interbasin.jobs.adapt.methods import METHODS
@@ -112,6 +114,7 @@ def adapt(
     watch = Stopwatch()
     if method != AUTO:
         method = METHODS[method].name
+    names = _names(method, compare)
     if minutes is not None:
         require_finite("minutes", minutes, above=0)
     budget = Budget(minutes)
@@ -130,6 +133,7 @@ def adapt(
     valid_count = len(samples) - count
     tested = None if test is None else _read_more(test, "the test data", task_of, samples)
     more = None if unlabelled is None else _read_unlabelled(unlabelled, samples)
+    require_packages(method, is_compared=bool(compare), body=settings.body)
     report("looking at the proxy")
     setup = prepare_setup(
         parts, proxy, task_of, samples, unlabelled=more, settings=settings, embedder=embedder, seed=seed, watch=watch
@@ -177,6 +181,7 @@ def adapt(
         bound=bound,
         looks=fitted.looks,
         scores_test=scores_test,
+        blueprint=describe_model(fitted.model, setup),
         metrics={name: value for name, value in metrics.items() if value is not None},
         notes=tuple(notes),
         timings=watch.timings,
@@ -193,6 +198,19 @@ def adapt(
             "steps": settings.steps_for(len(setup.samples)),
         },
     )
+
+
+def require_packages(method: str, *, is_compared: bool = False, body: str | None = None) -> None:
+    """See that optional packages are there, before long work begins.
+
+    Raises:
+        MissingExtraError: if one is not; names the extra that brings it.
+    """
+    is_simple = method != AUTO and METHODS[method].traits["group"] == "simple"
+    if is_compared or not is_simple:
+        import_extra("ot", "Aligning features with those of the source", "ot")
+    if body == "lora":
+        import_extra("peft", "A LoRA on the body", "hf")
 
 
 # ---------------------------------------------------------------------- data
@@ -254,7 +272,8 @@ def _run_methods(
 ) -> tuple[list[MethodRun], list[str]]:
     """Methods on held-out samples, and the names of those that there was no time for.
 
-    What is needed is run whatever the time, and first; the first method that trains everything tells how long others will take.
+    What is needed is run whatever the time, and first; the first method that trains everything tells how long others
+    will take.
     """
     order = sorted(names, key=lambda name: (name not in needed, name not in CANDIDATES))
     runs: dict[str, MethodRun] = {}

@@ -123,14 +123,16 @@ def align(setup: Setup, rows: Tensor, *, with_distortion: bool) -> Alignment:
         with_distortion=with_distortion,
         schedule=settings.schedule,
         solver=settings.solver,
+        features=settings.features,
         seed=setup.seed,
     )
+    source_rows = setup.features if settings.features == "body" else setup.taken_means
 
     def train(feature_map: FeatureMap) -> tuple[AlignmentStep, ...]:
         return align_features(
             feature_map,
             setup.head,
-            setup.features,
+            source_rows,
             setup.samples.inputs[rows],
             setup.classes[rows],
             unlabelled=setup.unlabelled,

@@ -13,7 +13,7 @@ from torch import nn
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.evaluate.transfer import TransferBound
 from interbasin.jobs.adapt.feature_map import AlignmentStep
-from interbasin.jobs.adapt.verdict import Verdict
+from interbasin.jobs.adapt.verdict import ADVICE, Verdict
 from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart, line_chart
 
@@ -65,6 +65,7 @@ class Adaptation(Result):
         bound: The terms of the bound for the model; None where the method has no features.
         looks: At stage 1 of the model, where it has one.
         scores_test: One error per test sample, by method.
+        blueprint: What `load_adapted` needs beside the weights.
     """
 
     job: ClassVar[str] = "adapt"
@@ -78,13 +79,36 @@ class Adaptation(Result):
     bound: TransferBound | None = None
     looks: tuple[AlignmentStep, ...] = ()
     scores_test: Mapping[str, Any] = field(default_factory=dict)
+    blueprint: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, draft: Draft) -> None:
-        """Add the weights of the model, the table, the verdict and the plots."""
+        """Add the weights of the model and what `load_adapted` needs, the table, the verdict and the plots."""
         draft.write_checkpoint(self.model)
+        if self.blueprint:
+            draft.text("adaptation.json", json.dumps(dict(self.blueprint), indent=2) + "\n")
         draft.text("verdict.txt", "\n".join([str(self.verdict), *self.notes]) + "\n")
         draft.text("table.json", json.dumps([summarize_row(row) for row in self.table], indent=1) + "\n")
-        columns: dict[str, list[Any]] = {
+        if self.table:
+            draft.table("methods", self._columns())
+            draft.plot("methods-plot", self._chart())
+        if self.bound is not None:
+            terms = self.bound.metrics()
+            draft.table("bound", {"term": list(terms), "nats": list(terms.values())})
+            draft.plot("bound-plot", _bound_chart(self.method, terms))
+        if self.looks:
+            steps = [float(look.step) for look in self.looks]
+            curves = {
+                "both": [look.gap for look in self.looks],
+                "alignment (FA)": [look.alignment for look in self.looks],
+                "distortion (FLD, cross-fitted)": [look.distortion for look in self.looks],
+            }
+            draft.table("alignment", {"step": steps, **curves})
+            series = {name: (steps, values) for name, values in curves.items()}
+            title = f"Stage 1 of {self.method}: the gap between source and target"
+            draft.plot("alignment-plot", line_chart(series, title=title, x_label="step", y_label="nats"))
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return {
             "method": [row.method for row in self.table],
             "group": [row.group for row in self.table],
             "trial": [row.trial for row in self.table],
@@ -95,25 +119,42 @@ class Adaptation(Result):
             "steps": [float(row.steps) for row in self.table],
             "seconds": [sum(row.seconds.values()) for row in self.table],
         }
-        draft.table("methods", columns)
-        chart = bar_chart(
-            {row.method: row.error_valid for row in self.table},
-            title="Error on held-out samples",
-            x_label=str(self.request.get("metric", "error")),
-            note=str(self.verdict),
-        )
-        draft.plot("methods-plot", chart)
-        if self.bound is not None:
-            terms = self.bound.metrics()
-            draft.table("bound", {"term": list(terms), "nats": list(terms.values())})
-            draft.plot("bound-plot", bar_chart(terms, title="The bound and its terms", x_label="nats"))
-        if self.looks:
-            steps = [float(look.step) for look in self.looks]
-            curves = {"alignment (FA)": [look.alignment for look in self.looks]}
-            curves["distortion (FLD, cross-fitted)"] = [look.distortion for look in self.looks]
-            draft.table("alignment", {"step": steps, **curves})
-            series = {name: (steps, values) for name, values in curves.items()}
-            draft.plot("alignment-plot", line_chart(series, title="Stage 1", x_label="step", y_label="nats"))
+
+    def _chart(self) -> str:
+        """Errors of all methods on held-out samples; beside them those on test data, where all have one."""
+        errors = {row.method: row.error_valid for row in self.table}
+        # Intervals are of the mean error per sample, which is another number for metrics over all samples together.
+        is_mean = all(math.isclose(row.error_valid, row.score_valid, rel_tol=1e-6) for row in self.table)
+        ends = {row.method: (row.low, row.high) for row in self.table} if is_mean else {}
+        on_test = {row.method: row.error_test for row in self.table if row.error_test is not None}
+        metric = str(self.request.get("metric", "error"))
+        note = f"Taken: {self.method}. {ADVICE[self.verdict.choice]}."
+        if len(on_test) < len(errors):
+            return bar_chart(
+                errors, title="Error on held-out samples", x_label=metric, note=note, whiskers=ends or None
+            )
+        both = {"held-out": errors, "test": on_test}
+        whiskers = {"held-out": ends} if ends else None
+        return bar_chart(both, title="Error by method", x_label=metric, note=note, whiskers=whiskers)
+
+
+def _bound_chart(method: str, terms: Mapping[str, float]) -> str:
+    """The terms of the bound, the two forms of it, and what they stand above."""
+    names = {
+        "error of the source": "err_source",
+        "alignment (FA)": "fa",
+        "the same, source to itself": "fa_floor",
+        "distortion (FLD)": "fld",
+        "distortion, cross-fitted": "fld_crossed",
+        "target fitting (TF)": "tf",
+        "bound, the paper's form": "bound",
+        "bound, direct form": "bound_direct",
+        "entropy of the labels": "label_entropy",
+        "loss of the target": "err_target",
+    }
+    bars = {name: terms[key] for name, key in names.items() if math.isfinite(terms.get(key, math.nan))}
+    note = "The two forms lie above the loss of the target; below the labels' entropy they say something."
+    return bar_chart(bars, title=f"The bound for {method}", x_label="nats", note=note, baseline="loss of the target")
 
 
 def summarize_row(row: AdaptedRow) -> dict[str, Any]:

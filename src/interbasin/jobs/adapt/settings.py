@@ -7,6 +7,8 @@ from typing import Any, Literal, get_args
 
 from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import DataError
+from interbasin.evaluate.transfer.feature_alignment import Solver
+from interbasin.jobs.adapt.feature_map import BATCH, RATE, STEPS, FeatureSpace, Schedule
 
 Predictor = Literal["auto", "transport", "head"]
 Training = Literal["everything", "frozen", "lora"]
@@ -34,6 +36,8 @@ class Settings:
         align_steps, align_rate, align_batch: Of stage 1.
         schedule: Of stage 1: ``"joint"``, or ``"sequential"`` as in the paper.
         solver: Of the distance: ``"exact"`` or ``"sinkhorn"``.
+        features: What stage 1 aligns: the pooled output of the body, which the bound speaks of, or the mean of the
+            embedder's output, as the released code of the paper does (``"embedder"``).
         omega: How fast the recalibrated source head may change; what it came to is measured.
         transport_width: Of a hidden layer that bends the table of labels; 0 for one table.
         discretise: Classes that numbers and fields are made into, for the distortion.
@@ -51,11 +55,12 @@ class Settings:
     rank: int = 8
     regularise: float = 0.0
     predictor: Predictor = "auto"
-    align_steps: int = 60
-    align_rate: float = 3e-3
-    align_batch: int = 64
-    schedule: Literal["joint", "sequential"] = "joint"
-    solver: Literal["exact", "sinkhorn"] = "exact"
+    align_steps: int = STEPS
+    align_rate: float = RATE
+    align_batch: int = BATCH
+    schedule: Schedule = "joint"
+    solver: Solver = "exact"
+    features: FeatureSpace = "body"
     omega: float = 0.3
     transport_width: int = 0
     discretise: int = 10
@@ -74,8 +79,9 @@ class Settings:
         require_choice("predictor", self.predictor, get_args(Predictor))
         require_choice("body", self.body, get_args(Training))
         require_choice("optimiser", self.optimiser, get_args(Optimiser))
-        require_choice("schedule", self.schedule, ("joint", "sequential"))
-        require_choice("solver", self.solver, ("exact", "sinkhorn"))
+        require_choice("schedule", self.schedule, get_args(Schedule))
+        require_choice("solver", self.solver, get_args(Solver))
+        require_choice("features", self.features, get_args(FeatureSpace))
         if self.precision is not None:
             require_choice("precision", self.precision, ("bf16", "fp16"))
 

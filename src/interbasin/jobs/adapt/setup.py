@@ -339,10 +339,7 @@ def _source_linear(source: Source, features: Tensor, labels: Tensor, scale: floa
                 f"The source's head has {head.out_features} labels and the proxy {int(labels.max()) + 1}, so a head "
                 "was trained on the proxy instead.",
             )
-        linear = fit_source_head(features, labels, head)
-        with torch.no_grad():
-            linear.weight /= scale
-        return linear, ()
+        return fit_source_head(features, labels, head, scale=scale), ()
     if head is not None:
         note = "The source's head is more than one linear layer, so a head was trained on the proxy instead."
         return fit_source_head(features, labels), (note,)

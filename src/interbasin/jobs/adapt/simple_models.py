@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -44,6 +47,18 @@ class RawLinear(nn.Module):
             self.linear.bias.copy_(bias)
         self.requires_grad_(False)
 
+    @classmethod
+    def of_shapes(cls, shapes: Mapping[str, tuple[int, ...]], outputs: tuple[int, ...]) -> Self:
+        """A model that is not fitted, with tensors of these shapes, to load weights into."""
+        model = cls.__new__(cls)
+        nn.Module.__init__(model)
+        model.shape = outputs
+        for name in ("mean", "spread", "shift", "scale"):
+            model.register_buffer(name, torch.zeros(shapes[name]))
+        values, width = shapes["linear.weight"]
+        model.linear = nn.Linear(width, values)
+        return model
+
     def _standardise(self, inputs: Tensor) -> Tensor:
         return (inputs.flatten(1) - self.mean) / self.spread
 
@@ -66,6 +81,15 @@ class Nearest(nn.Module):
         elif task.kind == "multilabel":
             answers = SURE * (2 * labels.float() - 1)
         self.register_buffer("answers", answers)
+
+    @classmethod
+    def of_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> Self:
+        """A model that knows nothing, with tensors of these shapes, to load them into."""
+        model = cls.__new__(cls)
+        nn.Module.__init__(model)
+        for name in ("known", "answers"):
+            model.register_buffer(name, torch.zeros(shapes[name]))
+        return model
 
     def forward(self, inputs: Tensor) -> Tensor:
         parts = torch.split(inputs.flatten(1), CHUNK)

@@ -92,14 +92,21 @@ class Source:
         Raises:
             WiringError: for another family; says how to divide it by hand.
         """
+        if isinstance(model, WholeSource):
+            return model.source
         for divide in (_divide_timm_vit, _divide_timm_swin, _divide_resnet, _divide_transformers, _divide_sequence):
             found = divide(model)
             if found is not None:
                 return found
         raise WiringError(
-            f"How to divide a {type(model).__name__} is not known; give its parts, as Source(embedder, body, head): "
-            "the embedder's output is what the body takes, and the head reads the body's pooled output."
+            f"How to divide a {type(model).__name__} is not known; give its parts, as Source(embedder, body, head), or "
+            "a factory that returns them so: the embedder's output is what the body takes, and the head reads the "
+            "body's pooled output."
         )
+
+    def as_module(self) -> nn.Module:
+        """The parts as one module, which `Source.of` takes apart again: to load weights into."""
+        return WholeSource(self)
 
     def copy(self) -> Source:
         """The same parts with tensors of their own."""
@@ -168,6 +175,24 @@ class Source:
                 "or an embedder of your own."
             )
         return replace(self, layout=known[axes])
+
+
+class WholeSource(nn.Module):
+    """A source as one module: inputs -> logits, or features where it has no head."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.embedder, self.body, self.head = source.embedder, source.body, source.head
+        self._source = [source]  # in a list: it is no module
+
+    @property
+    def source(self) -> Source:
+        """With the parts as they are now."""
+        return replace(self._source[0], embedder=self.embedder, body=self.body, head=self.head)
+
+    def forward(self, inputs: Any) -> Tensor:
+        features = self.source.features(inputs)
+        return features if self.head is None else self.head(features)
 
 
 def _first_tensor(outputs: Any, part: str) -> Tensor:

@@ -1,0 +1,75 @@
+"""What ``interbasin adapt`` prints: the table of methods, the bound, notes, how to load the model, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interbasin.cli.output import Terminal, in_options, number, print_table
+from interbasin.text import plural
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from interbasin.jobs.adapt import Adaptation, AdaptedRow
+    from interbasin.outcome import Outcome
+
+MEANINGS = {
+    "err_source": "loss of the source's head on the proxy",
+    "omega": "how fast that loss changes with the features",
+    "fa": "feature alignment: omega times the distance of target and source features",
+    "fa_floor": "the same between two halves of the source's features",
+    "fld": "feature-label distortion: entropy of labels given the source's",
+    "fld_hard": "the same with the source's likeliest label",
+    "fld_crossed": "the same on samples that had no part in the table",
+    "tf": "target fitting: how far answers are from what features allow",
+    "bound": "the paper's form: err_source + fa + fld + tf",
+    "bound_direct": "without a Lipschitz constant",
+    "label_entropy": "what knowing nothing costs; a bound above it says nothing",
+    "err_target": "loss of the model, which both forms lie above",
+}
+WITHOUT_SOURCE = ("raw-linear", "nearest")
+
+
+def name_model(source: str, output: Path, method: str) -> dict[str, str]:
+    """How the model is loaded: lines of Python."""
+    lines = ["from interbasin.jobs.adapt import load_adapted"]
+    if method in WITHOUT_SOURCE:
+        return {"python": "\n".join([*lines, f'model = load_adapted("{output}")'])}
+    lines += ["from interbasin.models import load_model"]
+    return {"python": "\n".join([*lines, f'model = load_adapted("{output}", load_model("{source}").model)'])}
+
+
+def show_result(
+    console: Console,
+    terminal: Terminal,
+    outcome: Outcome,
+    result: Adaptation,
+    output: Path,
+    use: Mapping[str, str],
+) -> None:
+    samples = plural(int(result.request["samples"]), "labelled sample")
+    console.print(f"{result.method} ({result.trial}), fitted to {samples}; errors are {result.request['metric']}")
+    has_test = any(row.error_test is not None for row in result.table)
+    titles = ("method", "trial", "held out", "interval", *(["test"] if has_test else []), "steps", "seconds")
+    print_table(console, titles, [_cells(row, has_test) for row in result.table], words=(0, 1))
+    metrics = outcome.metrics
+    rows = [(name, number(metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in metrics]
+    if rows:
+        print_table(console, ("bound", "nats", "meaning"), rows, words=(0, 2))
+    console.print(f"written to {output}: {', '.join(outcome.written())}", soft_wrap=True)
+    console.print("load the model with")
+    for line in use["python"].splitlines():
+        console.print(f"    {line}", soft_wrap=True)
+    for note in outcome.notes:
+        console.print(in_options(note, terminal.options), style="dim", soft_wrap=True)
+    console.print(str(result.verdict), soft_wrap=True)
+
+
+def _cells(row: AdaptedRow, has_test: bool) -> tuple[str, ...]:
+    return (
+        *(row.method, row.trial, number(row.error_valid), f"{number(row.low)} to {number(row.high)}"),
+        *([number(row.error_test)] if has_test else []),
+        *(str(row.steps) if row.steps else "-", f"{sum(row.seconds.values()):.2f}"),
+    )

@@ -1,0 +1,75 @@
+"""What a long command keeps beside OUTPUT until OUTPUT is there: one that was interrupted or killed goes on from it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class State:
+    """A folder for what was done, and whether all is done that could be refused."""
+
+    folder: Path
+    is_complete: bool = False
+
+
+@contextlib.contextmanager
+def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterator[State]:
+    """A folder beside OUTPUT for what was done, for this process alone; it is gone when OUTPUT is there.
+
+    Where the request was no good, what came of it is removed, and what an earlier run left stays. ``what`` is kept, for
+    the message of an interrupt.
+    """
+    from interbasin.errors import FileError, InterbasinError
+    from interbasin.storage.atomic import TEMPORARY, cannot_write
+    from interbasin.storage.journal import claim_growing_folder
+
+    destination = Path(os.path.realpath(output))
+    name = hashlib.sha256(destination.name.encode()).hexdigest()[:16]
+    folder = destination.parent / f"{TEMPORARY}{name}"
+    state = folder / "state"
+    progress = State(state)
+    new = [path for path in (destination.parent, *destination.parent.parents) if not path.exists()]
+    kept = f"what {what} so far is kept beside OUTPUT: run the same command to go on."
+    try:
+        lock = claim_growing_folder(folder, str(output))
+    except OSError as error:
+        _remove_empty(folder, *new)
+        raise cannot_write(output, error) from error
+    before = set(state.iterdir()) if state.is_dir() else set()
+    try:
+        yield progress
+    except KeyboardInterrupt as error:
+        if state.is_dir():
+            raise KeyboardInterrupt(kept) from error
+        raise
+    except InterbasinError as error:
+        if state.is_dir() and (progress.is_complete or isinstance(error, FileError)):
+            raise type(error)(f"{str(error).rstrip('.')}; {kept}") from error
+        if isinstance(error, FileError):
+            raise
+        for path in set(state.iterdir()) - before if state.is_dir() else ():
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        _remove_empty(state)
+        if not state.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _remove_empty(*new)
+        if lock is not None:
+            lock.close()
+
+
+def _remove_empty(*folders: Path) -> None:
+    """Remove folders, one after the other, up to the first that holds something."""
+    with contextlib.suppress(OSError):
+        for path in folders:
+            path.rmdir()

@@ -1,0 +1,236 @@
+"""``interbasin adapt``: a model and a verdict for what lies on disk, going on after a kill, errors of a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.cli.test_frame import run
+from tests.test_storage import left_in
+from torch import nn
+
+from interbasin.jobs.adapt import job as job_module
+from interbasin.jobs.adapt import load_adapted, validation
+from interbasin.jobs.adapt.source_head import SourceHead
+from interbasin.models import load_model
+from interbasin.outcome import Outcome
+
+FACTORY = """
+import torch
+from torch import nn
+
+import interbasin as ib
+
+def small():
+    layers = nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 3)
+    return nn.Sequential(*layers), torch.rand(2, 6)
+
+def source():
+    network, inputs = small()
+    return ib.Source(network[:2], network[2:4], network[4]), inputs
+
+def bare():
+    return source()[0]
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(x)
+
+def odd():
+    return Odd(), torch.rand(2, 6)
+"""
+SMALL = "adapt_nets:small@small.safetensors"
+BASIC = ("--proxy", "proxy.npz", "--data", "data.npz")
+QUICK = ("--method", "linear-probe", "--steps", 2, "--align-steps", 1)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source, its proxy, and signals of another modality."""
+    folder = tmp_path_factory.mktemp("adapt")
+    torch.manual_seed(0)
+    draw = np.random.default_rng(0)
+    network = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 3))
+    save_file(network.state_dict(), folder / "small.safetensors")
+    inputs = draw.normal(size=(40, 6)).astype("float32")
+    np.savez(folder / "proxy.npz", x=inputs, y=np.arange(40) % 3)
+    for name, count in (("data", 40), ("test", 20)):
+        labels = np.arange(count) % 2
+        signals = draw.normal(size=(count, 1, 8)) + labels[:, None, None] * np.linspace(-2, 2, 8)
+        np.savez(folder / f"{name}.npz", x=signals.astype("float32"), y=labels)
+    np.save(folder / "more.npy", draw.normal(size=(30, 1, 8)).astype("float32"))
+    (folder / "adapt_nets.py").write_text(FACTORY)
+    return folder
+
+
+@pytest.fixture
+def here(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what is left in the folder is looked at
+    sys.modules.pop("adapt_nets", None)
+    # How the source's head is recalibrated is tried elsewhere, and takes long.
+    plain = "interbasin.jobs.adapt.setup.recalibrate"
+    monkeypatch.setattr(plain, lambda linear, *data, **asked: SourceHead(linear, *[1.0] * 5))
+    yield tmp_path
+    sys.modules.pop("adapt_nets", None)
+
+
+def arrays(name: str) -> tuple[Any, Any]:
+    with np.load(name) as opened:
+        return opened["x"], opened["y"]
+
+
+def summary_of(*arguments: object) -> dict[str, Any]:
+    done = run("adapt", *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+
+
+def test_a_model_a_table_and_a_verdict_come_out(here):
+    before = left_in(here)
+    extra = ("--test", "test.npz", "--unlabelled", "more.npy")
+    done = run("adapt", SMALL, *BASIC, *QUICK, *extra, "-o", "out", "--quiet")
+    assert done.exit_code == 0, done.output
+    outcome = Outcome.load("out")
+    outcome.verify()
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    assert lines[-1] == Path("out/verdict.txt").read_text().splitlines()[0]  # the verdict comes last
+    assert re.fullmatch(r"linear-probe \(penalty \S+\), fitted to 40 labelled samples; errors are error", lines[0])
+    shown = {line.split()[0] for line in lines}
+    assert {"raw-linear", "nearest", "scratch", "naive", "linear-probe", "bound_direct", "err_target"} <= shown
+    new = set(left_in(here)) - set(before)
+    assert {Path(path).parts[0] for path in new} == {"out"}  # nothing is kept beside what is complete
+    assert {"source", "proxy", "data", "test", "unlabelled"} == set(outcome.inputs)
+
+
+def test_the_lines_that_are_printed_load_the_model(here):
+    summary = summary_of(SMALL, *BASIC, *QUICK, "--test", "test.npz", "-o", "out")
+    assert summary["method"] == "linear-probe" and summary["verdict"]["choice"] in (
+        "too-few",
+        "simple-model",
+        "scratch",
+    )
+    assert {row["method"] for row in summary["table"]} == {"raw-linear", "nearest", "scratch", "naive", "linear-probe"}
+    names: dict[str, Any] = {}
+    exec(summary["use"]["python"], names)
+    signals, labels = arrays("test.npz")
+    answers = names["model"](torch.from_numpy(signals)).argmax(1).numpy()
+    assert np.mean(answers != labels) == pytest.approx(summary["metrics"]["error_test"])
+
+
+@pytest.mark.slow
+def test_a_factory_may_return_the_parts_of_a_source(here):
+    weights = load_model(SMALL).model.state_dict()
+    parts = {"0": "embedder.0", "2": "body.2", "4": "head"}
+    renamed = {f"{parts[name.split('.')[0]]}.{name.split('.')[1]}": tensor for name, tensor in weights.items()}
+    save_file(renamed, "parts.safetensors")
+    by_hand = "adapt_nets:source@parts.safetensors"
+    first = summary_of(SMALL, *BASIC, *QUICK, "-o", "one")
+    second = summary_of(by_hand, *BASIC, *QUICK, "-o", "two")
+    assert second["metrics"] == first["metrics"]
+    inputs = torch.from_numpy(arrays("test.npz")[0])
+    model = load_adapted("two", load_model(by_hand).model)
+    assert torch.equal(model(inputs), load_adapted("one", load_model(SMALL).model)(inputs))
+
+
+@pytest.mark.slow
+def test_rows_are_laid_out_as_asked(here):
+    signals, labels = arrays("data.npz")
+    np.savez("flat.npz", x=signals.reshape(40, 8), y=labels)
+    flat = ("--proxy", "proxy.npz", "--data", "flat.npz", "--shape", "1,8")
+    found = summary_of(SMALL, *flat, *QUICK, "-o", "a")
+    assert found["metrics"] == summary_of(SMALL, *BASIC, *QUICK, "-o", "b")["metrics"]
+
+
+@pytest.mark.slow
+def test_labels_with_names_mean_the_same_in_all_files(here):
+    signals, labels = arrays("data.npz")
+    words = np.array(["no", "yes"])[labels]
+    np.savez("named.npz", x=signals, y=words)
+    np.savez("yes.npz", x=signals[1::2], y=words[1::2])  # alone, its one label would be number 0
+    named = ("--proxy", "proxy.npz", "--data", "named.npz", "--test", "yes.npz")
+    summary = summary_of(SMALL, *named, *QUICK, "-o", "out")
+    model = load_adapted("out", load_model(SMALL).model)
+    wrong = model(torch.from_numpy(signals[1::2])).argmax(1) != 1
+    assert summary["metrics"]["error_test"] == pytest.approx(float(wrong.float().mean()))
+
+
+@pytest.mark.slow
+def test_a_command_that_was_killed_goes_on_and_comes_to_the_same(here, monkeypatch):
+    answered = Mock(wraps=validation.answer)
+    monkeypatch.setattr(validation, "answer", answered)
+    whole = summary_of(SMALL, *BASIC, *QUICK, "-o", "whole")
+    count = answered.call_count
+    hold_out = job_module.hold_out
+    asked: list[str] = []
+
+    def interrupted(setup: Any, folds: Any, name: str, **options: Any) -> Any:
+        asked.append(name)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return hold_out(setup, folds, name, **options)
+
+    monkeypatch.setattr(job_module, "hold_out", interrupted)
+    done = run("adapt", SMALL, *BASIC, *QUICK, "-o", "again")
+    assert done.exit_code == 130 and "kept beside OUTPUT" in done.stderr and not Path("again").exists()
+    monkeypatch.setattr(job_module, "hold_out", hold_out)
+    answered.reset_mock()
+    again = summary_of(SMALL, *BASIC, *QUICK, "-o", "again")
+    assert 0 < answered.call_count < count
+    assert again["metrics"] == whole["metrics"]
+    assert Path("again/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+    assert not list(here.glob(".interbasin*"))
+
+
+def test_without_pot_it_fails_before_anything_is_read(here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    done = run("adapt", "no.such:network", "--proxy", "nothing", "--data", "nothing", "-o", "out")
+    assert done.exit_code == 1 and "interbasin[ot]" in done.stderr and "such" not in done.stderr
+    simple = ("--method", "nearest", "--steps", 1)
+    assert run("adapt", SMALL, *BASIC, *simple, "-o", "out").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keyword"),
+    [
+        (("adapt_nets:odd", *BASIC), "Source(embedder, body, head)"),
+        ((SMALL, "--proxy", "more.npy", "--data", "data.npz"), "6"),
+        ((SMALL, "--proxy", "proxy.npz", "--data", "more.npy"), "more.npy has no labels"),
+        ((SMALL, *BASIC, "--method", "recraftt"), "recraft"),
+        ((SMALL, *BASIC, "--task", "words"), "classification"),
+        ((SMALL, *BASIC, "--preset", "ecgg"), "ecg"),
+        ((SMALL, *BASIC, "--body", "half"), "frozen"),
+        ((SMALL, *BASIC, "--metric", "f2"), "metric"),
+        ((SMALL, *BASIC, "--minutes", 0), "minutes"),
+        ((SMALL, *BASIC, "--shape", "3,5"), "--shape"),
+        ((SMALL, *BASIC, "--valid", "proxy.npz"), "validation"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(here, arguments, keyword):
+    before = left_in(here)
+    done = run("adapt", *arguments, "-o", "out")
+    assert done.exit_code == 1, done.output
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1 and keyword in done.stderr
+    assert done.stdout == "" and left_in(here) == before
+
+
+def test_an_outcome_is_not_overwritten_without_force(here):
+    Path("out").mkdir()
+    Path("out/mine.txt").write_text("mine")
+    done = run("adapt", SMALL, *BASIC, *QUICK, "-o", "out", "--force")
+    assert done.exit_code == 1 and Path("out/mine.txt").read_text() == "mine"
