@@ -162,7 +162,7 @@ def adapt(
     bound = bounds.get(chosen.method)
     notes += notes_on(setup, bound, chosen, settings.steps_for(len(setup.samples)))
     table = tuple(row for run in runs for row in table_rows(setup, folds, run, bool(compare), answers, tested, bounds))
-    metrics: dict[str, float] = {"error_valid": chosen.error}
+    metrics: dict[str, float] = {"error_valid": chosen.chosen.error}
     scores_test = {}
     if tested is not None:
         key = (chosen.method, chosen.chosen.trial.name)

@@ -34,6 +34,7 @@ class Settings:
         predictor: Of methods that align: labels by way of the source's (``"transport"``), a new head (``"head"``), or
             whichever has the lower loss on held-out samples (``"auto"``).
         align_steps, align_rate, align_batch: Of stage 1.
+        rival_rate: Of the alignment of orca and mona, in place of ``align_rate``.
         schedule: Of stage 1: ``"joint"``, or ``"sequential"`` as in the paper.
         solver: Of the distance: ``"exact"`` or ``"sinkhorn"``.
         features: What stage 1 aligns: the pooled output of the body, which the bound speaks of, or the mean of the
@@ -58,6 +59,7 @@ class Settings:
     align_steps: int = STEPS
     align_rate: float = RATE
     align_batch: int = BATCH
+    rival_rate: float = 3e-3
     schedule: Schedule = "joint"
     solver: Solver = "exact"
     features: FeatureSpace = "body"
@@ -72,7 +74,7 @@ class Settings:
                 require_whole(name, getattr(self, name), least=1)
         require_whole("transport_width", self.transport_width, least=0)
         require_whole("discretise", self.discretise, least=2)
-        for name in ("rate", "body_rate", "align_rate", "omega"):
+        for name in ("rate", "body_rate", "align_rate", "rival_rate", "omega"):
             require_finite(name, getattr(self, name), above=0)
         require_finite("regularise", self.regularise, least=0)
         require_finite("decay", self.decay, least=0)

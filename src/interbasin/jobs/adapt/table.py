@@ -115,7 +115,7 @@ def _row(
     tested: Samples | None,
     bounds: Mapping[str, TransferBound],
 ) -> AdaptedRow:
-    task, labels = setup.task, held_labels(setup, folds)
+    task = setup.task
     interval = Bootstrap(len(held.scores), seed=setup.seed).interval(held.scores.cpu().numpy())
     on_test = answers.get((run.method, held.trial.name))
     return AdaptedRow(
@@ -123,7 +123,7 @@ def _row(
         group=run.group,
         trial=held.trial.name,
         loss_valid=held.loss,
-        error_valid=task.error(held.outputs, labels),
+        error_valid=held.error,
         score_valid=interval.value,
         low=interval.low,
         high=interval.high,
@@ -132,7 +132,7 @@ def _row(
         steps=held.steps,
         seconds=dict(held.seconds),
         bound=bounds[run.method].metrics() if run.method in bounds else {},
-        tried={each.trial.name: {"loss": each.loss, "error": task.error(each.outputs, labels)} for each in run.tried},
+        tried={each.trial.name: {"loss": each.loss, "error": each.error} for each in run.tried},
     )
 
 
@@ -154,6 +154,6 @@ def notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, steps
         rare = int((counts < 5).sum())
         if rare:
             notes.append(f"{rare} of {len(counts)} classes have fewer than five samples; their errors are rough.")
-    if math.isnan(chosen.error):
+    if math.isnan(chosen.chosen.error):
         raise DataError("The error of the method that was taken is NaN; look at the data and the metric.")
     return notes

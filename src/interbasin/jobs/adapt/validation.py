@@ -24,6 +24,7 @@ from interbasin.jobs.adapt.setup import Setup
 from interbasin.jobs.adapt.task import Fold
 
 DRAWS = 2000
+RATE_FOLDS = 2  # by which rates are chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class HeldOut:
         trial: The trial.
         outputs: For all samples that were held out, fold after fold.
         features: Of the same, where the method has features.
-        loss: The mean over these.
+        loss, error: Over all of these.
         errors: Of each fold, by the task's metric; NaN where a fold does not have it.
         scores: One error per sample.
         seconds: Of one fit, by stage, the mean over folds.
@@ -45,6 +46,7 @@ class HeldOut:
     outputs: Tensor
     features: Tensor | None
     loss: float
+    error: float
     errors: tuple[float, ...]
     scores: Tensor
     seconds: Mapping[str, float]
@@ -60,14 +62,12 @@ class MethodRun:
         group: What it stands for in the verdict: ``"simple"``, ``"scratch"``, ``"transfer"`` or ``"align"``.
         tried: Its trials.
         chosen: The one with the lowest held-out loss.
-        error: Of that, by the task's metric, over all held-out samples.
     """
 
     method: str
     group: str
     tried: tuple[HeldOut, ...]
     chosen: HeldOut
-    error: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,27 +109,35 @@ def hold_out(
         DataError: if no trial comes to a finite loss.
     """
     method = METHODS[name]
-    tried = []
-    for trial in trials_of(name, setup):
-        runs = []
-        for number, fold in enumerate(folds, 1):
-            if report is not None:
-                report(f"{name}, {trial.name}, part {number} of {len(folds)}")
 
-            def compute(trial: Trial = trial, fold: Fold = fold) -> Answer:
-                return answer(fit(setup, name, fold.train, trial), setup.samples.inputs[fold.held])
+    def run(trial: Trial, number: int) -> Answer:
+        fold = folds[number]
+        if report is not None:
+            report(f"{name}, {trial.name}, part {number + 1} of {len(folds)}")
 
-            key = (name, trial.name, fold.train.tolist(), fold.held.tolist())
-            runs.append(compute() if recall is None else recall(key, compute))
-        tried.append(_gather(setup, folds, trial, runs))
-    usable = [run for run in tried if math.isfinite(run.loss)]
+        def compute() -> Answer:
+            return answer(fit(setup, name, fold.train, trial), setup.samples.inputs[fold.held])
+
+        key = (name, trial.name, fold.train.tolist(), fold.held.tolist())
+        return compute() if recall is None else recall(key, compute)
+
+    trials = trials_of(name, setup)
+    # Two folds tell rates apart as well as five do; the better one alone is tried on the rest.
+    first = RATE_FOLDS if len(trials) > 1 and all("factor" in trial.options for trial in trials) else len(folds)
+    answers = {trial.name: [run(trial, number) for number in range(min(first, len(folds)))] for trial in trials}
+    tried = [_gather(setup, folds[:first], trial, answers[trial.name]) for trial in trials]
+    usable = [held for held in tried if math.isfinite(held.loss)]
     if not usable:
         raise DataError(
             f"{name} came to no finite loss in any trial; lower rate= and body_rate=, or look at the scale of the data."
         )
-    chosen = min(usable, key=lambda run: run.loss)
-    labels = held_labels(setup, folds)
-    return MethodRun(name, method.traits["group"], tuple(tried), chosen, setup.task.error(chosen.outputs, labels))
+    chosen = min(usable, key=lambda held: held.loss)
+    if first < len(folds):
+        rest = [run(chosen.trial, number) for number in range(first, len(folds))]
+        whole = _gather(setup, folds, chosen.trial, [*answers[chosen.trial.name], *rest])
+        tried = [whole if held is chosen else held for held in tried]
+        chosen = whole
+    return MethodRun(name, method.traits["group"], tuple(tried), chosen)
 
 
 def fit(setup: Setup, name: str, rows: Tensor, trial: Trial) -> Fitted:
@@ -172,6 +180,7 @@ def _gather(setup: Setup, folds: tuple[Fold, ...], trial: Trial, runs: list[Answ
         outputs,
         torch.cat(features) if len(features) == len(runs) else None,
         float(task.loss(outputs.double(), labels)),
+        task.error(outputs, labels),
         tuple(errors),
         task.scores(outputs, labels),
         {stage: float(np.mean([run.seconds.get(stage, 0.0) for run in runs])) for stage in sorted(stages)},

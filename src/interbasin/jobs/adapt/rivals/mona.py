@@ -1,7 +1,8 @@
 r"""MoNA [ma:24]: an embedder with which learning the target makes the body forget the least of what it knows; then
 everything is fine-tuned.
 
-No code was released; this follows the paper's description. Two loops are nested:
+No code was released. This follows what the abstract and published summaries say of the method; single choices may
+differ from the paper's. Two loops are nested:
 
 - *inner*: for a given embedder, body and head take one step of gradient descent on the target's loss. The step stands
   for the whole training, as in the paper; it is as long as `LOOK_AHEAD` steps of Adam at the body's rate, all in one
@@ -138,7 +139,7 @@ def meta_learn(setup: Setup, rows: Tensor, feature_map: FeatureMap) -> tuple[Ali
     start_head(network, setup.task, inputs, labels)
     embedder = [parameter for parameter in feature_map.embedder.parameters() if parameter.requires_grad]
     head = list(network.head.parameters())
-    optimiser = torch.optim.Adam([*embedder, *head], lr=settings.align_rate)
+    optimiser = torch.optim.Adam([*embedder, *head], lr=settings.rival_rate)
     size = min(len(rows), settings.align_batch)
     length = LOOK_AHEAD * settings.body_rate
     for _ in range(settings.align_steps):

@@ -138,7 +138,7 @@ def align_embedder(setup: Setup, rows: Tensor, feature_map: FeatureMap) -> tuple
     drawn = torch.randperm(len(setup.taken_means), generator=generator)[:SOURCE_ROWS].to(setup.taken_means.device)
     other = LabelledRows.of(setup.taken_means[drawn], setup.proxy_labels[drawn])
     feature_map.eval()
-    optimiser = torch.optim.Adam(feature_map.embedder.parameters(), lr=settings.align_rate)
+    optimiser = torch.optim.Adam(feature_map.embedder.parameters(), lr=settings.rival_rate)
     for _ in range(settings.align_steps):
         chosen = sample_classes(labels, settings.align_batch, generator)
         means = source.taken_means(feature_map.embedder(inputs[chosen]))
