@@ -10,6 +10,7 @@ import torch
 
 from interbasin import demo, fit
 from interbasin.demo import run_demo
+from interbasin.jobs.adapt.verdict import ADVICE as ADAPT_ADVICE
 from interbasin.jobs.rebasin import METHODS
 from interbasin.jobs.translate.audit.verdict import ADVICE
 from interbasin.jobs.translate.methods import CANDIDATES
@@ -27,6 +28,8 @@ def whole() -> demo.Demo:
 def short(monkeypatch):
     monkeypatch.setattr(demo.networks, "EPOCHS", 2)
     monkeypatch.setattr(demo.tables, "METHODS", {"permutation-weights": METHODS["permutation-weights"]})
+    monkeypatch.setattr(demo.new_modality, "STEPS", 2)
+    monkeypatch.setattr(demo.new_modality, "ALIGN_STEPS", 1)
 
 
 def test_every_fit_has_a_row_below_the_baseline(whole):
@@ -44,6 +47,15 @@ def test_the_audit_measures_every_way_with_the_index_that_it_says(whole):
     assert {"keep the old model", "translate documents", "adapt queries", "re-embed everything"} <= ways
     assert {len(row) for row in found.rows} == {2 + len(found.measures)} and "recall at 10" in found.measures
     assert found.advice in ADVICE and found.verdict
+
+
+def test_the_adaptation_compares_networks_with_models_that_are_none(whole):
+    found = whole.new_modality
+    assert found.labelled + found.unlabelled == whole.train_rows
+    assert {"raw-linear", "nearest", "scratch", "naive", "recraft"} <= {row.method for row in found.rows}
+    assert all(0 <= row.low <= row.error <= row.high <= 1 for row in found.rows)
+    assert found.choice in ADAPT_ADVICE and found.verdict.startswith(ADAPT_ADVICE[found.choice])
+    assert found.method in {row.method for row in found.rows} and found.error_test < 0.5
 
 
 @pytest.fixture
@@ -82,10 +94,12 @@ def test_every_method_of_rebasin_has_a_row_below_none(whole):
 
 def test_a_missing_extra_is_a_note_and_not_the_end(short, monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
-    rows = {row.method: row for row in run_demo().rows}
+    result = run_demo()
+    rows = {row.method: row for row in result.rows}
     assert list(rows) == ["(none)", *fit.names()]
     assert "interbasin[ot]" in rows["sinkhorn"].note and rows["sinkhorn"].accuracy is None
     assert rows["procrustes"].accuracy is not None
+    assert result.new_modality.rows == () and "interbasin[ot]" in result.new_modality.verdict
 
 
 def test_a_fitted_map_carries_the_hidden_layer_far_better_than_none(whole):

@@ -98,11 +98,10 @@ class Adaptation(Result):
         if self.looks:
             steps = [float(look.step) for look in self.looks]
             curves = {
-                "both": [look.gap for look in self.looks],
                 "alignment (FA)": [look.alignment for look in self.looks],
                 "distortion (FLD, cross-fitted)": [look.distortion for look in self.looks],
             }
-            draft.table("alignment", {"step": steps, **curves})
+            draft.table("alignment", {"step": steps, **curves, "both": [look.gap for look in self.looks]})
             series = {name: (steps, values) for name, values in curves.items()}
             title = f"Stage 1 of {self.method}: the gap between source and target"
             draft.plot("alignment-plot", line_chart(series, title=title, x_label="step", y_label="nats"))
@@ -153,7 +152,7 @@ def _bound_chart(method: str, terms: Mapping[str, float]) -> str:
         "loss of the target": "err_target",
     }
     bars = {name: terms[key] for name, key in names.items() if math.isfinite(terms.get(key, math.nan))}
-    note = "The two forms lie above the loss of the target; below the labels' entropy they say something."
+    note = "Dashed: the loss of the target. A bound beyond the labels' entropy says nothing."
     return bar_chart(bars, title=f"The bound for {method}", x_label="nats", note=note, baseline="loss of the target")
 
 
