@@ -61,6 +61,7 @@ class Target:
         unlabelled: Inputs of training samples whose labels are not given.
         task: ``classification`` or ``dense``.
         metric: ``error`` (0-1) or ``nrmse``; less is better.
+        scales: Mean and deviation by which fields were standardised, of inputs and of outputs.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Target:
     unlabelled: Tensor
     task: str
     metric: str
+    scales: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 1.0), (0.0, 1.0))
 
     @property
     def classes(self) -> int:
@@ -82,9 +84,13 @@ def target_case(name: str, source: str, labels: int, seed: int) -> Target:
     rest = torch.ones(len(x), dtype=torch.bool)
     rest[labelled] = False
     train, unlabelled = (x[labelled], y[labelled]), x[rest]
-    if task == "dense":
-        (train, test), unlabelled = _standardised(train, test), _like(unlabelled, train[0])
-    return Target(name, train, test, unlabelled, task, "nrmse" if task == "dense" else "error")
+    if task == "classification":
+        return Target(name, train, test, unlabelled, task, "error")
+    scales = _scale_of(train[0]), _scale_of(train[1])
+    train, test = (
+        (_standardised(fields, scales[0]), _standardised(outputs, scales[1])) for fields, outputs in (train, test)
+    )
+    return Target(name, train, test, _standardised(unlabelled, scales[0]), task, "nrmse", scales)
 
 
 @cache
@@ -122,16 +128,13 @@ def _chosen(labels: Tensor, count: int, seed: int) -> Tensor:
     return torch.cat(parts).sort().values
 
 
-def _standardised(train: Samples, test: Samples) -> tuple[Samples, Samples]:
-    """Fields with mean 0 and deviation 1 over all samples and points, by those to train on."""
-    x, y = train
-    return (_like(x, x), _like(y, y)), (_like(test[0], x), _like(test[1], y))
+def _scale_of(fields: Tensor) -> tuple[float, float]:
+    """Mean and deviation over all samples and points; all fields here have one channel."""
+    return float(fields.mean()), max(float(fields.std()), 1e-6)
 
 
-def _like(fields: Tensor, reference: Tensor) -> Tensor:
-    axes = [axis for axis in range(reference.ndim) if axis != 1]
-    mean, deviation = reference.mean(axes, keepdim=True), reference.std(axes, keepdim=True)
-    return (fields - mean) / deviation.clamp(min=1e-6)
+def _standardised(fields: Tensor, scale: tuple[float, float]) -> Tensor:
+    return (fields - scale[0]) / scale[1]
 
 
 # ---------------------------------------------------------------------- gaps that are planted
