@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from interbasin.activations import record
     from interbasin.correspondence import Correspondence
     from interbasin.errors import InterbasinError
+    from interbasin.jobs.adapt import Source, adapt
     from interbasin.jobs.comparison import compare_networks
     from interbasin.jobs.merge import merge
     from interbasin.jobs.rebasin import rebasin, rebasin_many
@@ -48,10 +49,12 @@ __all__ = [
     "PairedMoments",
     "RelativeDecoder",
     "RelativeEncoder",
+    "Source",
     "Translator",
     "Wiring",
     "__version__",
     "activations",
+    "adapt",
     "audit",
     "batch_norm",
     "bridge",
@@ -110,8 +113,10 @@ _HOMES = {
     "PairedMoments": "interbasin.statistics",
     "RelativeDecoder": "interbasin.jobs.translate",
     "RelativeEncoder": "interbasin.jobs.translate",
+    "Source": "interbasin.jobs.adapt",
     "Translator": "interbasin.jobs.translate",
     "Wiring": "interbasin.wiring",
+    "adapt": "interbasin.jobs.adapt",
     "audit": "interbasin.jobs.translate.audit",
     "bridge": "interbasin.jobs.translate.bridge",
     "carry": "interbasin.wiring",

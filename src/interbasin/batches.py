@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from interbasin.errors import DataError, InterbasinError, WiringError
-from interbasin.text import plural
+from interbasin.text import one_line, plural
 
 # One batch: a tensor, positional arguments, or keyword arguments.
 Inputs: TypeAlias = "Tensor | Sequence[Any] | Mapping[str, Any]"
@@ -144,6 +145,34 @@ def progress_bar(
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=total)
             yield lambda done: bar.update(task, completed=done)
+
+
+def reporter_of(progress: Callable[[str], object] | bool | None) -> Callable[[str], object]:
+    """What lines of text on the way are given to: a function of the caller's, stderr for True, or nothing.
+
+    Raises:
+        DataError: if it is none of these; when it is called, if the function fails.
+    """
+    if progress is None or progress is False:
+        return lambda text: None
+    if progress is True:
+        return lambda text: print(text, file=sys.stderr)
+    if not callable(progress):
+        raise DataError(f"progress is a function of a line of text, or True, found {type(progress).__name__}.")
+
+    def report(text: str) -> None:
+        try:
+            progress(text)
+        except InterbasinError:
+            raise
+        # Whatever a function of the user's does, it is not our error to explain.
+        except Exception as error:
+            raise DataError(
+                f"progress was called with a line of text and failed ({type(error).__name__}: {one_line(error)}); give "
+                "a function of a line of text, or True."
+            ) from error
+
+    return report
 
 
 # ---------------------------------------------------------------------- inputs of a call

@@ -42,6 +42,11 @@ class FeatureMap(nn.Module):
         self.embedder, self.body = embedder, source.body
         self._source, self.scale = [source], scale  # in a list: no part of this module
 
+    @property
+    def source(self) -> Source:
+        """Whose body it is."""
+        return self._source[0]
+
     def states(self, inputs: Tensor) -> Tensor:
         """What the body puts out, before it is pooled."""
         taken = self.embedder(inputs)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from interbasin.activations import Tokens
 from interbasin.activations.distributed import world_size
 from interbasin.activations.pairing import MaskOf
-from interbasin.batches import BATCH_SIZE, WithoutLabels, require_reiterable
+from interbasin.batches import BATCH_SIZE, WithoutLabels, reporter_of, require_reiterable
 from interbasin.checks import require_finite
 from interbasin.correspondence import Correspondence
 from interbasin.errors import DataError
@@ -51,7 +51,7 @@ from interbasin.jobs.transport.judge import Judge, relative_gain
 from interbasin.jobs.transport.methods import METHODS
 from interbasin.jobs.transport.networks import require_numbers
 from interbasin.jobs.transport.result import ComparedRow, FrontRow, Transport
-from interbasin.jobs.transport.task import Options, Task, reporter_of
+from interbasin.jobs.transport.task import Options, Task
 from interbasin.jobs.transport.theseus.rules import Unobserved
 from interbasin.jobs.transport.updates.adapter import kinds_of
 from interbasin.jobs.transport.updates.answers import refuse_other_answers

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
-from interbasin.batches import WithoutLabels, require_reiterable
+from interbasin.batches import WithoutLabels, reporter_of, require_reiterable
 from interbasin.correspondence import Correspondence
 from interbasin.errors import InterbasinError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
@@ -21,7 +21,7 @@ from interbasin.jobs.transport.held_out import HELD_OUT, count_repeats
 from interbasin.jobs.transport.methods import METHODS, direct, refuse_new_blocks
 from interbasin.jobs.transport.networks import require_inputs, require_numbers
 from interbasin.jobs.transport.regression.layers import Layer, find_layers
-from interbasin.jobs.transport.task import Options, Task, reporter_of
+from interbasin.jobs.transport.task import Options, Task
 from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved
 from interbasin.jobs.transport.theseus.rules import SpaceMap, Unobserved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
 from interbasin.checks import require_choice, require_finite, require_flag, require_whole
-from interbasin.errors import DataError, InterbasinError
 from interbasin.jobs.transport.bases import Bases, Pair
 from interbasin.jobs.transport.journal import Journal
 from interbasin.jobs.transport.regression.sequence import LayerFit
@@ -23,7 +21,6 @@ from interbasin.jobs.transport.theseus.rules import Rule, SpaceMap, Unobserved, 
 from interbasin.jobs.transport.updates.update import Update
 from interbasin.randomness import generator_of
 from interbasin.statistics import PairedMoments
-from interbasin.text import one_line
 
 SCALES = ("none", "rms")  # of `Options.scale`
 GENERIC_TARGETS = ("keep", "tuned")
@@ -202,31 +199,3 @@ class Transported:
     def applied_to(self, target: nn.Module, alpha: float = 1.0) -> nn.Module:
         """The network that results: the target with ``alpha`` times the update, or `model`."""
         return self.update.added_to(target, alpha) if self.model is None else self.model
-
-
-def reporter_of(progress: Callable[[str], object] | bool | None) -> Callable[[str], object]:
-    """What lines of text on the way are given to: a function of the caller's, stderr for True, or nothing.
-
-    Raises:
-        DataError: if it is none of these; when it is called, if the function fails.
-    """
-    if progress is None or progress is False:
-        return lambda text: None
-    if progress is True:
-        return lambda text: print(text, file=sys.stderr)
-    if not callable(progress):
-        raise DataError(f"progress is a function of a line of text, or True, found {type(progress).__name__}.")
-
-    def report(text: str) -> None:
-        try:
-            progress(text)
-        except InterbasinError:
-            raise
-        # Whatever a function of the user's does, it is not our error to explain.
-        except Exception as error:
-            raise DataError(
-                f"progress was called with a line of text and failed ({type(error).__name__}: {one_line(error)}); give "
-                "a function of a line of text, or True."
-            ) from error
-
-    return report

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.activations.recording import digest_of
-from interbasin.batches import BATCH_SIZE, as_batches, outputs_of, require_reiterable, split_batch
+from interbasin.batches import BATCH_SIZE, as_batches, outputs_of, reporter_of, require_reiterable, split_batch
 from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError
 from interbasin.evaluate.performance import Loss, mean_loss, measure_performance
 from interbasin.jobs.transport.held_out import COMPARED_ON, Steady
 from interbasin.jobs.transport.networks import require_network
-from interbasin.jobs.transport.task import reporter_of
 from interbasin.outcome import Draft, Result, Stopwatch
 from interbasin.outcome.plots import line_chart
 from interbasin.randomness import generator_of

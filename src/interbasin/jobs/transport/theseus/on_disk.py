@@ -22,7 +22,7 @@ from torch import nn
 
 from interbasin.activations import Tokens
 from interbasin.activations.pairing import MaskOf
-from interbasin.batches import WithoutLabels, outputs_of, require_reiterable
+from interbasin.batches import WithoutLabels, outputs_of, reporter_of, require_reiterable
 from interbasin.checkpoints import Checkpoint
 from interbasin.checkpoints.delta import add
 from interbasin.checks import require_finite, require_whole
@@ -31,7 +31,7 @@ from interbasin.errors import DataError
 from interbasin.jobs.transport.bases import Bases, Depth, Heads, Outputs, Pair, relate
 from interbasin.jobs.transport.journal import Journal, holding_state
 from interbasin.jobs.transport.networks import require_base, require_inputs
-from interbasin.jobs.transport.task import Options, reporter_of
+from interbasin.jobs.transport.task import Options
 from interbasin.jobs.transport.theseus.carrier import Carrier, Moved, table_of
 from interbasin.jobs.transport.theseus.heads import HeadCluster
 from interbasin.jobs.transport.theseus.maps import NeededMaps, fit_maps, observe, seek

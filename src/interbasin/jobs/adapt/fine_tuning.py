@@ -1,0 +1,136 @@
+"""Supervised training of a network for the target: everything, new parts alone, or new parts and a LoRA of the body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from interbasin.evaluate.transfer import conditional_entropy, joint_shares, wasserstein
+from interbasin.extras import import_extra
+from interbasin.jobs.adapt.network import TargetNetwork
+from interbasin.jobs.adapt.setup import Setup
+from interbasin.randomness import generator_of
+
+REGULARISED_WITH = 256  # features of the source in each step
+MOMENTUM = 0.1  # of batch norms that are drawn anew; some sources switched theirs off
+
+
+@torch.inference_mode(False)
+def fine_tune(
+    network: TargetNetwork,
+    setup: Setup,
+    rows: Tensor,
+    *,
+    steps: int,
+    rate: float,
+    body_rate: float,
+    is_new_body: bool = False,
+    body: str | None = None,
+    extra_loss: Callable[[Tensor, int], Tensor] | None = None,
+) -> None:
+    """Train a network in place on the labelled samples of these numbers.
+
+    Batch norms of a pre-trained body keep their statistics; those of a new one learn them.
+
+    Args:
+        network: Its head has begun already.
+        setup: What all methods begin with.
+        rows: Numbers of samples.
+        steps, rate, body_rate: Of the training.
+        is_new_body: Whether the body was drawn anew.
+        body: ``"everything"``, ``"frozen"`` or ``"lora"``; by default what the settings say.
+        extra_loss: Added to the loss, given features and the step's number.
+    """
+    settings = setup.settings
+    mode = "everything" if is_new_body else body or settings.body
+    inner = network.feature_map.body
+    if mode == "lora":
+        _add_lora(inner, settings.rank)
+    for name, parameter in inner.named_parameters():
+        parameter.requires_grad_(mode == "everything" or (mode == "lora" and "lora_" in name))
+    new = [*network.feature_map.embedder.parameters(), *network.head.parameters()]
+    for parameter in new:
+        parameter.requires_grad_(parameter.is_floating_point())
+    groups: list[dict[str, Any]] = [{"params": new, "lr": rate}]
+    trained = [parameter for parameter in inner.parameters() if parameter.requires_grad]
+    if trained:
+        groups.append({"params": trained, "lr": body_rate})
+    network.train()
+    for module in inner.modules():
+        if isinstance(module, _BatchNorm):
+            module.train(is_new_body)
+            module.momentum = MOMENTUM if is_new_body and not module.momentum else module.momentum
+    regularise = settings.regularise
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(setup.seed)
+        _descend(network, setup, rows, groups, steps, regularise, extra_loss)
+    if mode == "lora":
+        _merge_lora(inner)
+    network.eval()
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+
+
+def _descend(
+    network: TargetNetwork,
+    setup: Setup,
+    rows: Tensor,
+    groups: list[dict[str, Any]],
+    steps: int,
+    regularise: float,
+    extra_loss: Callable[[Tensor, int], Tensor] | None,
+) -> None:
+    settings, task = setup.settings, setup.task
+    optimiser = torch.optim.AdamW(groups, weight_decay=settings.decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, [group["lr"] for group in groups], total_steps=steps, pct_start=0.2
+    )
+    generator = generator_of(setup.seed)
+    order = rows[torch.randperm(len(rows), generator=generator)]
+    place = 0
+    for step in range(steps):
+        if place + settings.batch_size > len(order):
+            order, place = rows[torch.randperm(len(rows), generator=generator)], 0
+        chosen = order[place : place + settings.batch_size]
+        place += settings.batch_size
+        inputs, labels = setup.samples.inputs[chosen], setup.labels[chosen]
+        read = network.head_inputs(inputs)
+        loss = task.loss(network.read_out(read), labels)
+        if regularise and not network.is_dense:
+            loss = loss + regularise * semantic_gap(setup, read, chosen, generator)
+        if extra_loss is not None:
+            loss = loss + extra_loss(read, step)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
+        optimiser.step()
+        schedule.step()
+
+
+def semantic_gap(setup: Setup, features: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+    """Alignment and distortion of a batch (equation 11), to be differentiated."""
+    chosen = torch.randperm(len(setup.features), generator=generator)[:REGULARISED_WITH]
+    near = setup.head.omega * wasserstein(features, setup.features[chosen], setup.settings.solver)
+    joint = joint_shares(setup.head.probabilities(features), setup.classes[rows], setup.task.class_count)
+    return near + conditional_entropy(joint)
+
+
+def _add_lora(body: nn.Module, rank: int) -> None:
+    peft = import_extra("peft", "A LoRA on the body", "hf")
+    names = sorted(name for name, module in body.named_modules() if isinstance(module, nn.Linear))
+    config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)
+    peft.inject_adapter_in_model(config, body)
+
+
+def _merge_lora(body: nn.Module) -> None:
+    """Put the LoRA into the weights, so that the body has the modules that it had."""
+    for name, module in list(body.named_modules()):
+        base = getattr(module, "base_layer", None)
+        if isinstance(base, nn.Module) and hasattr(module, "merge"):
+            module.merge()
+            parent, _, last = name.rpartition(".")
+            setattr(body.get_submodule(parent) if parent else body, last, base)

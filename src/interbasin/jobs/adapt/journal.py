@@ -1,0 +1,105 @@
+"""What an adaptation has done so far, in a folder: a run that was killed goes on from there, to the same result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from interbasin._version import __version__
+from interbasin.activations.recording import digest_of, fingerprint
+from interbasin.errors import FileError
+from interbasin.jobs.adapt.setup import Setup
+from interbasin.jobs.adapt.validation import Answer
+from interbasin.storage import as_path, new_folder, read_record, write_record
+from interbasin.storage.atomic import TEMPORARY
+
+NAME, FORMAT, VERSION = "answer", "adapt-answer", 1
+OURS = re.compile(rf"(answer|training)-[0-9a-f]{{16}}|run-[0-9a-f]{{16}}|lock|{re.escape(TEMPORARY)}.*")
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Answers of fitted models that are done, for one setup. Made by `open_journal`."""
+
+    folder: Path | None
+
+    def recall(self, key: object, compute: Callable[[], Answer]) -> Answer:
+        """What was kept under a key, or what is computed now, and kept."""
+        if self.folder is None:
+            return compute()
+        place = self.folder / f"{NAME}-{_short(key)}"
+        try:
+            document, tensors = read_record(place, NAME, FORMAT, VERSION)
+            return Answer(tensors["outputs"], tensors.get("features"), document["seconds"], document["steps"])
+        except (FileError, KeyError):  # not there, or not whole: it is done now
+            pass
+        answer = compute()
+        tensors = {"outputs": answer.outputs}
+        if answer.features is not None:
+            tensors["features"] = answer.features
+        with new_folder(place, force=True, ours=_is_answer) as folder:
+            document = {"seconds": dict(answer.seconds), "steps": answer.steps}
+            write_record(folder, NAME, FORMAT, VERSION, document, tensors)
+        return answer
+
+    def place_of_training(self, key: object) -> Path | None:
+        """A folder for the checkpoints of one training."""
+        return None if self.folder is None else self.folder / f"training-{_short(key)}"
+
+
+def open_journal(state: str | os.PathLike[str] | None, setup: Setup, test: Tensor | None) -> Journal:
+    """The journal of a run in a folder, or one that keeps nothing.
+
+    Raises:
+        FileError: if the folder holds another run, or anything else.
+    """
+    if state is None:
+        return Journal(None)
+    place = as_path(state, "The state of an adaptation")
+    if place.exists() and not place.is_dir():
+        raise FileError(f"The state was to be kept in {place}, which is a file; choose another place.")
+    names = [path.name for path in place.iterdir()] if place.is_dir() else []
+    others = sorted(name for name in names if not OURS.fullmatch(name))
+    if others:
+        raise FileError(f"The state was to be kept in {place}, which holds other things ({others[0]}); choose another.")
+    mark = f"run-{_identity(setup, test)}"
+    begun = [name for name in names if name.startswith("run-")]
+    if begun and begun != [mark]:
+        raise FileError(
+            f"{place} holds the state of another run: the source, the data, the settings or the version differ; give "
+            "the same again, or another folder."
+        )
+    place.mkdir(parents=True, exist_ok=True)
+    (place / mark).touch()
+    return Journal(place)
+
+
+def _identity(setup: Setup, test: Tensor | None) -> str:
+    tensors = [setup.features, setup.head.linear.weight, setup.samples.inputs, setup.labels, setup.unlabelled, test]
+    described = [
+        digest_of(tensors),
+        fingerprint(setup.source.body),
+        None if setup.embedder is None else fingerprint(setup.embedder),
+        asdict(setup.settings),
+        setup.task.kind,
+        setup.seed,
+        __version__,
+        torch.__version__,
+    ]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+
+def _short(key: object) -> str:
+    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+
+
+def _is_answer(folder: Path) -> bool:
+    return {path.name for path in folder.iterdir()} <= {f"{NAME}.json", f"{NAME}.safetensors"}

@@ -1,0 +1,162 @@
+"""How an adaptation is done: steps, rates and the rest, with what is usual; and the paper's own settings by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from interbasin.checks import require_choice, require_finite, require_whole
+from interbasin.errors import DataError
+
+Predictor = Literal["auto", "transport", "head"]
+Training = Literal["everything", "frozen", "lora"]
+Optimiser = Literal["adamw", "adam", "sgd"]
+LEAST_STEPS, MOST_STEPS, EPOCHS = 150, 2000, 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every method is trained with; all methods alike.
+
+    Attributes:
+        steps: Of supervised training; by default ten passes over the samples, from 150 to 2000 steps.
+        batch_size: Samples in each step.
+        accumulate: Batches whose gradients make one step.
+        optimiser: ``"adamw"``, ``"adam"`` or ``"sgd"``.
+        rate: Of parts that are new (embedder and head); fields take it for the body too.
+        body_rate: Of the body, where it was pre-trained.
+        decay: Of weights.
+        body: Whether the body is trained (``"everything"``), stays (``"frozen"``), or gets a LoRA (``"lora"``).
+        rank: Of that LoRA.
+        regularise: Weight of alignment and distortion during supervised training.
+        predictor: Of methods that align: labels by way of the source's (``"transport"``), a new head (``"head"``), or
+            whichever has the lower loss on held-out samples (``"auto"``).
+        align_steps, align_rate, align_batch: Of stage 1.
+        schedule: Of stage 1: ``"joint"``, or ``"sequential"`` as in the paper.
+        solver: Of the distance: ``"exact"`` or ``"sinkhorn"``.
+        omega: How fast the recalibrated source head may change; what it came to is measured.
+        transport_width: Of a hidden layer that bends the table of labels; 0 for one table.
+        discretise: Classes that numbers and fields are made into, for the distortion.
+        precision: ``"bf16"`` or ``"fp16"`` for mixed precision; needs the extra ``adapt``.
+    """
+
+    steps: int | None = None
+    batch_size: int = 16
+    accumulate: int = 1
+    optimiser: Optimiser = "adamw"
+    rate: float = 1e-3
+    body_rate: float = 3e-4
+    decay: float = 0.01
+    body: Training = "everything"
+    rank: int = 8
+    regularise: float = 0.0
+    predictor: Predictor = "auto"
+    align_steps: int = 60
+    align_rate: float = 3e-3
+    align_batch: int = 64
+    schedule: Literal["joint", "sequential"] = "joint"
+    solver: Literal["exact", "sinkhorn"] = "exact"
+    omega: float = 0.3
+    transport_width: int = 0
+    discretise: int = 10
+    precision: Literal["bf16", "fp16"] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "accumulate", "rank", "align_steps", "align_batch"):
+            if getattr(self, name) is not None:
+                require_whole(name, getattr(self, name), least=1)
+        require_whole("transport_width", self.transport_width, least=0)
+        require_whole("discretise", self.discretise, least=2)
+        for name in ("rate", "body_rate", "align_rate", "omega"):
+            require_finite(name, getattr(self, name), above=0)
+        require_finite("regularise", self.regularise, least=0)
+        require_finite("decay", self.decay, least=0)
+        require_choice("predictor", self.predictor, get_args(Predictor))
+        require_choice("body", self.body, get_args(Training))
+        require_choice("optimiser", self.optimiser, get_args(Optimiser))
+        require_choice("schedule", self.schedule, ("joint", "sequential"))
+        require_choice("solver", self.solver, ("exact", "sinkhorn"))
+        if self.precision is not None:
+            require_choice("precision", self.precision, ("bf16", "fp16"))
+
+    def steps_for(self, samples: int) -> int:
+        """How many supervised steps there are, for so many samples."""
+        if self.steps is not None:
+            return self.steps
+        passes = EPOCHS * samples // (self.batch_size * self.accumulate)
+        return max(LEAST_STEPS, min(MOST_STEPS, passes))
+
+
+def make_settings(options: dict[str, Any], *, preset: str | None = None, samples: int) -> Settings:
+    """Settings with some of them given; a preset fills in the paper's where nothing was.
+
+    Raises:
+        DataError: if there is no such setting.
+        UnknownNameError: if there is no such preset.
+    """
+    known = {field.name for field in fields(Settings)}
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise DataError(f"adapt has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if preset is None:
+        return Settings(**chosen)
+    own = PRESETS[require_choice("preset", preset, PRESETS)].settings(samples)
+    return replace(own, **chosen)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A column of the paper's tables 8 (NAS-Bench-360) and 9 (PDEBench) [tran:26]."""
+
+    backbone: str
+    batch_size: int
+    epochs: int
+    accumulate: int
+    optimiser: Optimiser
+    rate: float
+    decay: float
+    omega: float
+    align_epochs: int = 60
+    distortion_epochs: int = 4
+
+    def settings(self, samples: int) -> Settings:
+        """These as settings, for so many training samples: one rate for all parts, and the sequential schedule."""
+        per_epoch = max(1, -(-samples // (self.batch_size * self.accumulate)))
+        looks = max(1, -(-samples // Settings.align_batch))
+        return Settings(
+            steps=self.epochs * per_epoch,
+            batch_size=self.batch_size,
+            accumulate=self.accumulate,
+            optimiser=self.optimiser,
+            rate=self.rate,
+            body_rate=self.rate,
+            decay=self.decay,
+            omega=self.omega,
+            align_steps=(self.align_epochs + self.distortion_epochs) * looks,
+            schedule="sequential",
+        )
+
+
+PRESETS: dict[str, Preset] = {
+    # table 8
+    "cifar100": Preset("swin", 32, 60, 32, "sgd", 1e-4, 1e-3, 0.3),
+    "spherical": Preset("swin", 32, 60, 4, "adamw", 1e-4, 1e-1, 0.3),
+    "ninapro": Preset("swin", 32, 60, 1, "adam", 1e-4, 1e-5, 0.3),
+    "fsd50k": Preset("swin", 32, 100, 1, "adam", 1e-4, 5e-5, 0.3),
+    "darcy": Preset("swin", 4, 100, 1, "adamw", 1e-3, 5e-3, 0.3),
+    "psicov": Preset("roberta", 1, 10, 32, "adam", 5e-6, 1e-5, 0.5),
+    "cosmic": Preset("swin", 4, 60, 1, "adamw", 1e-3, 0.0, 0.3),
+    "ecg": Preset("roberta", 4, 15, 16, "sgd", 1e-6, 1e-1, 0.5, distortion_epochs=2),
+    "satellite": Preset("roberta", 16, 60, 4, "adamw", 3e-5, 3e-6, 0.5),
+    "deepsea": Preset("roberta", 16, 13, 1, "adam", 1e-5, 0.0, 0.5, distortion_epochs=2),
+    # table 9
+    "pde-advection": Preset("roberta", 4, 200, 1, "adam", 1e-4, 1e-5, 0.5),
+    "pde-burgers": Preset("roberta", 4, 200, 1, "adam", 1e-5, 1e-5, 0.5),
+    "pde-reaction-diffusion": Preset("roberta", 4, 200, 1, "sgd", 1e-3, 1e-5, 0.5),
+    "pde-diffusion-sorption": Preset("swin", 4, 200, 1, "adamw", 1e-4, 0.0, 0.3),
+    "pde-navier-stokes": Preset("roberta", 4, 200, 1, "adamw", 1e-4, 1e-3, 0.5),
+    "pde-darcy": Preset("swin", 4, 100, 1, "adamw", 1e-4, 1e-5, 0.3),
+    "pde-shallow-water": Preset("swin", 4, 200, 1, "adamw", 1e-4, 0.0, 0.3),
+    "pde-reaction-diffusion-2d": Preset("swin", 4, 200, 1, "adam", 1e-4, 1e-3, 0.3),
+}

@@ -1,0 +1,297 @@
+"""What is to be learned: the target's samples as tensors, their kind, their loss, and how they are divided.
+
+Validation is always taken from the *training* samples: below 500 of them in five folds, so that every sample is held
+out once; from 500 on one fifth is held out. Test samples are looked at once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from interbasin.batches import as_batches, split_batch
+from interbasin.checks import require_choice, require_whole
+from interbasin.errors import DataError, ShapeError
+from interbasin.evaluate.prediction import KINDS, ErrorMetric, Kind, error_metric, score_samples
+from interbasin.randomness import generator_of
+
+FOLDS = 5
+FEW = 500  # labelled samples below which all of them are cross-validated
+LEAST_SPREAD = 1e-6  # of labels that are divided by their spread
+COMPONENTS = 10  # principal ones of dense labels, before they are made into classes
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs, and labels where there are some, one row for each sample."""
+
+    inputs: Tensor
+    labels: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+def read_samples(data: Any, name: str, *, labelled: bool = True) -> Samples:
+    """Data of the target as tensors: a pair (inputs, labels), a Dataset of such pairs, or batches of them.
+
+    Args:
+        data: What was given.
+        name: How messages call it.
+        labelled: Whether labels are needed; without, they are left out.
+
+    Raises:
+        DataError, ShapeError: if there are no samples, no labels, values that are not finite, or shapes that differ.
+    """
+    inputs, labels = _tensors(data, name, labelled)
+    if not len(inputs):
+        raise DataError(f"{name} holds no samples at all; give some.")
+    if labelled and labels is None:
+        raise DataError(f"{name} has no labels; give pairs (inputs, labels).")
+    if labels is not None and len(labels) != len(inputs):
+        raise ShapeError(f"{name} has {len(inputs)} inputs and {len(labels)} labels; give one label for each input.")
+    for what, values in (("inputs", inputs), ("labels", labels)):
+        if values is not None and values.is_floating_point():
+            bad = (~torch.isfinite(values.flatten(1) if values.ndim > 1 else values[:, None])).any(1).nonzero()
+            if len(bad):
+                raise DataError(
+                    f"Row {int(bad[0])} of the {what} of {name} holds NaN or infinity ({len(bad)} of {len(values)} "
+                    "rows do); take such rows out, or fill them."
+                )
+    return Samples(inputs.float(), labels if labelled else None)
+
+
+def _tensors(data: Any, name: str, labelled: bool) -> tuple[Tensor, Tensor | None]:
+    if not labelled and isinstance(data, Tensor | np.ndarray):
+        return torch.as_tensor(data), None
+    if (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and all(isinstance(part, Tensor | np.ndarray) for part in data)
+    ):
+        inputs, labels = (torch.as_tensor(part) for part in data)
+        return inputs, labels
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence | Tensor):
+        pairs = [data[place] for place in range(len(data))]  # a Dataset: one sample at a time
+        if pairs and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+            return (
+                torch.stack([torch.as_tensor(pair[0]) for pair in pairs]),
+                torch.stack([torch.as_tensor(pair[1]) for pair in pairs]),
+            )
+    batches = [split_batch(batch) for batch in as_batches(data, 256)]
+    if not all(isinstance(inputs, Tensor) for inputs, _ in batches):
+        raise DataError(f"The inputs of {name} are tensors, found others; give arrays of numbers.")
+    has_labels = bool(batches) and all(isinstance(labels, Tensor) for _, labels in batches)
+    if not batches:
+        return torch.zeros(0), None
+    return torch.cat([inputs for inputs, _ in batches]), torch.cat(
+        [labels for _, labels in batches]
+    ) if has_labels else None
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTask:
+    """The kind of answer that is wanted.
+
+    Attributes:
+        kind: ``"classification"``, ``"multilabel"``, ``"regression"`` or ``"dense"``.
+        shape: Of what a network puts out for one sample: ``(classes,)``, ``(targets,)`` or the field's.
+        metric: What errors are measured by.
+        shift, scale: Of labels that are numbers: their mean and spread in training, by which the loss is divided.
+        codebook: Centres of the classes that numbers and fields are made into, for the distortion.
+        axes: Principal axes of fields, ``(values, components)``, in which the centres lie.
+    """
+
+    kind: Kind
+    shape: tuple[int, ...]
+    metric: ErrorMetric
+    shift: Tensor
+    scale: Tensor
+    codebook: Tensor | None = None
+    axes: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, kind: str, labels: Tensor, *, metric: str | None = None, discretise: int = 10, seed: int = 0
+    ) -> TargetTask:
+        """The task that training labels make.
+
+        Raises:
+            DataError, ShapeError: if the labels are not of that kind, or all are alike.
+        """
+        kind = cast(Kind, require_choice("task", kind, KINDS))
+        labels = _require_kind(kind, labels, "the training data")
+        chosen = error_metric(kind, metric)
+        if kind == "classification":
+            counts = torch.bincount(labels)
+            if int((counts > 0).sum()) < 2:
+                raise DataError(
+                    f"All {len(labels)} training labels are {int(labels[0])}, so there is nothing to tell apart; give "
+                    "samples of at least two classes."
+                )
+            return cls(kind, (len(counts),), chosen, torch.zeros(()), torch.ones(()))
+        values = labels.double().flatten(1)
+        centred = values - values.mean(0)
+        if not bool((centred.abs() > LEAST_SPREAD).any()):
+            raise DataError("All training labels are alike, so there is nothing to learn; give samples that differ.")
+        axes = None
+        if kind == "dense" and values.shape[1] > COMPONENTS:
+            axes = torch.linalg.svd(centred, full_matrices=False)[2][:COMPONENTS].mT
+        codebook = _centres(values if axes is None else values @ axes, min(discretise, len(labels)), seed)
+        if kind == "multilabel":
+            return cls(kind, tuple(labels.shape[1:]), chosen, torch.zeros(()), torch.ones(()), codebook, axes)
+        # One spread for a field, so that its points keep their proportions; one for each of several numbers.
+        over: tuple[int, ...] = (0,) if kind == "regression" else (0, *range(2, labels.ndim))
+        shift = labels.double().mean(over, keepdim=True)[0]
+        scale = (labels.double() - shift).square().mean(over, keepdim=True)[0].sqrt().clamp(min=LEAST_SPREAD)
+        return cls(kind, tuple(labels.shape[1:]), chosen, shift.float(), scale.float(), codebook, axes)
+
+    @property
+    def count(self) -> int:
+        """How many numbers a network puts out for one sample."""
+        return int(np.prod(self.shape))
+
+    @property
+    def class_count(self) -> int:
+        """How many classes `classes_of` tells apart."""
+        return self.shape[0] if self.codebook is None else len(self.codebook)
+
+    def require(self, labels: Tensor, name: str) -> Tensor:
+        """Labels of other data as this task has them.
+
+        Raises:
+            DataError, ShapeError: if they are of another kind, shape, or out of range.
+        """
+        labels = _require_kind(self.kind, labels, name)
+        if self.kind == "classification":
+            wrong = (labels >= self.shape[0]).nonzero()
+            if len(wrong):
+                raise DataError(
+                    f"Label {int(labels[wrong[0]])} in row {int(wrong[0])} of {name} is out of range: the training "
+                    f"labels go from 0 to {self.shape[0] - 1}. Add samples of it to the training data."
+                )
+        elif tuple(labels.shape[1:]) != self.shape:
+            raise ShapeError(
+                f"Labels of {name} have shape {tuple(labels.shape[1:])} and those of the training data {self.shape}; "
+                "give both in one shape."
+            )
+        return labels
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each sample: nats, or squares in units of the labels' spread."""
+        if self.kind == "classification":
+            return cross_entropy(outputs, labels, reduction="none")
+        if self.kind == "multilabel":
+            return binary_cross_entropy_with_logits(outputs, labels.to(outputs), reduction="none").mean(1)
+        differences = (outputs - labels.to(outputs)) / self.scale.to(outputs)
+        return differences.square().flatten(1).mean(1)
+
+    def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The mean of `losses`, to be differentiated."""
+        return self.losses(outputs, labels).mean()
+
+    def error(self, outputs: Tensor, labels: Tensor) -> float:
+        """How wrong outputs are, by the metric."""
+        return self.metric.measure(outputs, labels)
+
+    def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """One error per sample, by which two networks are compared."""
+        return score_samples(self.kind, outputs, labels)
+
+    def classes_of(self, labels: Tensor) -> Tensor:
+        """Labels as whole numbers, for the distortion: numbers and fields take the number of the nearest centre."""
+        if self.codebook is None:
+            return labels
+        values = labels.double().flatten(1)
+        return torch.cdist(values if self.axes is None else values @ self.axes, self.codebook).argmin(1)
+
+
+def _require_kind(kind: str, labels: Tensor, name: str) -> Tensor:
+    if kind == "classification":
+        if labels.ndim != 1:
+            raise ShapeError(
+                f"A class for each sample was expected, and labels of {name} have shape {tuple(labels.shape)}; use "
+                'task="multilabel", "regression" or "dense" for these.'
+            )
+        whole = labels.long()
+        if labels.is_floating_point() and not bool((labels == whole).all()):
+            raise DataError(f'Labels of {name} are no whole numbers; use task="regression", or number the classes.')
+        low = int(whole.argmin())
+        if int(whole[low]) < 0:
+            raise DataError(
+                f"Label {int(whole[low])} in row {low} of {name} is out of range; number the classes from 0 on."
+            )
+        return whole
+    numbers = labels.float()
+    if kind == "dense":
+        if numbers.ndim not in (3, 4):
+            raise ShapeError(
+                f"Fields were expected, (samples, channels, points) or (samples, channels, height, width), and labels "
+                f'of {name} have shape {tuple(labels.shape)}; add the axis of channels, or use task="regression".'
+            )
+        return numbers
+    numbers = numbers[:, None] if numbers.ndim == 1 else numbers
+    if numbers.ndim != 2:
+        raise ShapeError(
+            f"A row of numbers for each sample was expected, and labels of {name} have shape {tuple(labels.shape)}; "
+            'use task="dense" for fields.'
+        )
+    if kind == "multilabel" and not bool(((numbers == 0) | (numbers == 1)).all()):
+        raise DataError(f'Labels of {name} are not all 0 or 1; use task="regression" for numbers.')
+    return numbers
+
+
+def _centres(values: Tensor, count: int, seed: int) -> Tensor:
+    from sklearn.cluster import KMeans
+
+    distinct = len(torch.unique(values, dim=0))
+    fitted = KMeans(min(count, distinct), n_init=4, random_state=seed).fit(values.numpy())
+    return torch.from_numpy(fitted.cluster_centers_).double()
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Numbers of samples to train on, and of samples that are held out."""
+
+    train: Tensor
+    held: Tensor
+
+
+def divide(classes: Tensor, *, seed: int, valid: int = 0, folds: int = FOLDS) -> tuple[Fold, ...]:
+    """Folds in which every class has its share.
+
+    Args:
+        classes: Of all samples; the last ``valid`` of them were given as validation data.
+        seed: Of the division.
+        valid: How many were; then these are held out, and there is one fold.
+        folds: How many parts there are.
+
+    Raises:
+        DataError: if there are fewer samples than folds.
+    """
+    count = len(classes) - require_whole("valid", valid, least=0)
+    rows = torch.arange(len(classes))
+    if valid:
+        return (Fold(rows[:count], rows[count:]),)
+    if count < 2 * folds:
+        raise DataError(
+            f"{count} labelled samples are too few to hold some of them out in {folds} folds; give at least "
+            f"{2 * folds}."
+        )
+    shuffled = torch.randperm(count, generator=generator_of(seed))
+    # Dealt out class by class, so that each part gets its share of every class.
+    dealt = shuffled[torch.argsort(classes[shuffled], stable=True)]
+    parts = [dealt[place::folds].sort().values for place in range(folds)]
+    members = torch.ones(count, dtype=torch.bool)
+    divided = []
+    for part in parts if count < FEW else parts[:1]:
+        members[part] = False
+        divided.append(Fold(members.nonzero()[:, 0], part))
+        members[part] = True
+    return tuple(divided)
