@@ -104,7 +104,7 @@ class Work:
             names = specialists_of(target)
             return {"rows": [{"method": name, **run_specialist(name, target, self.steps, self.seed)} for name in names]}
         if self.kind == STAGE_ONE:
-            return look_at_stage_one(self.source, target, self.seed)
+            return look_at_stage_one(self.source, target, self.seed, **self.options)
         case = source_case(self.source)
         methods = [name for name in METHODS if name in (self.wanted if self.kind == TABLE else ("scratch", "naive"))]
         result = ib.adapt(

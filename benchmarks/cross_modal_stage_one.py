@@ -35,9 +35,9 @@ TESTED = 1000  # samples, at every look
 SHOWN = 150  # features of each modality in a picture
 
 
-def look_at_stage_one(source: str, target: Target, seed: int) -> dict[str, Any]:
-    """All three studies on one target."""
-    setup = make_setup(source, target, seed)
+def look_at_stage_one(source: str, target: Target, seed: int, **options: Any) -> dict[str, Any]:
+    """All three studies on one target; ``options`` are settings of ``ib.adapt``."""
+    setup = make_setup(source, target, seed, **options)
     test = target.test[0][:TESTED], setup.task.classes_of(target.test[1][:TESTED])
     runs, places = {}, {"source": setup.features[:SHOWN], "none": _features(setup.new_map(own_body=False), test[0])}
     for name, with_distortion in (("fa", False), ("fa+fld", True)):
@@ -52,7 +52,7 @@ def look_at_stage_one(source: str, target: Target, seed: int) -> dict[str, Any]:
     }
 
 
-def make_setup(source: str, target: Target, seed: int) -> Setup:
+def make_setup(source: str, target: Target, seed: int, **options: Any) -> Setup:
     """What all methods begin with, as ``ib.adapt`` has it."""
     case, task = source_case(source), TargetTask.of(target.task, target.train[1], seed=seed)
     return prepare_setup(
@@ -61,7 +61,7 @@ def make_setup(source: str, target: Target, seed: int) -> Setup:
         task,
         Samples(*target.train),
         unlabelled=None,
-        settings=Settings(),
+        settings=Settings(**options),
         embedder=None,
         seed=seed,
         watch=Stopwatch(),
@@ -81,7 +81,16 @@ def align(
         curves["fld"].append(step.distortion)
         curves["error"].append(_transported_error(setup, head, feature_map, test))
 
-    options = AlignmentOptions(with_distortion=with_distortion, seed=setup.seed)
+    settings = setup.settings
+    options = AlignmentOptions(
+        settings.align_steps,
+        settings.align_rate,
+        settings.align_batch,
+        with_distortion,
+        settings.schedule,
+        settings.solver,
+        setup.seed,
+    )
     inputs = setup.samples.inputs
     align_features(feature_map, head, setup.features, inputs, setup.classes, options=options, report=look)
     features = in_chunks(feature_map, inputs)

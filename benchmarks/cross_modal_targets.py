@@ -36,7 +36,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from cross_modal_networks import TONE_CLASSES, make_tones
-from cross_modal_sources import cifar, data_folder, mnist
+from cross_modal_sources import PROXY, cifar, data_folder, digits, mnist
 from interbasin.datasets.equations import generate
 from interbasin.datasets.planted import merge_labels, rotate_patches
 
@@ -45,7 +45,7 @@ POOL, TEST, POINTS = 1000, 500, 64  # of equations
 IMAGES = 2000  # of MNIST to train on, and to test on
 SEGMENT = 4
 MERGED = 5  # labels, in the target of the core
-PATCHES = {"mnist-vit": 4, "cifar-resnet": 1}
+PATCHES = {"mnist-vit": 4, "cifar-resnet": 1, "digits-vit": 2}
 PLANTED = ("rotated-patches", "merged-labels")
 
 Samples = tuple[Tensor, Tensor]
@@ -154,6 +154,10 @@ def own_data(source: str, seed: int) -> tuple[Samples, Samples]:
     if source == "crepe-tiny":
         frames, labels, _ = make_tones(POOL + TEST, seed=1000 + seed)
         return (frames[:POOL], labels[:POOL]), (frames[POOL:], labels[POOL:])
+    if source == "digits-vit":
+        images, labels = digits("train")
+        chosen = PROXY[source] + _order(len(images) - PROXY[source], seed)
+        return (images[chosen], labels[chosen]), digits("test")
     raise SystemExit(f"No gap is planted in data of {source}.")
 
 
