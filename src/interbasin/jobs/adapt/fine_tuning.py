@@ -14,6 +14,7 @@ from interbasin.extras import import_extra
 from interbasin.jobs.adapt.network import TargetNetwork
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.randomness import generator_of
+from interbasin.training import ShuffledRows, train
 
 REGULARISED_WITH = 256  # features of the source in each step
 MOMENTUM = 0.1  # of batch norms that are drawn anew; some sources switched theirs off
@@ -55,60 +56,46 @@ def fine_tune(
     new = [*network.feature_map.embedder.parameters(), *network.head.parameters()]
     for parameter in new:
         parameter.requires_grad_(parameter.is_floating_point())
-    groups: list[dict[str, Any]] = [{"params": new, "lr": rate}]
+    groups: list[dict[str, Any]] = [{"params": new, "rate": rate}]
     trained = [parameter for parameter in inner.parameters() if parameter.requires_grad]
     if trained:
-        groups.append({"params": trained, "lr": body_rate})
+        groups.append({"params": trained, "rate": body_rate})
     network.train()
     for module in inner.modules():
         if isinstance(module, _BatchNorm):
             module.train(is_new_body)
             module.momentum = MOMENTUM if is_new_body and not module.momentum else module.momentum
-    regularise = settings.regularise
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setup.seed)
-        _descend(network, setup, rows, groups, steps, regularise, extra_loss)
+    generator = generator_of(setup.seed)
+
+    def loss(places: Tensor, index: int) -> Tensor:
+        chosen = rows[places]
+        read = network.head_inputs(setup.samples.inputs[chosen])
+        value = setup.task.loss(network.read_out(read), setup.labels[chosen])
+        if settings.regularise and not network.is_dense:
+            value = value + settings.regularise * semantic_gap(setup, read, chosen, generator)
+        return value if extra_loss is None else value + extra_loss(read, index)
+
+    train(
+        groups,
+        ShuffledRows(len(rows), settings.batch_size, setup.seed),
+        loss,
+        steps=steps,
+        decay=settings.decay,
+        optimiser=settings.optimiser,
+        schedule="one-cycle",
+        accumulate=settings.accumulate,
+        seed=setup.seed,
+        buffers=network.buffers(),
+        precision=settings.precision,
+        processes=True,
+        what="fine-tuning",
+        **setup.places.options(network, rows, groups, steps),
+    )
     if mode == "lora":
         _merge_lora(inner)
     network.eval()
     for parameter in network.parameters():
         parameter.requires_grad_(False)
-
-
-def _descend(
-    network: TargetNetwork,
-    setup: Setup,
-    rows: Tensor,
-    groups: list[dict[str, Any]],
-    steps: int,
-    regularise: float,
-    extra_loss: Callable[[Tensor, int], Tensor] | None,
-) -> None:
-    settings, task = setup.settings, setup.task
-    optimiser = torch.optim.AdamW(groups, weight_decay=settings.decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, [group["lr"] for group in groups], total_steps=steps, pct_start=0.2
-    )
-    generator = generator_of(setup.seed)
-    order = rows[torch.randperm(len(rows), generator=generator)]
-    place = 0
-    for step in range(steps):
-        if place + settings.batch_size > len(order):
-            order, place = rows[torch.randperm(len(rows), generator=generator)], 0
-        chosen = order[place : place + settings.batch_size]
-        place += settings.batch_size
-        inputs, labels = setup.samples.inputs[chosen], setup.labels[chosen]
-        read = network.head_inputs(inputs)
-        loss = task.loss(network.read_out(read), labels)
-        if regularise and not network.is_dense:
-            loss = loss + regularise * semantic_gap(setup, read, chosen, generator)
-        if extra_loss is not None:
-            loss = loss + extra_loss(read, step)
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
-        optimiser.step()
-        schedule.step()
 
 
 def semantic_gap(setup: Setup, features: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:

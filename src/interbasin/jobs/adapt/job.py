@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from interbasin.jobs.adapt.journal import Journal, open_journal
 from interbasin.jobs.adapt.methods import METHODS, Fitted, Trial
 from interbasin.jobs.adapt.result import Adaptation, AdaptedRow
 from interbasin.jobs.adapt.settings import make_settings
-from interbasin.jobs.adapt.setup import Setup, prepare_setup
+from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.task import Fold, Samples, TargetTask, divide, read_samples
 from interbasin.jobs.adapt.validation import (
@@ -36,6 +36,7 @@ from interbasin.jobs.adapt.validation import (
 from interbasin.jobs.adapt.verdict import judge_runs
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
+from interbasin.storage import as_path
 
 AUTO = "auto"
 EVIDENCE = ("raw-linear", "nearest", "scratch", "naive")  # without which there is no verdict
@@ -63,6 +64,7 @@ def adapt(
     minutes: float | None = None,
     preset: str | None = None,
     state: str | os.PathLike[str] | None = None,
+    tensorboard: str | os.PathLike[str] | None = None,
     progress: Callable[[str], object] | bool | None = None,
     **options: Any,
 ) -> Adaptation:
@@ -91,7 +93,8 @@ def adapt(
         minutes: Begin no more methods after this time; notes say which were left out.
         preset: Settings of the paper's tables 8 and 9, by name: ``"ecg"``, ``"pde-burgers"``.
         state: A folder that keeps what is done: a run that was killed goes on from there.
-        progress: Called with a line of text as the work goes on; True for lines on stderr.
+        tensorboard: A folder for TensorBoard's files, one folder for each training; needs the extra ``adapt``.
+        progress: Called with a line of text as the work goes on; True for lines on stderr, and a bar for each training.
         **options: The other `Settings`: ``steps=``, ``batch_size=``, ``body="lora"``, ``regularise=`` and so on.
 
     Raises:
@@ -127,6 +130,8 @@ def adapt(
     )
     notes = list(setup.notes)
     journal = open_journal(state, setup, None if tested is None else tested.inputs)
+    log = None if tensorboard is None else as_path(tensorboard, "The folder for TensorBoard")
+    setup = replace(setup, places=TrainingPlaces(journal.folder, log, progress is True))
     folds = divide(setup.classes, seed=seed, valid=valid_count)
     with watch("held-out"):
         runs, left_out = _run_methods(setup, folds, _names(method, compare), journal, budget, report)

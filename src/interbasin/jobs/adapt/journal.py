@@ -50,10 +50,6 @@ class Journal:
             write_record(folder, NAME, FORMAT, VERSION, document, tensors)
         return answer
 
-    def place_of_training(self, key: object) -> Path | None:
-        """A folder for the checkpoints of one training."""
-        return None if self.folder is None else self.folder / f"training-{_short(key)}"
-
 
 def open_journal(state: str | os.PathLike[str] | None, setup: Setup, test: Tensor | None) -> Journal:
     """The journal of a run in a folder, or one that keeps nothing.

@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from interbasin.activations.recording import digest_of
 from interbasin.batches import as_batches, count_inputs, cut_inputs, device_of, split_batch
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.transfer import mean_distance
@@ -26,10 +28,38 @@ from interbasin.jobs.adapt.source_head import SourceHead, fit_source_head, recal
 from interbasin.jobs.adapt.task import Samples, TargetTask
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
+from interbasin.training import Checkpoint
 
 PROXY_BATCH = 64
 MOST_PROXY = 5000  # samples of the proxy that are looked at
 DISTANCES = 2000  # features whose mean distance is the unit
+
+
+@dataclass(frozen=True)
+class TrainingPlaces:
+    """Where trainings are kept while they last, and written about.
+
+    Attributes:
+        checkpoints: A folder in which each training has a folder of its own; None keeps nothing.
+        tensorboard: A folder for TensorBoard's files, likewise.
+        progress: Whether each training has a bar.
+    """
+
+    checkpoints: Path | None = None
+    tensorboard: Path | None = None
+    progress: bool = False
+
+    def options(self, network: nn.Module, rows: Tensor, *more: Any) -> dict[str, Any]:
+        """What `train` is told about one training, which its first weights and its samples tell from others."""
+        options: dict[str, Any] = {"progress": self.progress or None}
+        if self.checkpoints is None and self.tensorboard is None:
+            return options
+        identity = digest_of([list(network.state_dict().values()), rows, repr(more[1:])])
+        if self.checkpoints is not None:
+            options["checkpoint"] = Checkpoint(self.checkpoints / f"training-{identity[:16]}", identity)
+        if self.tensorboard is not None:
+            options["tensorboard"] = self.tensorboard / identity[:8]
+        return options
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +79,7 @@ class Setup:
         embedder: The user's own, for the target; None to make one.
         seed: Of all that is drawn.
         notes: What a user should know.
+        places: Where trainings are kept and written about.
         alignments: What stage 1 came to, by what it depends on: methods share it.
     """
 
@@ -65,6 +96,7 @@ class Setup:
     embedder: nn.Module | None = None
     seed: int = 0
     notes: tuple[str, ...] = ()
+    places: TrainingPlaces = field(default_factory=TrainingPlaces)
     alignments: dict[Any, tuple[dict[str, Tensor], tuple[AlignmentStep, ...], float]] = field(default_factory=dict)
 
     @property
