@@ -1,7 +1,7 @@
 """Does a pre-trained model help on a modality that it has never seen, does aligning it help, and does the verdict know?
 
-Sources (`cross_modal_sources.py`) by targets (`cross_modal_targets.py`) by methods: comparisons by ``ib.adapt``, with few
-labels and all, 150 steps of 16 samples and two trials for every method that is trained, chosen by held-out samples.
+Sources (`cross_modal_sources.py`) by targets (`cross_modal_targets.py`) by methods: comparisons by ``ib.adapt``, with
+few labels and all, 150 steps of 16 samples and two trials for every method that is trained, chosen by held-out samples.
 Beside them specialists for fields and time series (`cross_modal_specialists.py`), and stage 1 by itself
 (`cross_modal_stage_one.py`). How a source of signals takes a field and the other way round is the rule of the embedder,
 in `interbasin.jobs.adapt.embedders`.
@@ -59,7 +59,7 @@ CORE = (
 )
 # Of the ResNet: what bars and the verdict need; the rest of the methods with --all.
 MAIN = ("raw-linear", "nearest", "random-body", "linear-probe", "scratch", "naive", "fa", "orca", "recraft")
-FEW = ("raw-linear", "nearest", "scratch", "naive", "fa", "recraft")
+FEW = ("raw-linear", "nearest", "scratch", "naive", "fa", "recraft")  # of the quick form
 FIELDS = ("advection", "burgers", "reaction-diffusion", "darcy-16")
 
 Stage = Callable[[], Iterator[Work]]
@@ -126,7 +126,7 @@ def quick() -> Iterator[Work]:
     yield Work(TABLE, QUICK, "rotated-patches", 100, 0, FEW, steps=10, options=short)
     yield Work(TABLE, QUICK, "advection", 100, 0, FEW, steps=10, options=short)
     yield Work(STAGE_ONE, QUICK, "rotated-patches", 100, 0, steps=10, options=short)
-    yield Work(SPECIALISTS, "", "advection", 100, 0, steps=10)
+    yield Work(SPECIALISTS, "", "advection", 100, 0, steps=5)
 
 
 def named(*stages: Stage) -> dict[str, Stage]:

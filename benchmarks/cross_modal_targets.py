@@ -124,6 +124,8 @@ def _chosen(labels: Tensor, count: int, seed: int) -> Tensor:
     remainders = sizes.double() * count / len(labels) - wanted
     for place in remainders.argsort(descending=True, stable=True)[: max(0, count - int(wanted.sum()))]:
         wanted[place] += 1
+    while int(wanted.sum()) > count and int(wanted.max()) > 1:  # what rare classes have beyond their share
+        wanted[wanted.argmax()] -= 1
     parts = [order[labels[order] == label][:number] for label, number in zip(classes, wanted, strict=True)]
     return torch.cat(parts).sort().values
 
