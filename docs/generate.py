@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tables import (
+    adapt,
     linear_algebra,
     merging,
     networks,
@@ -46,6 +47,7 @@ ROOMS = (
     transport_attention,
     transport_language,
     transport_cost,
+    adapt,
 )
 MAKERS = ChainMap(*(room.MAKERS for room in ROOMS))
 

@@ -83,6 +83,11 @@ QUESTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], Bars]]] = {
         "docs/benchmarks-transport.md#and-between-vision-transformers",
         named_bars,
     ),
+    "cross_modal": (
+        "Does a pre-trained model help on a modality that it has never seen?",
+        "docs/benchmarks-adapt.md#does-a-pre-trained-model-help-on-a-modality-that-it-has-never-seen",
+        named_bars,
+    ),
 }
 MOST_NAMED = 4
 

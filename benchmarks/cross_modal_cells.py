@@ -1,0 +1,216 @@
+"""Cells of the cross-modal benchmark: one JSON each, written when it is done; what is done is not done again.
+
+- a *table* is all methods on one target of one source, with so many labels and one seed: a comparison by ``ib.adapt``;
+- *longer* is the same at ten times the steps, for naive fine-tuning and from scratch alone;
+- *specialists* are networks made for fields, or MiniRocket for time series, on a target, whatever the source;
+- *stage one* looks at the alignment by itself: the semantic gap and the target's error as it goes on, where features of
+  source and target lie, and what becomes of both as omega is changed (`cross_modal_stage_one`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+import frame
+import interbasin as ib
+from cross_modal_sources import source_case
+from cross_modal_specialists import run_specialist, specialists_of
+from cross_modal_stage_one import look_at_stage_one
+from cross_modal_targets import ALL, Target, target_case
+from interbasin.evaluate.bootstrap import Bootstrap
+from interbasin.jobs.adapt.methods import METHODS
+from interbasin.jobs.adapt.result import summarize_row, summarize_verdict
+
+STEPS, BATCH, LONGER = 150, 16, 10
+STATE = Path(__file__).parent / ".cache" / "cross_modal"  # of cells that were begun
+TABLE, LONG, SPECIALISTS, STAGE_ONE = "table", "longer", "specialists", "stage-one"
+GROUPS = {"transfer": "transfer", "align": "align", "scratch": "scratch", "simple-model": "simple"}  # of verdicts
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell that can be run.
+
+    Attributes:
+        kind: One of the four above.
+        source: Of `cross_modal_sources.SOURCES`; empty for specialists.
+        target: Of `cross_modal_targets.TARGETS`.
+        labels: How many; `ALL` for all there are.
+        seed: Of all that is drawn.
+        methods: Of a table; all that there are where it is empty.
+        steps: Of supervised training.
+        options: Others of ``ib.adapt``.
+    """
+
+    kind: str
+    source: str
+    target: str
+    labels: int
+    seed: int
+    methods: tuple[str, ...] = ()
+    steps: int = STEPS
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        words = [*([] if self.kind == TABLE else [self.kind]), *([self.source] if self.source else []), self.target]
+        return "-".join([*words, str(self.labels or "all"), f"seed{self.seed}"])
+
+    @property
+    def wanted(self) -> set[str]:
+        """Methods that a table is to have, of those that exist."""
+        return set(self.methods or METHODS) & set(METHODS)
+
+    def is_done(self, cell: Mapping[str, Any] | None) -> bool:
+        """Whether a cell that is there has all that is asked for."""
+        if cell is None or cell["steps"] != self.steps:
+            return False
+        return self.kind != TABLE or self.wanted <= {row["method"] for row in cell["rows"]}
+
+    def run(self) -> dict[str, Any]:
+        """The cell."""
+        started, clock = time.process_time(), time.monotonic()
+        target = target_case(self.target, self.source, self.labels, self.seed)
+        cell = {
+            "kind": self.kind,
+            "source": self.source,
+            "target": self.target,
+            "labels": self.labels,
+            "seed": self.seed,
+            "steps": self.steps,
+            "task": target.task,
+            "metric": target.metric,
+            "samples": len(target.train[0]),
+            "test_samples": len(target.test[0]),
+            **self._figures(target),
+            "processor": frame.environment(seed=self.seed, threads=1)["processor"],
+            "process_seconds": time.process_time() - started,
+            "seconds": time.monotonic() - clock,
+        }
+        return _plain(cell)
+
+    def _figures(self, target: Target) -> dict[str, Any]:
+        if self.kind == SPECIALISTS:
+            names = specialists_of(target)
+            return {"rows": [{"method": name, **run_specialist(name, target, self.steps, self.seed)} for name in names]}
+        if self.kind == STAGE_ONE:
+            return look_at_stage_one(self.source, target, self.seed, **self.options)
+        case = source_case(self.source)
+        methods = [name for name in METHODS if name in (self.wanted if self.kind == TABLE else ("scratch", "naive"))]
+        result = ib.adapt(
+            case.source,
+            (case.inputs, case.labels),
+            target.train,
+            test=target.test,
+            task=target.task,
+            method="auto" if self.kind == TABLE else "naive",
+            compare=methods,
+            steps=self.steps,
+            batch_size=BATCH,
+            seed=self.seed,
+            state=STATE / self.name,
+            **self.options,
+        )
+        return figures_of(result)
+
+
+def figures_of(result: Any) -> dict[str, Any]:
+    """What is kept of an adaptation."""
+    scores = {name: values.double().cpu().numpy() for name, values in result.scores_test.items()}
+    rows = []
+    for row in result.table:
+        entry = summarize_row(row)
+        key = row.method if row.method in scores else f"{row.method}-{row.trial}"
+        if key in scores:
+            bootstrap = Bootstrap(len(scores[key]))
+            interval = bootstrap.interval(scores[key])
+            entry["test_score"], entry["test_low"], entry["test_high"] = interval.value, interval.low, interval.high
+            if "naive" in scores:
+                gap = bootstrap.interval(scores[key] - scores["naive"])
+                entry["above_naive"] = {"value": gap.value, "low": gap.low, "high": gap.high}
+        rows.append(entry)
+    return {
+        "rows": rows,
+        "auto": {
+            "method": result.method,
+            "trial": result.trial,
+            "error_valid": result.metrics["error_valid"],
+            "error_test": result.metrics["error_test"],
+        },
+        "verdict": summarize_verdict(result.verdict),
+        "agreement": agreement(result.verdict.choice, result.verdict.methods, rows),
+        "looks": [{"step": look.step, "fa": look.alignment, "fld": look.distortion} for look in result.looks],
+        "metrics": dict(result.metrics),
+        "notes": list(result.notes),
+        "timings": dict(result.timings),
+    }
+
+
+def agreement(choice: str, methods: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Whether the verdict of held-out samples agrees with the test data.
+
+    The method that stands for the verdict's group has an interval of its test error that reaches down to that of the
+    method with the lowest. "Too few" agrees where more than one group does that.
+    """
+    held = {row["method"]: row for row in rows if row.get("test_low") is not None}
+    best = min(held.values(), key=lambda row: row["test_score"])
+    as_good = {
+        group for group, name in methods.items() if name in held and held[name]["test_low"] <= best["test_high"]
+    } | {best["group"]}
+    agrees = len(as_good) > 1 if choice == "too-few" else GROUPS[choice] in as_good
+    return {"winner": best["method"], "group": best["group"], "as_good": sorted(as_good), "agrees": agrees}
+
+
+def _plain(value: Any) -> Any:
+    """Fit for JSON, with six digits; what is not finite is None."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+# ---------------------------------------------------------------------- on disk
+
+
+class Store:
+    """All cells of a folder, by the names of their files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cells: dict[str, dict[str, Any]] = {}
+        self.load()
+
+    def load(self) -> None:
+        """Read what is there."""
+        self.cells = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(self.folder.glob("*.json"))}
+
+    def is_done(self, work: Work) -> bool:
+        return work.is_done(self.cells.get(work.name))
+
+    def add(self, work: Work, cell: Mapping[str, Any]) -> None:
+        frame.save(self.folder / f"{work.name}.json", cell)
+        self.cells[work.name] = dict(cell)
+
+    def of(self, kind: str = TABLE, **wanted: Any) -> list[dict[str, Any]]:
+        """The cells of a kind, with these fields."""
+        return [
+            cell
+            for cell in self.cells.values()
+            if cell["kind"] == kind and all(cell.get(key) == value for key, value in wanted.items())
+        ]
+
+
+__all__ = ["ALL", "BATCH", "LONG", "LONGER", "SPECIALISTS", "STAGE_ONE", "STEPS", "TABLE", "Store", "Work"]

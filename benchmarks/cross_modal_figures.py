@@ -1,0 +1,184 @@
+"""Charts of the cross-modal benchmark, after the figures of the paper [tran:26].
+
+- semantic gap against the target's error over training (its figure 3), a chart for each target, with Pearson's r;
+- features of source and target without alignment, under FA and under FA + FLD (figure 2), by PCA and by t-SNE;
+- error and proxy performance against omega (figure 7);
+- FA, FLD and TF by method (figure 4), the bound beside the target's loss by task, the ablation (table 7), and the time
+  of training (figure 8).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cross_modal_bars import seconds, term
+from cross_modal_cells import STAGE_ONE, Store
+from cross_modal_summary import Setting, mean, settings_of
+from interbasin.outcome.plots import bar_chart, line_chart, scatter_chart
+
+ABLATION = {"naive": "naive", "FA": "fa", "RECRAFT": "recraft"}
+BY_METHOD = ("linear-probe", "naive", "fa", "orca", "pare", "mona", "recraft")
+PICTURES = {"none": "no alignment", "fa": "FA", "fa+fld": "FA + FLD"}
+
+
+def draw(store: Store, folder: Path, stem: str) -> None:
+    """All charts for which there are cells."""
+    for cell in store.of(STAGE_ONE):
+        if cell["seed"] == 0:
+            _draw_gap(cell, folder, f"{stem}-gap-{cell['target']}")
+            _draw_places(cell, folder, f"{stem}-features-{cell['target']}")
+            _draw_omega(store, cell, folder, f"{stem}-omega-{cell['target']}")
+    _draw_merging(store, folder, stem)
+    settings = settings_of(store)
+    for source in dict.fromkeys(setting[0] for setting in settings):
+        own = [setting for setting in settings if setting[0] == source]
+        _draw_terms(store, own, folder, f"{stem}-terms-{source}", source)
+        _draw_bounds(store, own, folder, f"{stem}-bounds-{source}", source)
+        _draw_bars(store, own, ABLATION, folder / f"{stem}-ablation-{source}.svg", f"{source}: ablation", "error")
+        _draw_times(store, own, folder / f"{stem}-time-{source}.svg", source)
+
+
+def name_of(setting: Setting) -> str:
+    return f"{setting[1]}, {setting[2] or 'all'}"
+
+
+# ---------------------------------------------------------------------- stage 1
+
+
+def _draw_gap(cell: Mapping[str, Any], folder: Path, stem: str) -> None:
+    series, words = {}, []
+    for name, run in cell["runs"].items():
+        steps = [float(step) for step in run["step"]]
+        series[f"{name}: gap (nats)"] = (steps, [fa + fld for fa, fld in zip(run["fa"], run["fld"], strict=True)])
+        series[f"{name}: target error"] = (steps, run["error"])
+        r = cell["correlations"][name]
+        words.append(f"{name}: r = {r:.2f}" if r is not None else f"{name}: no r")
+    chart = line_chart(
+        series, title=f"{cell['source']} on {cell['target']}", x_label="step of stage 1", note="; ".join(words)
+    )
+    (folder / f"{stem}.svg").write_text(chart, "utf-8")
+
+
+def _draw_places(cell: Mapping[str, Any], folder: Path, stem: str) -> None:
+    places = cell["places"]
+    for name, title in PICTURES.items():
+        for kind, beside in (("pca", "source"), ("tsne", f"source beside {name}")):
+            groups = {"source": places[kind][beside], "target": places[kind][name]}
+            chart = scatter_chart(groups, title=f"{cell['source']} on {cell['target']}: {title}", x_label=kind.upper())
+            (folder / f"{stem}-{kind}-{name.replace('+', '-')}.svg").write_text(chart, "utf-8")
+
+
+def _draw_omega(store: Store, cell: Mapping[str, Any], folder: Path, stem: str) -> None:
+    cells = store.of(STAGE_ONE, source=cell["source"], target=cell["target"], labels=cell["labels"])
+    columns = list(zip(*(each["omega"] for each in cells), strict=True))
+    across = [column[0]["omega"] for column in columns]
+
+    def means(field: str) -> list[float]:
+        return [statistics.fmean(row[field] for row in column) for column in columns]
+
+    series = {
+        "target error": (across, means("error")),
+        "proxy accuracy": (across, means("proxy_accuracy")),
+        "omega that was measured": (across, means("measured")),
+    }
+    note = f"{len(cells)} seeds; transported labels"
+    chart = line_chart(
+        series,
+        title=f"{cell['source']} on {cell['target']}: omega",
+        x_label="omega that was asked for",
+        log_x=True,
+        note=note,
+    )
+    (folder / f"{stem}.svg").write_text(chart, "utf-8")
+
+
+def merging(store: Store, source: str = "mnist-vit") -> dict[str, dict[int, dict[str, float]]]:
+    """Errors and distortions by the number of labels that rotated digits were merged to, means over seeds."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for cell in store.of(STAGE_ONE, source=source):
+        if cell["target"].startswith("rotated"):
+            last = cell["target"].rsplit("-", 1)[-1]
+            found.setdefault("cells", {}).setdefault(int(last) if last.isdigit() else 10, {})
+    for count in found.get("cells", {}):
+        target = f"rotated-merged-{count}" if count != 10 else "rotated-patches"
+        runs = [cell["runs"] for cell in store.of(STAGE_ONE, source=source, target=target)]
+        for name in ("fa", "fa+fld"):
+            for field in ("error_last", "fld_last"):
+                value = statistics.fmean(run[name][field] for run in runs)
+                found.setdefault(f"{name}: {field.removesuffix('_last')}", {})[count] = {"mean": value}
+    return {name: dict(sorted(each.items())) for name, each in found.items() if name != "cells"}
+
+
+def _draw_merging(store: Store, folder: Path, stem: str) -> None:
+    series = {
+        name: ([float(count) for count in each], [figures["mean"] for figures in each.values()])
+        for name, each in merging(store).items()
+    }
+    if series:
+        chart = line_chart(
+            series, title="Rotated digits under fewer labels", x_label="labels", note="transported labels, 100 samples"
+        )
+        (folder / f"{stem}-merging.svg").write_text(chart, "utf-8")
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _draw_terms(store: Store, settings: Iterable[Setting], folder: Path, stem: str, source: str) -> None:
+    """FA, FLD and TF, by method, means over settings."""
+    held = list(settings)
+    bars: dict[str, dict[str, float]] = {}
+    for method in BY_METHOD:
+        for name in ("fa", "fld_crossed", "tf"):
+            values = [value for setting in held if (value := mean(store, setting, method, term(name))) is not None]
+            if values:
+                bars.setdefault(method, {})[name] = statistics.fmean(values)
+    if bars:
+        chart = bar_chart(bars, title=f"{source}: terms of the bound by method", x_label="nats, means over settings")
+        (folder / f"{stem}.svg").write_text(chart, "utf-8")
+
+
+def _draw_bounds(store: Store, settings: Iterable[Setting], folder: Path, stem: str, source: str) -> None:
+    """The target's loss, the labels' entropy and both forms of the bound, of recraft, by task."""
+    names = {
+        "target loss": "err_target",
+        "labels' entropy": "label_entropy",
+        "direct form": "bound_direct",
+        "paper's form": "bound",
+    }
+    bars: dict[str, dict[str, float]] = {}
+    for setting in settings:
+        for name, field in names.items():
+            value = mean(store, setting, "recraft", term(field))
+            if value is not None:
+                bars.setdefault(name_of(setting), {})[name] = value
+    if bars:
+        chart = bar_chart(bars, title=f"{source}: the bound by task", x_label="nats, of recraft", log=True)
+        (folder / f"{stem}.svg").write_text(chart, "utf-8")
+
+
+def _draw_bars(
+    store: Store, settings: Iterable[Setting], methods: Mapping[str, str], path: Path, title: str, label: str
+) -> None:
+    bars: dict[str, dict[str, float]] = {}
+    for setting in settings:
+        for name, method in methods.items():
+            value = mean(store, setting, method)
+            if value is not None:
+                bars.setdefault(name_of(setting), {})[name] = value
+    if bars:
+        path.write_text(bar_chart(bars, title=title, x_label=label), "utf-8")
+
+
+def _draw_times(store: Store, settings: Iterable[Setting], path: Path, source: str) -> None:
+    bars: dict[str, dict[str, float]] = {}
+    for setting in settings:
+        for name, method in (("naive", "naive"), ("orca", "orca"), ("pare", "pare"), ("recraft", "recraft-head")):
+            value = mean(store, setting, method, seconds)
+            if value is not None:
+                bars.setdefault(name_of(setting), {})[name] = value
+    if bars:
+        path.write_text(bar_chart(bars, title=f"{source}: time of one training", x_label="seconds"), "utf-8")

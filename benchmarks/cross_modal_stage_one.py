@@ -1,0 +1,168 @@
+"""Stage 1 by itself: the semantic gap beside the target's error, where features lie, and what omega does.
+
+The embedder is aligned, with the body and the head of the source frozen, by FA alone and by FA + FLD. At every look
+labels are transported (the paper's predictor) from the labelled samples, and the error is that on the test samples; for
+fields, it is the error of the classes that they are made into.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from cross_modal_sources import source_case
+from cross_modal_targets import Target
+from interbasin.evaluate.transfer import distortion
+from interbasin.jobs.adapt.feature_map import AlignmentOptions, AlignmentStep, FeatureMap, align_features
+from interbasin.jobs.adapt.label_transport import LabelTransport
+from interbasin.jobs.adapt.network import in_chunks
+from interbasin.jobs.adapt.settings import Settings
+from interbasin.jobs.adapt.setup import Setup, prepare_setup
+from interbasin.jobs.adapt.source_head import SourceHead, recalibrate
+from interbasin.jobs.adapt.task import Samples, TargetTask
+from interbasin.outcome import Stopwatch
+
+OMEGAS = (0.03, 0.1, 0.3, 1.0, 3.0)
+TESTED = 1000  # samples, at every look
+SHOWN = 150  # features of each modality in a picture
+
+
+def look_at_stage_one(source: str, target: Target, seed: int, **options: Any) -> dict[str, Any]:
+    """All three studies on one target; ``options`` are settings of ``ib.adapt``."""
+    setup = make_setup(source, target, seed, **options)
+    test = target.test[0][:TESTED], setup.task.classes_of(target.test[1][:TESTED])
+    runs, places = {}, {"source": setup.features[:SHOWN], "none": _features(setup.new_map(own_body=False), test[0])}
+    for name, with_distortion in (("fa", False), ("fa+fld", True)):
+        feature_map, runs[name] = align(setup, setup.head, test, with_distortion=with_distortion)
+        places[name] = _features(feature_map, test[0])
+    return {
+        "runs": runs,
+        "correlations": {name: correlation(run) for name, run in runs.items()},
+        "places": {"labels": test[1][:SHOWN].tolist(), "proxy_labels": setup.proxy_labels[:SHOWN].tolist()}
+        | draw_places(places, seed),
+        "omega": sweep_omega(setup, test),
+    }
+
+
+def make_setup(source: str, target: Target, seed: int, **options: Any) -> Setup:
+    """What all methods begin with, as ``ib.adapt`` has it."""
+    case, task = source_case(source), TargetTask.of(target.task, target.train[1], seed=seed)
+    return prepare_setup(
+        case.source,
+        (case.inputs, case.labels),
+        task,
+        Samples(*target.train),
+        unlabelled=None,
+        settings=Settings(**options),
+        embedder=None,
+        seed=seed,
+        watch=Stopwatch(),
+    )
+
+
+def align(
+    setup: Setup, head: SourceHead, test: tuple[Tensor, Tensor], *, with_distortion: bool
+) -> tuple[FeatureMap, dict[str, list[float]]]:
+    """An aligned feature map, and what was seen on the way: the terms of the gap, and the error on test samples."""
+    feature_map = setup.new_map(own_body=False)
+    curves: dict[str, list[float]] = {"step": [], "fa": [], "fld": [], "error": []}
+
+    def look(step: AlignmentStep) -> None:
+        curves["step"].append(step.step)
+        curves["fa"].append(step.alignment)
+        curves["fld"].append(step.distortion)
+        curves["error"].append(_transported_error(setup, head, feature_map, test))
+
+    settings = setup.settings
+    options = AlignmentOptions(
+        settings.align_steps,
+        settings.align_rate,
+        settings.align_batch,
+        with_distortion,
+        settings.schedule,
+        settings.solver,
+        setup.seed,
+    )
+    inputs = setup.samples.inputs
+    align_features(feature_map, head, setup.features, inputs, setup.classes, options=options, report=look)
+    features = in_chunks(feature_map, inputs)
+    shares, count = head.probabilities(features), setup.task.class_count
+    return feature_map, {
+        **curves,
+        # Of the map that stays, which is the one with the smallest gap.
+        "error_last": _transported_error(setup, head, feature_map, test),
+        "fld_last": distortion(shares, setup.classes, count, seed=setup.seed).crossed,
+    }
+
+
+def _transported_error(setup: Setup, head: SourceHead, feature_map: FeatureMap, test: tuple[Tensor, Tensor]) -> float:
+    """Of labels that are transported from those of the source."""
+    count = setup.task.class_count
+    transport = LabelTransport.fit(head, in_chunks(feature_map, setup.samples.inputs), setup.classes, count)
+    with torch.no_grad():
+        said = transport(in_chunks(feature_map, test[0])).argmax(1)
+    return float((said != test[1]).double().mean())
+
+
+def correlation(run: dict[str, Any]) -> float | None:
+    """Pearson's r of the semantic gap and the target's error over training; None if one of them does not change."""
+    gap = np.add(run["fa"], run["fld"])
+    if np.std(gap) == 0 or np.std(run["error"]) == 0:
+        return None
+    return float(np.corrcoef(gap, run["error"])[0, 1])
+
+
+def sweep_omega(setup: Setup, test: tuple[Tensor, Tensor]) -> list[dict[str, float]]:
+    """Error and proxy performance with source heads that may change more or less fast."""
+    from interbasin.jobs.adapt.setup import _source_linear
+
+    linear, _ = _source_linear(setup.source, setup.features, setup.proxy_labels, setup.scale)
+    rows = []
+    for omega in OMEGAS:
+        # Here the head may become as bad as it takes: the price is what is shown.
+        head = recalibrate(linear, setup.features, setup.proxy_labels, omega=omega, allowed=1e3)
+        _, run = align(replace(setup, head=head), head, test, with_distortion=True)
+        rows.append(
+            {
+                "omega": omega,
+                "measured": head.omega,
+                "proxy_accuracy": head.accuracy,
+                "proxy_loss": head.loss,
+                "error": run["error_last"],
+            }
+        )
+    return rows
+
+
+# ---------------------------------------------------------------------- where features lie
+
+
+def _features(feature_map: FeatureMap, inputs: Tensor) -> Tensor:
+    return in_chunks(feature_map, inputs[:SHOWN])
+
+
+def draw_places(features: dict[str, Tensor], seed: int) -> dict[str, dict[str, list[list[float]]]]:
+    """Two coordinates for every feature: along the source's principal axes, and by t-SNE with the source's beside."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    rows = {name: each.double().numpy() for name, each in features.items()}
+    axes = PCA(2, random_state=seed).fit(rows["source"])
+    flat = {name: axes.transform(each).round(3).tolist() for name, each in rows.items()}
+    near: dict[str, list[list[float]]] = {}
+    for name, each in rows.items():
+        if name != "source":
+            both = TSNE(2, random_state=seed, init="pca", perplexity=30).fit_transform(
+                np.vstack([rows["source"], each])
+            )
+            near[f"source beside {name}"] = both[: len(rows["source"])].round(2).astype(float).tolist()
+            near[name] = both[len(rows["source"]) :].round(2).astype(float).tolist()
+    return {"pca": flat, "tsne": near}
