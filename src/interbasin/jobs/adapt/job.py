@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from interbasin.batches import reporter_of
 from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError
-from interbasin.jobs.adapt.journal import Journal, open_journal
+from interbasin.jobs.adapt.journal import Journal, find_place, open_journal
 from interbasin.jobs.adapt.methods import METHODS, Fitted, Trial
 from interbasin.jobs.adapt.result import Adaptation
 from interbasin.jobs.adapt.settings import make_settings
@@ -113,6 +113,7 @@ def adapt(
     budget = Budget(minutes)
     generator_of(seed)
     names = _names(method, compare)
+    place = find_place(state)
     parts = source if isinstance(source, Source) else Source.of(source)
     samples = read_samples(train, "the training data")
     count = len(samples)
@@ -125,14 +126,14 @@ def adapt(
     samples = _join_valid(samples, valid, task_of)
     valid_count = len(samples) - count
     tested = None if test is None else _read_more(test, "the test data", task_of, samples)
+    folds = divide(task_of.classes_of(labels_of(samples)), seed=seed, valid=valid_count)
     more = None if unlabelled is None else _read_unlabelled(unlabelled, samples)
     report("looking at the proxy")
     setup = prepare_setup(
         parts, proxy, task_of, samples, unlabelled=more, settings=settings, embedder=embedder, seed=seed, watch=watch
     )
     notes = list(setup.notes)
-    journal = open_journal(state, setup, None if tested is None else tested.inputs)
-    folds = divide(setup.classes, seed=seed, valid=valid_count)
+    journal = open_journal(place, setup, None if tested is None else tested.inputs)
     with watch("held-out"):
         runs, left_out = _run_methods(setup, folds, names, {*EVIDENCE, method}, journal, budget, report)
     if left_out:
@@ -248,7 +249,8 @@ def _run_methods(
 ) -> tuple[list[MethodRun], list[str]]:
     """Methods on held-out samples, and the names of those that there was no time for.
 
-    What is needed is run whatever the time, and first; the first method that trains everything tells how long others will take.
+    What is needed is run first, and whatever the time; the first method that trains everything tells how long others
+    will take.
     """
     order = sorted(names, key=lambda name: (name not in needed, name not in CANDIDATES))
     runs: dict[str, MethodRun] = {}
