@@ -159,7 +159,7 @@ def adapt(
         key = (chosen.method, chosen.chosen.trial.name)
         metrics["error_test"] = task_of.error(answers[key].outputs, labels_of(tested))
         scores_test = {
-            row_name(*names): task_of.scores(found.outputs, labels_of(tested)) for names, found in answers.items()
+            row_name(*names): task_of.scores(reply.outputs, labels_of(tested)) for names, reply in answers.items()
         }
     if bound is not None:
         metrics |= {"omega": bound.omega, **bound.metrics()}
