@@ -199,9 +199,9 @@ def adapt(
                 **training_options.arguments(),
             )
         state.is_complete = True
-        asked = {name: value for name, value in terminal.request.items() if name not in result.request}
+        request = {name: value for name, value in terminal.request.items() if name not in result.request}
         inputs = terminal.inputs("source", "proxy", "data", "unlabelled", "valid", "test")
-        outcome = result.save(output, inputs=inputs, request=asked, force=force)
+        outcome = result.save(output, inputs=inputs, request=request, force=force)
     use = name_model(source, output, result.method)
     summary = {
         **outcome.summary(),
