@@ -47,6 +47,7 @@ MOST_FOR_BOUND = 1000  # samples that the bound is measured on
 
 
 @torch.inference_mode(False)
+@torch.random.fork_rng(devices=[])  # torch's layers begin with numbers of the global generator, which is left alone
 def adapt(
     source: Source | nn.Module,
     proxy: Any,
