@@ -178,8 +178,10 @@ def test_the_job_saves_what_can_be_loaded(tmp_path):
     source, proxy = source_of("vectors")
     torch.manual_seed(0)
     train = torch.randn(40, 6), torch.arange(40) % 2
+    state = torch.get_rng_state()
     result = ib.adapt(source, (proxy, torch.arange(COUNT) % 3), train, method="linear-probe", steps=1)
     outcome = result.save(tmp_path / "out")
     assert {"methods-plot", "bound-plot"} <= {artefact.name for artefact in outcome.artefacts}
     loaded = load_adapted(tmp_path / "out", source)
     assert torch.equal(loaded(train[0]), result.model(train[0]))
+    assert torch.equal(torch.get_rng_state(), state)  # the global generator is left alone

@@ -61,6 +61,7 @@ def describe_model(model: nn.Module, setup: Setup) -> dict[str, Any]:
     }
 
 
+@torch.random.fork_rng(devices=[])  # torch's layers begin with numbers of the global generator, which is left alone
 def load_adapted(
     folder: str | os.PathLike[str], source: Source | nn.Module | None = None, *, embedder: nn.Module | None = None
 ) -> nn.Module:
