@@ -127,8 +127,8 @@ def quick() -> Iterator[Work]:
     short = {"align_steps": 5}
     yield Work(TABLE, QUICK, "rotated-patches", 100, 0, FEW, steps=10, options=short)
     yield Work(TABLE, QUICK, "advection", 100, 0, FEW, steps=10, options=short)
-    yield Work(STAGE_ONE, QUICK, "rotated-patches", 100, 0, steps=10, options=short)
-    yield Work(SPECIALISTS, "", "advection", 100, 0, steps=5)
+    yield Work(STAGE_ONE, QUICK, "rotated-patches", 100, 0, steps=10, options={**short, "omegas": (0.3, 3.0)})
+    yield Work(SPECIALISTS, "", "advection", 100, 0, steps=3)
 
 
 def named(*stages: Stage) -> dict[str, Stage]:

@@ -239,7 +239,7 @@ def digits(part: str) -> tuple[Tensor, Tensor]:
     return (images - mean) / deviation, held.train_labels.long()
 
 
-def digits_vit(steps: int = 120, width: int = 24) -> SourceCase:
+def digits_vit(steps: int = 200, width: int = 24) -> SourceCase:
     images, labels = digits("train")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

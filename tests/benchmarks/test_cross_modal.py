@@ -252,5 +252,5 @@ def test_the_quick_form_is_resumed_and_summed_up(bench: Any, monkeypatch: pytest
     assert content["missing"] == {"quick": 0}
     assert [entry["target"] for entry in content["settings"]] == ["advection", "rotated-patches"]
     assert content["settings"][0]["specialists"].keys() >= {"fno", "unet", "pinn"}
-    assert len(content["stage_one"][0]["omega"]) == 5
+    assert len(content["stage_one"][0]["omega"]) == 2
     assert results("--summary")["settings"] == content["settings"]
