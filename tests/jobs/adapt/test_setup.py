@@ -73,7 +73,7 @@ def test_a_source_in_another_precision_is_taken_in_single_precision(dtype):
     assert all(model.state_dict()[name].dtype == value.dtype for name, value in before.items())
 
 
-def replaced(row: int, value: float) -> torch.Tensor:
+def replace_label(row: int, value: float) -> torch.Tensor:
     labels = LABELS.double()
     labels[row] = value
     return labels
@@ -97,8 +97,8 @@ def with_nan(row: int) -> torch.Tensor:
         ((INPUTS, LABELS[:7]), ShapeError, "40 inputs and 7 labels"),
         ([(INPUTS, LABELS[:7])], ShapeError, "40 inputs and 7 labels"),
         ((INPUTS, INPUTS), ShapeError, r"one for each sample, found shape \(40, 6\)"),
-        ((INPUTS, replaced(7, 0.5)), DataError, "Label 0.5 in row 7 of the proxy"),
-        ([(INPUTS, LABELS), (INPUTS, replaced(3, -1))], DataError, "Label -1 in row 43 of the proxy"),
+        ((INPUTS, replace_label(7, 0.5)), DataError, "Label 0.5 in row 7 of the proxy"),
+        ([(INPUTS, LABELS), (INPUTS, replace_label(3, -1))], DataError, "Label -1 in row 43 of the proxy"),
         ((with_nan(5), LABELS), DataError, "Row 5 of the inputs of the proxy"),
         ((INPUTS[:, :5], LABELS), DataError, r"called with \(40, 5\)"),
         ((torch.zeros(40, 6), LABELS), DataError, "same features for all of the proxy"),

@@ -96,7 +96,16 @@ def fine_tune(
         precision=settings.precision,
         processes=True,
         what="fine-tuning",
-        **setup.places.options(network, rows, groups, steps),
+        **setup.places.options(
+            network,
+            rows,
+            steps=steps,
+            rates=(rate, body_rate),
+            body=mode,
+            extra=type(extra).__name__,
+            settings=settings,
+            seed=setup.seed,
+        ),
     )
     if mode == "lora":
         _merge_lora(inner)

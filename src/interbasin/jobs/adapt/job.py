@@ -16,7 +16,7 @@ from interbasin.errors import DataError, ShapeError
 from interbasin.extras import import_extra
 from interbasin.jobs.adapt.files import describe_model
 from interbasin.jobs.adapt.fitting import Fitted, Trial
-from interbasin.jobs.adapt.journal import Journal, open_journal
+from interbasin.jobs.adapt.journal import Journal, find_place, open_journal
 from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import Adaptation
 from interbasin.jobs.adapt.settings import make_settings
@@ -120,6 +120,7 @@ def adapt(
     budget = Budget(minutes)
     generator_of(seed)
     names = _names(method, compare)
+    place = find_place(state)
     parts = source if isinstance(source, Source) else Source.of(source)
     samples = read_samples(train, "the training data")
     count = len(samples)
@@ -132,6 +133,7 @@ def adapt(
     samples = _join_valid(samples, valid, task_of)
     valid_count = len(samples) - count
     tested = None if test is None else _read_more(test, "the test data", task_of, samples)
+    folds = divide(task_of.classes_of(labels_of(samples)), seed=seed, valid=valid_count)
     more = None if unlabelled is None else _read_unlabelled(unlabelled, samples)
     require_packages(method, is_compared=bool(compare), body=settings.body)
     report("looking at the proxy")
@@ -139,10 +141,9 @@ def adapt(
         parts, proxy, task_of, samples, unlabelled=more, settings=settings, embedder=embedder, seed=seed, watch=watch
     )
     notes = list(setup.notes)
-    journal = open_journal(state, setup, None if tested is None else tested.inputs)
+    journal = open_journal(place, setup, None if tested is None else tested.inputs)
     log = None if tensorboard is None else as_path(tensorboard, "The folder for TensorBoard")
     setup = replace(setup, places=TrainingPlaces(journal.folder, log, progress is True))
-    folds = divide(setup.classes, seed=seed, valid=valid_count)
     with watch("held-out"):
         runs, left_out = _run_methods(setup, folds, names, {*EVIDENCE, method}, journal, budget, report)
     if left_out:
@@ -168,7 +169,7 @@ def adapt(
         key = (chosen.method, chosen.chosen.trial.name)
         metrics["error_test"] = task_of.error(answers[key].outputs, labels_of(tested))
         scores_test = {
-            row_name(*names): task_of.scores(found.outputs, labels_of(tested)) for names, found in answers.items()
+            row_name(*names): task_of.scores(reply.outputs, labels_of(tested)) for names, reply in answers.items()
         }
     if bound is not None:
         metrics |= {"omega": bound.omega, **bound.metrics()}

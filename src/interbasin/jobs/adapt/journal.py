@@ -51,23 +51,38 @@ class Journal:
         return answer
 
 
+def find_place(state: str | os.PathLike[str] | None) -> Path | None:
+    """The folder of a journal, which is empty, not there, or one of ours.
+
+    Raises:
+        FileError: if anything else is there.
+    """
+    if state is None:
+        return None
+    place = as_path(state, "The state of an adaptation")
+    if place.exists() and not place.is_dir():
+        raise FileError(f"The state was to be kept in {place}, which is a file; choose another place.")
+    others = sorted(name for name in _names_in(place) if not OURS.fullmatch(name))
+    if others:
+        raise FileError(f"The state was to be kept in {place}, which holds other things ({others[0]}); choose another.")
+    return place
+
+
+def _names_in(place: Path) -> list[str]:
+    return [path.name for path in place.iterdir()] if place.is_dir() else []
+
+
 def open_journal(state: str | os.PathLike[str] | None, setup: Setup, test: Tensor | None) -> Journal:
     """The journal of a run in a folder, or one that keeps nothing.
 
     Raises:
         FileError: if the folder holds another run, or anything else.
     """
-    if state is None:
+    place = find_place(state)
+    if place is None:
         return Journal(None)
-    place = as_path(state, "The state of an adaptation")
-    if place.exists() and not place.is_dir():
-        raise FileError(f"The state was to be kept in {place}, which is a file; choose another place.")
-    names = [path.name for path in place.iterdir()] if place.is_dir() else []
-    others = sorted(name for name in names if not OURS.fullmatch(name))
-    if others:
-        raise FileError(f"The state was to be kept in {place}, which holds other things ({others[0]}); choose another.")
     mark = f"run-{_identity(setup, test)}"
-    begun = [name for name in names if name.startswith("run-")]
+    begun = [name for name in _names_in(place) if name.startswith("run-")]
     if begun and begun != [mark]:
         raise FileError(
             f"{place} holds the state of another run: the source, the data, the settings or the version differ; give "

@@ -53,12 +53,12 @@ class TrainingPlaces:
     tensorboard: Path | None = None
     progress: bool = False
 
-    def options(self, network: nn.Module, rows: Tensor, *more: Any) -> dict[str, Any]:
-        """What `train` is told about one training, which its first weights and its samples tell from others."""
+    def options(self, network: nn.Module, rows: Tensor, **more: Any) -> dict[str, Any]:
+        """What `train` is told about one training, which first weights, samples and ``more`` tell from others."""
         options: dict[str, Any] = {"progress": self.progress or None}
         if self.checkpoints is None and self.tensorboard is None:
             return options
-        identity = digest_of([list(network.state_dict().values()), rows, repr(more[1:])])
+        identity = digest_of([list(network.state_dict().values()), rows, repr(more)])
         if self.checkpoints is not None:
             options["checkpoint"] = Checkpoint(self.checkpoints / f"training-{identity[:16]}", identity)
         if self.tensorboard is not None:
