@@ -161,10 +161,10 @@ def run(store: Store, works: Sequence[Work], workers: int, until: float) -> None
         nonlocal done
         store.add(work, cell)
         done += 1
-        taken = time.monotonic() - started
-        left = taken / done * (len(todo) - done)
+        elapsed = time.monotonic() - started
+        remaining = elapsed / done * (len(todo) - done)
         print(
-            f"{done} of {len(todo)}: {work.name} in {cell['seconds']:.0f} s, about {left / 60:.0f} minutes left",
+            f"{done} of {len(todo)}: {work.name} in {cell['seconds']:.0f} s, about {remaining / 60:.0f} minutes left",
             flush=True,
         )
 

@@ -111,8 +111,8 @@ def _transported_error(setup: Setup, head: SourceHead, feature_map: FeatureMap, 
     count = setup.task.class_count
     transport = LabelTransport.fit(head, in_chunks(feature_map, setup.samples.inputs), setup.classes, count)
     with torch.no_grad():
-        said = transport(in_chunks(feature_map, test[0])).argmax(1)
-    return float((said != test[1]).double().mean())
+        predictions = transport(in_chunks(feature_map, test[0])).argmax(1)
+    return float((predictions != test[1]).double().mean())
 
 
 def correlation(run: dict[str, Any]) -> float | None:

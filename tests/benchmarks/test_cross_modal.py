@@ -145,7 +145,7 @@ def test_what_is_drawn_depends_on_the_seed_alone(bench: Any) -> None:
 
 def test_every_class_keeps_its_share_and_one_sample_at_least(bench: Any) -> None:
     labels = torch.tensor([0] * 290 + [1] * 205 + [2] * 3 + [3] * 2)
-    chosen = labels[bench.targets._chosen(labels, 100, 0)].bincount()
+    chosen = labels[bench.targets.choose_samples(labels, 100, 0)].bincount()
     assert chosen.tolist() == [57, 41, 1, 1]
 
 
