@@ -127,8 +127,8 @@ def quick() -> Iterator[Work]:
     short = {"align_steps": 5}
     yield Work(TABLE, QUICK, "rotated-patches", 100, 0, FEW, steps=10, options=short)
     yield Work(TABLE, QUICK, "advection", 100, 0, FEW, steps=10, options=short)
-    yield Work(STAGE_ONE, QUICK, "rotated-patches", 100, 0, steps=10, options=short)
-    yield Work(SPECIALISTS, "", "advection", 100, 0, steps=5)
+    yield Work(STAGE_ONE, QUICK, "rotated-patches", 100, 0, steps=10, options={**short, "omegas": (0.3, 3.0)})
+    yield Work(SPECIALISTS, "", "advection", 100, 0, steps=3)
 
 
 def named(*stages: Stage) -> dict[str, Stage]:
@@ -161,10 +161,10 @@ def run(store: Store, works: Sequence[Work], workers: int, until: float) -> None
         nonlocal done
         store.add(work, cell)
         done += 1
-        taken = time.monotonic() - started
-        left = taken / done * (len(todo) - done)
+        elapsed = time.monotonic() - started
+        remaining = elapsed / done * (len(todo) - done)
         print(
-            f"{done} of {len(todo)}: {work.name} in {cell['seconds']:.0f} s, about {left / 60:.0f} minutes left",
+            f"{done} of {len(todo)}: {work.name} in {cell['seconds']:.0f} s, about {remaining / 60:.0f} minutes left",
             flush=True,
         )
 

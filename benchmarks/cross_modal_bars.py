@@ -63,8 +63,8 @@ def _bars_of_heart_beats(bars: Bars, store: Store) -> None:
         above = gap(store, (VIT, target, 100), "fa-transport", "recraft-transport")
         bars.least(f"{target}, 100 labels, frozen features, transported labels: FA + FLD below FA", above, 0)
     accuracies = {seed: 1 - error for seed, error in by_seed(store, (VIT, "ecg5000", ALL), AUTO).items()}
-    found = (statistics.fmean(accuracies.values()), len(accuracies)) if accuracies else None
-    bars.least("ecg5000, all labels: accuracy of auto", found, ACCURACY)
+    accuracy = (statistics.fmean(accuracies.values()), len(accuracies)) if accuracies else None
+    bars.least("ecg5000, all labels: accuracy of auto", accuracy, ACCURACY)
 
 
 def _bars_of_all(bars: Bars, store: Store) -> None:

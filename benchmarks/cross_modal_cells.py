@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from cross_modal_sources import source_case
 from cross_modal_specialists import run_specialist, specialists_of
 from cross_modal_stage_one import look_at_stage_one
 from cross_modal_targets import ALL, Target, target_case
+from interbasin.errors import FileError
 from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import summarize_row, summarize_verdict
@@ -107,21 +109,28 @@ class Work:
             return look_at_stage_one(self.source, target, self.seed, **self.options)
         case = source_case(self.source)
         methods = [name for name in METHODS if name in (self.wanted if self.kind == TABLE else ("scratch", "naive"))]
-        result = ib.adapt(
-            case.source,
-            (case.inputs, case.labels),
-            target.train,
-            test=target.test,
-            task=target.task,
-            method="auto" if self.kind == TABLE else "naive",
-            compare=methods,
-            steps=self.steps,
-            batch_size=BATCH,
-            seed=self.seed,
-            state=STATE / self.name,
-            **self.options,
-        )
-        return figures_of(result)
+
+        def adapt() -> Any:
+            return ib.adapt(
+                case.source,
+                (case.inputs, case.labels),
+                target.train,
+                test=target.test,
+                task=target.task,
+                method="auto" if self.kind == TABLE else "naive",
+                compare=methods,
+                steps=self.steps,
+                batch_size=BATCH,
+                seed=self.seed,
+                state=STATE / self.name,
+                **self.options,
+            )
+
+        try:
+            return figures_of(adapt())
+        except FileError:  # what was begun is of other settings or of another version, and worth nothing
+            shutil.rmtree(STATE / self.name)
+            return figures_of(adapt())
 
 
 def figures_of(result: Any) -> dict[str, Any]:

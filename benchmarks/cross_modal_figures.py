@@ -97,19 +97,19 @@ def _draw_omega(store: Store, cell: Mapping[str, Any], folder: Path, stem: str) 
 
 def merging(store: Store, source: str = "mnist-vit") -> dict[str, dict[int, dict[str, float]]]:
     """Errors and distortions by the number of labels that rotated digits were merged to, means over seeds."""
-    found: dict[str, dict[int, dict[str, float]]] = {}
+    curves: dict[str, dict[int, dict[str, float]]] = {}
     for cell in store.of(STAGE_ONE, source=source):
         if cell["target"].startswith("rotated"):
             last = cell["target"].rsplit("-", 1)[-1]
-            found.setdefault("cells", {}).setdefault(int(last) if last.isdigit() else 10, {})
-    for count in found.get("cells", {}):
+            curves.setdefault("cells", {}).setdefault(int(last) if last.isdigit() else 10, {})
+    for count in curves.get("cells", {}):
         target = f"rotated-merged-{count}" if count != 10 else "rotated-patches"
         runs = [cell["runs"] for cell in store.of(STAGE_ONE, source=source, target=target)]
         for name in ("fa", "fa+fld"):
             for field in ("error_last", "fld_last"):
                 value = statistics.fmean(run[name][field] for run in runs)
-                found.setdefault(f"{name}: {field.removesuffix('_last')}", {})[count] = {"mean": value}
-    return {name: dict(sorted(each.items())) for name, each in found.items() if name != "cells"}
+                curves.setdefault(f"{name}: {field.removesuffix('_last')}", {})[count] = {"mean": value}
+    return {name: dict(sorted(each.items())) for name, each in curves.items() if name != "cells"}
 
 
 def _draw_merging(store: Store, folder: Path, stem: str) -> None:

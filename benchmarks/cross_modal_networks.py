@@ -171,10 +171,10 @@ def make_tones(count: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 def heard_pitch(source: Source, classifier: nn.Linear, frames: Tensor) -> Tensor:
     """The pitch in Hz that CREPE hears: the mean of the nine bins around the largest, weighted by what it says."""
     with torch.no_grad():
-        said = classifier(source.features(frames)).sigmoid()
-    bins = torch.arange(said.shape[1])
-    near = (bins - said.argmax(1, keepdim=True)).abs() <= 4
-    weights = said * near
+        answers = classifier(source.features(frames)).sigmoid()
+    bins = torch.arange(answers.shape[1])
+    near = (bins - answers.argmax(1, keepdim=True)).abs() <= 4
+    weights = answers * near
     cents = (weights * (LOWEST_CENTS + CENTS * bins)).sum(1) / weights.sum(1)
     return 10 * 2 ** (cents / 1200)
 

@@ -116,7 +116,7 @@ def mnist_vit() -> SourceCase:
     count = PROXY["mnist-vit"]
     return SourceCase(
         "mnist-vit",
-        _frozen(source),
+        freeze(source),
         images[:count],
         labels[:count],
         lambda: accuracy_of(source, *mnist("t10k")),
@@ -155,7 +155,7 @@ def cifar_resnet() -> SourceCase:
     # 90.7 per cent on all 10,000 test images; the first 3,000 are a sample of them.
     return SourceCase(
         "cifar-resnet",
-        _frozen(source),
+        freeze(source),
         images[:count],
         labels[:count],
         lambda: accuracy_of(source, images, labels),
@@ -177,7 +177,7 @@ def crepe_tiny() -> SourceCase:
         return float((cents.abs() < 50).double().mean())
 
     classifier.eval()
-    return SourceCase("crepe-tiny", _frozen(source), frames, labels, within_half_a_semitone, (0.95, 0.05))
+    return SourceCase("crepe-tiny", freeze(source), frames, labels, within_half_a_semitone, (0.95, 0.05))
 
 
 # ---------------------------------------------------------------------- MiniLM
@@ -200,8 +200,8 @@ def minilm() -> SourceCase:
 
     def tokens(part: str) -> tuple[Tensor, Tensor]:
         texts, labels = questions(part)
-        found = tokenizer(list(texts), padding=True, truncation=True, max_length=TOKENS, return_tensors="pt")
-        return found["input_ids"], labels
+        encoded = tokenizer(list(texts), padding=True, truncation=True, max_length=TOKENS, return_tensors="pt")
+        return encoded["input_ids"], labels
 
     source = Source(
         WordEmbedder(model.embeddings, tokenizer.pad_token_id),
@@ -217,12 +217,12 @@ def minilm() -> SourceCase:
     def probe() -> float:
         from sklearn.linear_model import LogisticRegression
 
-        (test, wanted), seen = tokens("test"), features_of(source, inputs[chosen])
-        head = LogisticRegression(C=30, max_iter=2000).fit(F.normalize(seen).numpy(), labels[chosen].numpy())
-        said = head.predict(F.normalize(features_of(source, test)).numpy())
-        return float((said == wanted.numpy()).mean())
+        (test, wanted), features = tokens("test"), features_of(source, inputs[chosen])
+        head = LogisticRegression(C=30, max_iter=2000).fit(F.normalize(features).numpy(), labels[chosen].numpy())
+        predictions = head.predict(F.normalize(features_of(source, test)).numpy())
+        return float((predictions == wanted.numpy()).mean())
 
-    return SourceCase("minilm", _frozen(source), inputs[chosen], labels[chosen], probe, (0.88, 0.05))
+    return SourceCase("minilm", freeze(source), inputs[chosen], labels[chosen], probe, (0.88, 0.05))
 
 
 # ---------------------------------------------------------------------- digits, for the quick form
@@ -239,7 +239,7 @@ def digits(part: str) -> tuple[Tensor, Tensor]:
     return (images - mean) / deviation, held.train_labels.long()
 
 
-def digits_vit(steps: int = 120, width: int = 24) -> SourceCase:
+def digits_vit(steps: int = 200, width: int = 24) -> SourceCase:
     images, labels = digits("train")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -259,7 +259,7 @@ def digits_vit(steps: int = 120, width: int = 24) -> SourceCase:
     count = PROXY["digits-vit"]
     return SourceCase(
         "digits-vit",
-        _frozen(source),
+        freeze(source),
         images[:count],
         labels[:count],
         lambda: accuracy_of(source, *digits("test")),
@@ -279,7 +279,7 @@ SOURCES: dict[str, Callable[[], SourceCase]] = {
 # ---------------------------------------------------------------------- what they reach, and what a step takes
 
 
-def _frozen(source: Source) -> Source:
+def freeze(source: Source) -> Source:
     for part in (source.embedder, source.body, source.head):
         if part is not None:
             part.eval().requires_grad_(False)

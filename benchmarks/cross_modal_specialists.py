@@ -3,9 +3,9 @@
 All have some tens of thousands of parameters, and see the same labelled samples as every method.
 
 - ``fno``: a Fourier neural operator [li:21]: layers that act on the lowest waves of a field, with a pointwise path;
-- ``unet``: an encoder and a decoder of convolutions over three scales [ronneberger:15]; fields of the equations in one
+- ``unet``: an encoder and a decoder of convolutions over three scales; fields of the equations in one
   dimension are periodic, and so is its padding there;
-- ``pinn``: what a physics-informed network [raissi:19] is where initial fields change from sample to sample: a
+- ``pinn``: what a physics-informed network is where initial fields change from sample to sample: a
   DeepONet, that is, the inner product of a network of the initial field and one of place and time, trained on the field
   at the last time, on the initial field at the first, and on the equation's residual at random places and times
   between. It exists where the residual is known here: advection, Burgers, reaction-diffusion in one dimension;
@@ -174,13 +174,13 @@ class PhysicsNetwork(nn.Module):
 def residual(network: PhysicsNetwork, field: Tensor, target: Target, generator: torch.Generator) -> Tensor:
     """What is left of the equation at random places and times, in deviations of the output; time runs from 0 to 1."""
     place, moment = torch.rand(2, PLACES, generator=generator)
-    one, none = torch.ones(PLACES), torch.zeros(PLACES)
-    values, by_time = jvp(network.basis, (place, moment), (none, one))
+    ones, zeros = torch.ones(PLACES), torch.zeros(PLACES)
+    values, by_time = jvp(network.basis, (place, moment), (zeros, ones))
 
     def slope(place: Tensor) -> Tensor:
-        return jvp(network.basis, (place, moment), (one, none))[1]
+        return jvp(network.basis, (place, moment), (ones, zeros))[1]
 
-    by_place, curvature = jvp(slope, (place,), (one,))
+    by_place, curvature = jvp(slope, (place,), (ones,))
     mean, deviation = target.scales[1]
     u = mean + deviation * (network.at(field, values) + network.bias)
     u_t, u_x, u_xx = (deviation * network.at(field, basis) for basis in (by_time, by_place, curvature))
@@ -202,8 +202,8 @@ def physics_loss(target: Target, weight: float, seed: int) -> Loss:
         assert isinstance(network, PhysicsNetwork)
         first = (mean_in + deviation_in * x - mean_out) / deviation_out  # the initial field, as outputs are scaled
         start = F.mse_loss(network.at_moment(x, 0.0), first)
-        left = residual(network, x, target, generator).square().mean()
-        return F.mse_loss(network(x), y) + start + weight * left
+        remainder = residual(network, x, target, generator).square().mean()
+        return F.mse_loss(network(x), y) + start + weight * remainder
 
     return loss
 
@@ -250,21 +250,21 @@ def run_network(name: str, target: Target, steps: int, seed: int) -> dict[str, A
     x, y = target.train
     held = max(1, round(HELD * len(x)))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    seen, judged = order[held:], order[:held]
+    fitted_rows, judged = order[held:], order[:held]
     rates = RATES if steps < LONG else RATES[1:]
     weights = RESIDUAL_WEIGHTS if name == "pinn" else (0.0,)
     errors: dict[tuple[float, float], float] = {}
 
-    def trained(rows: Tensor, rate: float, weight: float) -> nn.Module:
+    def train_on(rows: Tensor, rate: float, weight: float) -> nn.Module:
         loss = physics_loss(target, weight, seed) if name == "pinn" else plain_loss
         return fit(build(name, target, seed), x[rows], y[rows], loss, steps=steps, rate=rate, seed=seed)
 
     for rate in rates:
         for weight in weights:
-            errors[rate, weight] = _error(trained(seen, rate, weight), x[judged], y[judged])
+            errors[rate, weight] = _error(train_on(fitted_rows, rate, weight), x[judged], y[judged])
     # What is not finite is worse than all else.
     rate, weight = min(errors, key=lambda key: errors[key] if math.isfinite(errors[key]) else math.inf)
-    network = trained(order, rate, weight)
+    network = train_on(order, rate, weight)
     return {
         "error_valid": errors[rate, weight],
         "error_test": _error(network, *target.test),
@@ -291,8 +291,8 @@ def run_minirocket(target: Target, seed: int) -> dict[str, Any]:
         script = Path(__file__).parent / "peers" / "run_minirocket.py"
         words = [str(python), str(script), str(path), str(seed)]
         run = subprocess.run(words, capture_output=True, text=True, check=True)
-    said = json.loads(run.stdout.splitlines()[-1])
-    return {"error_valid": None, "error_test": said["error"], "seconds": {"all": said["seconds"]}}
+    answer = json.loads(run.stdout.splitlines()[-1])
+    return {"error_valid": None, "error_test": answer["error"], "seconds": {"all": answer["seconds"]}}
 
 
 def specialists_of(target: Target) -> list[str]:

@@ -8,6 +8,7 @@ fields, it is the error of the classes that they are made into.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ TESTED = 1000  # samples, at every look
 SHOWN = 150  # features of each modality in a picture
 
 
-def look_at_stage_one(source: str, target: Target, seed: int, **options: Any) -> dict[str, Any]:
+def look_at_stage_one(
+    source: str, target: Target, seed: int, omegas: Sequence[float] = OMEGAS, **options: Any
+) -> dict[str, Any]:
     """All three studies on one target; ``options`` are settings of ``ib.adapt``."""
     setup = make_setup(source, target, seed, **options)
     test = target.test[0][:TESTED], setup.task.classes_of(target.test[1][:TESTED])
@@ -48,7 +51,7 @@ def look_at_stage_one(source: str, target: Target, seed: int, **options: Any) ->
         "correlations": {name: correlation(run) for name, run in runs.items()},
         "places": {"labels": test[1][:SHOWN].tolist(), "proxy_labels": setup.proxy_labels[:SHOWN].tolist()}
         | draw_places(places, seed),
-        "omega": sweep_omega(setup, test),
+        "omega": sweep_omega(setup, test, omegas),
     }
 
 
@@ -83,13 +86,13 @@ def align(
 
     settings = setup.settings
     options = AlignmentOptions(
-        settings.align_steps,
-        settings.align_rate,
-        settings.align_batch,
-        with_distortion,
-        settings.schedule,
-        settings.solver,
-        setup.seed,
+        steps=settings.align_steps,
+        rate=settings.align_rate,
+        batch=settings.align_batch,
+        with_distortion=with_distortion,
+        schedule=settings.schedule,
+        solver=settings.solver,
+        seed=setup.seed,
     )
     inputs = setup.samples.inputs
     align_features(feature_map, head, setup.features, inputs, setup.classes, options=options, report=look)
@@ -108,25 +111,28 @@ def _transported_error(setup: Setup, head: SourceHead, feature_map: FeatureMap, 
     count = setup.task.class_count
     transport = LabelTransport.fit(head, in_chunks(feature_map, setup.samples.inputs), setup.classes, count)
     with torch.no_grad():
-        said = transport(in_chunks(feature_map, test[0])).argmax(1)
-    return float((said != test[1]).double().mean())
+        predictions = transport(in_chunks(feature_map, test[0])).argmax(1)
+    return float((predictions != test[1]).double().mean())
 
 
 def correlation(run: dict[str, Any]) -> float | None:
-    """Pearson's r of the semantic gap and the target's error over training; None if one of them does not change."""
+    """Pearson's r of the semantic gap and the target's error over training; None if one of them does not change.
+
+    Two looks would always be on a line.
+    """
     gap = np.add(run["fa"], run["fld"])
-    if np.std(gap) == 0 or np.std(run["error"]) == 0:
+    if len(gap) < 3 or np.std(gap) == 0 or np.std(run["error"]) == 0:
         return None
     return float(np.corrcoef(gap, run["error"])[0, 1])
 
 
-def sweep_omega(setup: Setup, test: tuple[Tensor, Tensor]) -> list[dict[str, float]]:
+def sweep_omega(setup: Setup, test: tuple[Tensor, Tensor], omegas: Sequence[float]) -> list[dict[str, float]]:
     """Error and proxy performance with source heads that may change more or less fast."""
     from interbasin.jobs.adapt.setup import _source_linear
 
     linear, _ = _source_linear(setup.source, setup.features, setup.proxy_labels, setup.scale)
     rows = []
-    for omega in OMEGAS:
+    for omega in omegas:
         # Here the head may become as bad as it takes: the price is what is shown.
         head = recalibrate(linear, setup.features, setup.proxy_labels, omega=omega, allowed=1e3)
         _, run = align(replace(setup, head=head), head, test, with_distortion=True)

@@ -39,8 +39,8 @@ def summarise(store: Store) -> dict[str, Any]:
 
 def settings_of(store: Store) -> list[Setting]:
     """In the order of sources and targets of the benchmark, few labels first."""
-    found = {(cell["source"], cell["target"], cell["labels"]) for cell in store.of(TABLE)}
-    return sorted(found, key=lambda setting: (setting[0] != "mnist-vit", setting[0], setting[1], setting[2] or 10**9))
+    entries = {(cell["source"], cell["target"], cell["labels"]) for cell in store.of(TABLE)}
+    return sorted(entries, key=lambda setting: (setting[0] != "mnist-vit", setting[0], setting[1], setting[2] or 10**9))
 
 
 def row_of(cell: Mapping[str, Any], method: str) -> Mapping[str, Any] | None:
@@ -60,22 +60,24 @@ def by_seed(
 ) -> dict[int, float]:
     """A figure of a method on each seed of a setting that has it."""
     source, target, labels = setting
-    found = {cell["seed"]: read(cell, method) for cell in store.of(TABLE, source=source, target=target, labels=labels)}
-    return {seed: value for seed, value in found.items() if value is not None}
+    entries = {
+        cell["seed"]: read(cell, method) for cell in store.of(TABLE, source=source, target=target, labels=labels)
+    }
+    return {seed: value for seed, value in entries.items() if value is not None}
 
 
 def mean(store: Store, setting: Setting, method: str, read: Callable[[Any, str], Any] = error_of) -> float | None:
-    found = by_seed(store, setting, method, read)
-    return statistics.fmean(found.values()) if found else None
+    entries = by_seed(store, setting, method, read)
+    return statistics.fmean(entries.values()) if entries else None
 
 
 def gap(
     store: Store, setting: Setting, first: str, second: str, read: Callable[[Any, str], Any] = error_of
 ) -> tuple[float, int] | None:
     """The mean of the first above the second, over the seeds that both have, and their number."""
-    one, other = by_seed(store, setting, first, read), by_seed(store, setting, second, read)
-    seeds = one.keys() & other.keys()
-    return (statistics.fmean(one[seed] - other[seed] for seed in seeds), len(seeds)) if seeds else None
+    first_error, other = by_seed(store, setting, first, read), by_seed(store, setting, second, read)
+    seeds = first_error.keys() & other.keys()
+    return (statistics.fmean(first_error[seed] - other[seed] for seed in seeds), len(seeds)) if seeds else None
 
 
 def spread(values: Iterable[float]) -> dict[str, float | int]:
@@ -118,7 +120,7 @@ def _summarise_method(cells: Sequence[Mapping[str, Any]], name: str) -> dict[str
     gaps = [row["above_naive"] for row in rows if row.get("above_naive")]
     if gaps and name != "naive":
         pairs = [(error_of(cell, name), error_of(cell, "naive")) for cell in cells]
-        held = [one - other for one, other in pairs if one is not None and other is not None]
+        held = [first_error - other for first_error, other in pairs if first_error is not None and other is not None]
         # By the error of each test sample: in how many seeds the 95 % interval lies on one side of naive's.
         entry["above_naive"] = {
             **spread(held),
@@ -144,15 +146,15 @@ def _summarise_method(cells: Sequence[Mapping[str, Any]], name: str) -> dict[str
 def _specialists(store: Store, target: str, labels: int) -> dict[str, Any]:
     cells = store.of(SPECIALISTS, target=target, labels=labels)
     names = list(dict.fromkeys(row["method"] for cell in cells for row in cell["rows"]))
-    found = {}
+    entries = {}
     for name in names:
         rows = [row for cell in cells if (row := row_of(cell, name)) is not None]
-        found[name] = {
+        entries[name] = {
             "error_test": spread(row["error_test"] for row in rows),
             "seconds": {"all": _short(statistics.fmean(row["seconds"]["all"] for row in rows))},
             "parameters": rows[0].get("parameters"),
         }
-    return found
+    return entries
 
 
 # ---------------------------------------------------------------------- all settings
@@ -180,7 +182,7 @@ def overall(store: Store) -> dict[str, Any]:
 
 def _above(cells: Sequence[Mapping[str, Any]], name: str, other: str = "naive") -> dict[str, float | int]:
     pairs = [(error_of(cell, name), error_of(cell, other)) for cell in cells]
-    values = np.array([one - two for one, two in pairs if one is not None and two is not None])
+    values = np.array([first_error - two for first_error, two in pairs if first_error is not None and two is not None])
     interval = Bootstrap(len(values), draws=2000).interval(values)
     ends = {"value": _short(interval.value), "low": _short(interval.low), "high": _short(interval.high)}
     return {**ends, "cells": len(values)}
@@ -188,15 +190,15 @@ def _above(cells: Sequence[Mapping[str, Any]], name: str, other: str = "naive") 
 
 def _seconds(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
     """Of one fit, by source, method and stage."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    entries: dict[str, dict[str, dict[str, float]]] = {}
     for source in sorted({cell["source"] for cell in cells}):
         rows = [row for cell in cells if cell["source"] == source for row in cell["rows"]]
         for name in dict.fromkeys(row["method"] for row in rows):
             own = [row["seconds"] for row in rows if row["method"] == name]
             stages = sorted({stage for seconds in own for stage in seconds})
             means = {stage: _short(statistics.fmean(each.get(stage, 0.0) for each in own)) for stage in stages}
-            found.setdefault(source, {})[name] = means
-    return found
+            entries.setdefault(source, {})[name] = means
+    return entries
 
 
 def verdicts(store: Store) -> dict[str, Any]:
@@ -222,23 +224,23 @@ def verdicts(store: Store) -> dict[str, Any]:
 def bounds(store: Store) -> dict[str, Any]:
     """Of both forms: in how many rows they hold, lie below the labels' entropy, and how far above the loss they are."""
     rows = [row["bound"] for cell in store.of(TABLE) for row in cell["rows"] if row.get("bound")]
-    found: dict[str, Any] = {"rows": len(rows)}
+    entries: dict[str, Any] = {"rows": len(rows)}
     for form in BOUNDS:
         held = [row for row in rows if row.get(form) is not None and row.get("err_target")]
         if held:
             ratios = [row[form] / row["err_target"] for row in held]
-            found[form] = {
+            entries[form] = {
                 "rows": len(held),
                 "valid": sum(ratio >= 1 for ratio in ratios),
                 "below_entropy": sum(row[form] < row["label_entropy"] for row in held),
                 "median_ratio": _short(statistics.median(ratios)),
             }
-    return found
+    return entries
 
 
 def longer(store: Store) -> list[dict[str, Any]]:
     """Naive and from scratch at ten times the steps."""
-    found = []
+    entries = []
     cells = store.of(LONG)
     for source, target, labels in sorted({(cell["source"], cell["target"], cell["labels"]) for cell in cells}):
         own = [cell for cell in cells if (cell["source"], cell["target"], cell["labels"]) == (source, target, labels)]
@@ -246,8 +248,8 @@ def longer(store: Store) -> list[dict[str, Any]]:
             name: spread(value for cell in own if (value := error_of(cell, name)) is not None)
             for name in ("scratch", "naive")
         }
-        found.append({"source": source, "target": target, "labels": labels, "steps": own[0]["steps"], **errors})
-    return found
+        entries.append({"source": source, "target": target, "labels": labels, "steps": own[0]["steps"], **errors})
+    return entries
 
 
 def stage_one(store: Store) -> list[dict[str, Any]]:
@@ -273,7 +275,7 @@ def report(content: Mapping[str, Any]) -> None:
         labels = entry["labels"] or "all"
         title = f"{entry['source']} on {entry['target']}, {labels} labels, {entry['metric']}, {entry['seeds']} seeds"
         rows = [
-            (name, *_shown(figures), f"{sum(figures.get('seconds', {}).values()):.1f}")
+            (name, *_format_figures(figures), f"{sum(figures.get('seconds', {}).values()):.1f}")
             for name, figures in [*entry["methods"].items(), *entry["specialists"].items()]
             if "error_test" in figures
         ]
@@ -289,7 +291,7 @@ def report(content: Mapping[str, Any]) -> None:
             print(f"cells of {stage} that were not run: {count}")
 
 
-def _shown(figures: Mapping[str, Any]) -> tuple[str, str, str]:
+def _format_figures(figures: Mapping[str, Any]) -> tuple[str, str, str]:
     test, valid, above = (figures.get(name) for name in ("error_test", "error_valid", "above_naive"))
     return (
         f"{test['mean']:.3f} +- {test['deviation']:.3f}" if test else "",

@@ -80,7 +80,7 @@ class Target:
 def target_case(name: str, source: str, labels: int, seed: int) -> Target:
     """A target by its name, with so many labels (`ALL` for all there are)."""
     (x, y), test, task = pool_of(name, source if name in planted_names() else "", seed)
-    labelled = _chosen(y, labels, seed) if task == "classification" else torch.arange(len(x))[: labels or len(x)]
+    labelled = choose_samples(y, labels, seed) if task == "classification" else torch.arange(len(x))[: labels or len(x)]
     rest = torch.ones(len(x), dtype=torch.bool)
     rest[labelled] = False
     train, unlabelled = (x[labelled], y[labelled]), x[rest]
@@ -88,9 +88,9 @@ def target_case(name: str, source: str, labels: int, seed: int) -> Target:
         return Target(name, train, test, unlabelled, task, "error")
     scales = _scale_of(train[0]), _scale_of(train[1])
     train, test = (
-        (_standardised(fields, scales[0]), _standardised(outputs, scales[1])) for fields, outputs in (train, test)
+        (standardise(fields, scales[0]), standardise(outputs, scales[1])) for fields, outputs in (train, test)
     )
-    return Target(name, train, test, _standardised(unlabelled, scales[0]), task, "nrmse", scales)
+    return Target(name, train, test, standardise(unlabelled, scales[0]), task, "nrmse", scales)
 
 
 @cache
@@ -113,7 +113,7 @@ def planted_names() -> tuple[str, ...]:
     return tuple(name for name in TARGETS if name.startswith(("rotated", "merged")))
 
 
-def _chosen(labels: Tensor, count: int, seed: int) -> Tensor:
+def choose_samples(labels: Tensor, count: int, seed: int) -> Tensor:
     """Places of so many samples: of every class its share, at least one, the first ones in a random order."""
     if count == ALL or count >= len(labels):
         return torch.arange(len(labels))
@@ -135,7 +135,7 @@ def _scale_of(fields: Tensor) -> tuple[float, float]:
     return float(fields.mean()), max(float(fields.std()), 1e-6)
 
 
-def _standardised(fields: Tensor, scale: tuple[float, float]) -> Tensor:
+def standardise(fields: Tensor, scale: tuple[float, float]) -> Tensor:
     return (fields - scale[0]) / scale[1]
 
 
@@ -163,7 +163,7 @@ def own_data(source: str, seed: int) -> tuple[Samples, Samples]:
     raise SystemExit(f"No gap is planted in data of {source}.")
 
 
-def planted(source: str, seed: int, *, rotated: bool, classes: int) -> tuple[Samples, Samples, str]:
+def plant_gap(source: str, seed: int, *, rotated: bool, classes: int) -> tuple[Samples, Samples, str]:
     """The source's own data with a gap, and ``classes`` labels (0: as there were)."""
     parts = []
     for inputs, labels in own_data(source, seed):
@@ -240,8 +240,8 @@ def _data() -> Path:
 Maker = Callable[[str, int], tuple[Samples, Samples, str]]
 CLASSES = (8, 5, 3, 2)  # of the curves of merged labels
 TARGETS: dict[str, Maker] = {
-    "rotated-patches": partial(planted, rotated=True, classes=0),
-    "merged-labels": partial(planted, rotated=False, classes=MERGED),
+    "rotated-patches": partial(plant_gap, rotated=True, classes=0),
+    "merged-labels": partial(plant_gap, rotated=False, classes=MERGED),
     "advection": partial(equation, name="advection"),
     "burgers": partial(equation, name="burgers"),
     "reaction-diffusion": partial(equation, name="reaction-diffusion"),
@@ -249,16 +249,16 @@ TARGETS: dict[str, Maker] = {
     "burgers-16": burgers_16,
     "ecg200": partial(heart_beats, name="ECG200"),
     "ecg5000": partial(heart_beats, name="ECG5000"),
-    **{f"merged-labels-{count}": partial(planted, rotated=False, classes=count) for count in CLASSES},
-    **{f"rotated-merged-{count}": partial(planted, rotated=True, classes=count) for count in CLASSES},
+    **{f"merged-labels-{count}": partial(plant_gap, rotated=False, classes=count) for count in CLASSES},
+    **{f"rotated-merged-{count}": partial(plant_gap, rotated=True, classes=count) for count in CLASSES},
 }
 
 
-def error_of(said: Tensor, wanted: Tensor, metric: str) -> float:
+def error_of(predictions: Tensor, wanted: Tensor, metric: str) -> float:
     """The metric of predictions: classes or logits, or fields."""
     if metric == "error":
-        return float(((said.argmax(1) if said.ndim == 2 else said) != wanted).double().mean())
-    return float((said - wanted).double().norm() / wanted.double().norm())
+        return float(((predictions.argmax(1) if predictions.ndim == 2 else predictions) != wanted).double().mean())
+    return float((predictions - wanted).double().norm() / wanted.double().norm())
 
 
 def main() -> None:

@@ -77,8 +77,8 @@ def differences(results: dict[str, Any]) -> str:
 def _difference(cell: Mapping[str, Any] | None) -> str:
     if not cell:
         return ""
-    told = f" ({cell['better']} better, {cell['worse']} worse)" if "better" in cell else ""
-    return f"{cell['mean']:+.3f} ± {cell['deviation']:.3f}{told}"
+    seeds_apart = f" ({cell['better']} better, {cell['worse']} worse)" if "better" in cell else ""
+    return f"{cell['mean']:+.3f} ± {cell['deviation']:.3f}{seeds_apart}"
 
 
 def ranks(results: dict[str, Any]) -> str:
@@ -133,9 +133,9 @@ def bounds(results: dict[str, Any]) -> str:
     terms = ("fa", "fa_floor", "fld", "fld_crossed", "tf", "err_source", "err_target", "label_entropy")
     rows = []
     for entry in results["settings"]:
-        found = entry["methods"].get("recraft", {}).get("bound")
-        if found:
-            values = [number(found.get(name)) for name in (*terms, "bound", "bound_direct")]
+        terms_of_recraft = entry["methods"].get("recraft", {}).get("bound")
+        if terms_of_recraft:
+            values = [number(terms_of_recraft.get(name)) for name in (*terms, "bound", "bound_direct")]
             rows.append((SOURCES.get(entry["source"], entry["source"]), place_of(entry), *values))
     by_task = table(("source", "target, labels", *terms, "bound", "direct"), rows, words=(0, 1))
     return "\n\n".join([table(columns, lines), by_task, environment(results)])
@@ -160,9 +160,9 @@ def omega(results: dict[str, Any]) -> str:
         for row in entry["omega"]:
             groups.setdefault((place_of(entry), row["omega"]), []).append(row)
     rows = []
-    for (place, asked), held in groups.items():
+    for (place, requested), held in groups.items():
         means = [sum(row[name] for row in held) / len(held) for name in ("measured", "proxy_accuracy", "error")]
-        rows.append((place, number(asked), number(means[0]), f"{means[1]:.3f}", f"{means[2]:.3f}"))
+        rows.append((place, number(requested), number(means[0]), f"{means[1]:.3f}", f"{means[2]:.3f}"))
     columns = ("target, labels", "omega", "measured", "proxy accuracy", "target error")
     return table(columns, rows) + f"\n\n{environment(results)}"
 
