@@ -85,7 +85,7 @@ def here(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("adapt_nets", None)
     # How the source's head is recalibrated is tried elsewhere, and takes long.
     plain = "interbasin.jobs.adapt.setup.recalibrate"
-    monkeypatch.setattr(plain, lambda linear, *data, **asked: SourceHead(linear, *[1.0] * 5))
+    monkeypatch.setattr(plain, lambda linear, *data, **asked: SourceHead(linear, *[1.0] * 5, torch.arange(2)))
     yield tmp_path
     sys.modules.pop("adapt_nets", None)
 

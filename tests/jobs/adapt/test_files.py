@@ -66,7 +66,7 @@ def setup_of(layout: str, task: str = "classification", embedder: nn.Module | No
     }[task]
     # How the source's head is recalibrated is tried elsewhere, and takes long.
     with patch(
-        "interbasin.jobs.adapt.setup.recalibrate", lambda linear, *data, **asked: SourceHead(linear, *[1.0] * 5)
+        "interbasin.jobs.adapt.setup.recalibrate", lambda linear, *data, **asked: SourceHead(linear, *[1.0] * 5, torch.arange(2))
     ):
         return prepare_setup(
             source,

@@ -245,12 +245,12 @@ def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source,
             rows = source.taken(inputs)
             features.append(source.pooled(source.states(rows)).float())
             means.append(source.taken_means(rows).float())
+        if len(classes) != len(rows):
+            raise ShapeError(f"The proxy has {len(rows)} inputs and {len(classes)} labels; give one for each input.")
         bank.add(rows, classes)
         # Text comes in batches of several lengths; the longest tells how much the body can take.
         if taken is None or rows.shape[1:].numel() > taken.shape[1:].numel():
             taken = rows[:2].clone()
-        if len(classes) != len(rows):
-            raise ShapeError(f"The proxy has {len(rows)} inputs and {len(classes)} labels; give one for each input.")
         labels.append(classes)
         count += len(classes)
         if count >= MOST_PROXY:
