@@ -149,6 +149,7 @@ def test_every_class_keeps_its_share_and_one_sample_at_least(bench: Any) -> None
     assert chosen.tolist() == [57, 41, 1, 1]
 
 
+@pytest.mark.slow
 def test_an_error_of_one_is_that_of_the_mean(bench: Any) -> None:
     target = bench.targets.target_case("burgers", "", 0, 0)
     y = target.train[1]

@@ -118,6 +118,7 @@ def test_a_model_a_table_and_a_verdict_come_out(here):
     assert {"source", "proxy", "data", "test", "unlabelled"} == set(outcome.inputs)
 
 
+@pytest.mark.slow
 def test_the_lines_that_are_printed_load_the_model(here):
     summary = summary_of(SMALL, *BASIC, *QUICK, "--test", "test.npz", "-o", "out")
     assert summary["method"] == "linear-probe" and summary["verdict"]["choice"] in (

@@ -24,6 +24,8 @@ from interbasin.jobs.adapt.source_head import SourceHead
 from interbasin.jobs.adapt.task import Samples, TargetTask
 from interbasin.outcome import Stopwatch
 
+pytestmark = pytest.mark.slow
+
 COUNT = 24
 SHAPES = {"vectors": (6,), "tokens": (2, 12), "maps": (1, 8, 8)}
 
@@ -66,7 +68,8 @@ def setup_of(layout: str, task: str = "classification", embedder: nn.Module | No
     }[task]
     # How the source's head is recalibrated is tried elsewhere, and takes long.
     with patch(
-        "interbasin.jobs.adapt.setup.recalibrate", lambda linear, *data, **asked: SourceHead(linear, *[1.0] * 5, torch.arange(2))
+        "interbasin.jobs.adapt.setup.recalibrate",
+        lambda linear, *data, **asked: SourceHead(linear, *[1.0] * 5, torch.arange(2)),
     ):
         return prepare_setup(
             source,

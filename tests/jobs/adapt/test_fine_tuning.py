@@ -13,7 +13,7 @@ from interbasin.jobs.adapt.network import TargetNetwork, start_head
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.randomness import generator_of
 
-pytestmark = pytest.mark.usefixtures("one_recalibration")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 ROWS = torch.arange(24)
 
 

@@ -17,7 +17,7 @@ from interbasin.errors import DataError, ShapeError, UnknownNameError
 from interbasin.extras import import_extra
 from interbasin.jobs.adapt import METHODS, Source
 
-pytestmark = pytest.mark.usefixtures("one_recalibration")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 
 
 def run(**options: Any):
@@ -149,7 +149,12 @@ def test_no_fit_is_made_more_often_than_it_must(monkeypatch):
 
     monkeypatch.setattr(validation, "fit", fit)
     run(method="naive")
-    assert counts == {"raw-linear": 20, "nearest": 5, "scratch": 7, "naive": 7}  # two rates on two folds, the better one on the rest
+    assert counts == {
+        "raw-linear": 20,
+        "nearest": 5,
+        "scratch": 7,
+        "naive": 7,
+    }  # two rates on two folds, the better one on the rest
 
 
 # ---------------------------------------------------------------------- cases where the answer is known

@@ -14,7 +14,7 @@ import interbasin as ib
 from interbasin.errors import FileError
 from interbasin.jobs.adapt import validation
 
-pytestmark = pytest.mark.usefixtures("one_recalibration")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 
 
 def run(state: Path | None = None, **options):

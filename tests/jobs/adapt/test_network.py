@@ -24,7 +24,7 @@ from interbasin.jobs.adapt.network import (
 )
 from interbasin.jobs.adapt.task import TargetTask
 
-pytestmark = pytest.mark.usefixtures("one_recalibration")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 WIDTH = 6
 
 

@@ -35,6 +35,8 @@ from interbasin.jobs.adapt.setup import Setup, prepare_setup
 from interbasin.jobs.adapt.task import Samples, TargetTask
 from interbasin.outcome import Stopwatch
 
+pytestmark = pytest.mark.slow
+
 RIVALS = ("orca", "pare", "mona")
 WIDTH, TOKENS = 8, 6
 

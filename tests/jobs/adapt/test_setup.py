@@ -15,7 +15,7 @@ from interbasin.evaluate.transfer import mean_distance
 from interbasin.jobs.adapt import Source
 from interbasin.jobs.adapt.setup import redraw
 
-pytestmark = pytest.mark.usefixtures("one_recalibration")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 INPUTS, LABELS = make_proxy()
 
 
