@@ -58,6 +58,8 @@ bench: $(VENV)/.dev ## Run the quick benchmarks; peers get environments of their
 	$(BIN)/python benchmarks/transport_quality.py --quick
 	$(BIN)/python benchmarks/transport_attention.py --quick
 	$(BIN)/python benchmarks/transport_language.py --quick
+	$(BIN)/python benchmarks/optimal_transport.py --quick
+	$(BIN)/python benchmarks/cross_modal.py --quick
 
 docs: $(VENV)/.dev ## Make the generated pages and tables anew, from the program and from benchmarks/results.
 	$(BIN)/python docs/generate.py
