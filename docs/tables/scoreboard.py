@@ -88,6 +88,11 @@ QUESTIONS: dict[str, tuple[str, str, Callable[[dict[str, Any]], Bars]]] = {
         "docs/benchmarks-adapt.md#does-a-pre-trained-model-help-on-a-modality-that-it-has-never-seen",
         named_bars,
     ),
+    "optimal_transport": (
+        "Is exact transport as fast as Sinkhorn's?",
+        "docs/benchmarks-adapt.md#is-exact-transport-as-fast-as-sinkhorns",
+        named_bars,
+    ),
 }
 MOST_NAMED = 4
 
