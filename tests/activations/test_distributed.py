@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from tests.activations.examples import mlp, numbers
 from tests.activations.test_recording import same
+from tests.processes import run_together
 
 from interbasin.activations import Recording, record
 from interbasin.activations.distributed import _sum
@@ -66,29 +63,7 @@ dist.destroy_process_group()
 def two_processes(tmp_path_factory):
     """What two processes on this machine recorded together, and what they printed."""
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(folder)],
-            cwd=ROOT,
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        printed = [process.communicate(timeout=300) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, (_, complaint) in zip(processes, printed, strict=True):
-        assert process.returncode == 0, complaint
-    return folder, [text for text, _ in printed]
+    return folder, ["\n".join(lines) for lines in run_together(WORKER, folder)]
 
 
 def close(one, other):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.processes import run_together
 from tests.test_storage import refused
 from tests.training.examples import assert_same
 from tests.training.shares import fit_line
@@ -68,29 +67,7 @@ torch.distributed.destroy_process_group()
 def two_processes(tmp_path_factory):
     """What two processes on this machine trained together, and the lines that each printed."""
     folder = tmp_path_factory.mktemp("two")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(folder)],
-            cwd=ROOT,
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        printed = [worker.communicate(timeout=300) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    for worker, (_, complaint) in zip(workers, printed, strict=True):
-        assert worker.returncode == 0, complaint
-    return folder, [text.splitlines() for text, _ in printed]
+    return folder, run_together(WORKER, folder)
 
 
 @pytest.mark.slow

@@ -119,7 +119,6 @@ def adapt(
         require_finite("minutes", minutes, above=0)
     budget = Budget(minutes)
     generator_of(seed)
-    names = _names(method, compare)
     place = find_place(state)
     parts = source if isinstance(source, Source) else Source.of(source)
     samples = read_samples(train, "the training data")

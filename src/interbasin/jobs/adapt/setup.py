@@ -54,7 +54,7 @@ class TrainingPlaces:
     progress: bool = False
 
     def options(self, network: nn.Module, rows: Tensor, **more: Any) -> dict[str, Any]:
-        """What `train` is told about one training, which first weights, samples and ``more`` tell from others."""
+        """The arguments of `train` for one training, which first weights, samples and ``more`` tell from others."""
         options: dict[str, Any] = {"progress": self.progress or None}
         if self.checkpoints is None and self.tensorboard is None:
             return options
