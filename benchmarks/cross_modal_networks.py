@@ -204,12 +204,12 @@ class MaskedEncoder(nn.Module):
         super().__init__()
         self.encoder = encoder
 
-    def forward(self, taken: Tensor) -> Tensor:
-        held = (taken != 0).any(-1)
+    def forward(self, body_inputs: Tensor) -> Tensor:
+        held = (body_inputs != 0).any(-1)
         if bool(held.all()):
-            states: Tensor = self.encoder(taken)[0]
+            states: Tensor = self.encoder(body_inputs)[0]
             return states
-        states = self.encoder(taken, attention_mask=held[:, None, None])[0]
+        states = self.encoder(body_inputs, attention_mask=held[:, None, None])[0]
         mask = held[..., None]
         mean = (states * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
         return torch.where(mask, states, mean)

@@ -96,7 +96,7 @@ def test_crepe_is_built_from_shapes(bench: Any) -> None:
     stored |= {"classifier.weight": torch.randn(360, 24), "classifier.bias": torch.zeros(360)}
     source, classifier = bench.networks.divide_crepe(stored)
     frames, labels, pitch = bench.networks.make_tones(4)
-    assert source.taken(frames).shape == (4, 8, 256)  # a quarter of the samples
+    assert source.embed(frames).shape == (4, 8, 256)  # a quarter of the samples
     assert classifier(source.features(frames)).shape == (4, 360)
     assert pitch.min() >= 80 and labels.max() < 24
 
@@ -110,9 +110,9 @@ def test_a_tone_has_the_pitch_of_its_class(bench: Any) -> None:
 
 def test_tokens_of_zeros_have_no_part_in_features(bench: Any) -> None:
     class Mixing(nn.Module):
-        def forward(self, taken: torch.Tensor, attention_mask: torch.Tensor | None = None) -> tuple[torch.Tensor]:
-            weights = torch.ones(taken.shape[:2]) if attention_mask is None else attention_mask[:, 0, 0].float()
-            return (taken + (taken * weights[..., None]).sum(1, keepdim=True),)
+        def forward(self, body_inputs: torch.Tensor, attention_mask: torch.Tensor | None = None) -> tuple[torch.Tensor]:
+            weights = torch.ones(body_inputs.shape[:2]) if attention_mask is None else attention_mask[:, 0, 0].float()
+            return (body_inputs + (body_inputs * weights[..., None]).sum(1, keepdim=True),)
 
     encoder = bench.networks.MaskedEncoder(Mixing())
     short = torch.randn(2, 3, 5)

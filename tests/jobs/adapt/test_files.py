@@ -163,7 +163,7 @@ def test_a_source_of_another_width_is_refused(probe):
 
 @pytest.mark.parametrize(
     ("changes", "keyword"),
-    [({"kind": "Mystery"}, "Mystery"), ({"taken": [2]}, "around this source"), ({"outputs": None}, "built")],
+    [({"kind": "Mystery"}, "Mystery"), ({"body_inputs": [2]}, "around this source"), ({"outputs": None}, "built")],
 )
 def test_a_blueprint_that_nothing_can_be_built_from_is_refused(probe, changes, keyword):
     place = probe / FILE

@@ -35,8 +35,8 @@ class Tokens(nn.Module):
         super().__init__()
         self.mix = nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, taken):
-        return self.mix(taken) + taken.mean(1, keepdim=True)
+    def forward(self, body_inputs):
+        return self.mix(body_inputs) + body_inputs.mean(1, keepdim=True)
 
 
 SOURCES = {

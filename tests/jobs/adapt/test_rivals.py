@@ -133,7 +133,7 @@ def look_at(layout: str) -> Setup:
 )
 def test_a_rival_gives_a_model_and_leaves_the_source_alone(method, layout, kind):
     setup = make_setup(layout, kind)
-    before = copy.deepcopy([setup.source.body.state_dict(), setup.head.linear.state_dict(), setup.bank.taken])
+    before = copy.deepcopy([setup.source.body.state_dict(), setup.head.linear.state_dict(), setup.bank.body_inputs])
     trials = trials_of(method, setup)
     assert len(trials) == 2 and METHODS[method].traits["group"] == "align"
     rows = torch.arange(20)
@@ -144,7 +144,7 @@ def test_a_rival_gives_a_model_and_leaves_the_source_alone(method, layout, kind)
     after = [setup.source.body.state_dict(), setup.head.linear.state_dict()]
     for old, new in zip(before, after, strict=False):
         assert all(torch.equal(old[name], tensor) for name, tensor in new.items())
-    assert torch.equal(before[2], setup.bank.taken)
+    assert torch.equal(before[2], setup.bank.body_inputs)
     naive = METHODS["naive"].function(setup, rows, trials[0]).model(setup.samples.inputs)
     assert not torch.equal(naive, outputs)  # it does something of its own
     again = make_setup(layout, kind)
@@ -224,12 +224,12 @@ def test_classes_are_weighted_by_their_shares_and_sampled_alike():
 
 def test_orca_brings_the_embedders_outputs_nearer_to_the_sources():
     setup = make_setup("vectors", align_steps=40, align_rate=1e-2)
-    other = LabelledRows.of(setup.taken_means, setup.proxy_labels)
+    other = LabelledRows.of(setup.embedding_means, setup.proxy_labels)
     feature_map, rows = setup.new_map(own_body=False), torch.arange(24)
 
     def measure() -> float:
         with torch.no_grad():
-            means = setup.source.taken_means(feature_map.embedder(setup.samples.inputs))
+            means = setup.source.mean_embedding(feature_map.embedder(setup.samples.inputs))
             return float(classwise_distance(means, setup.classes, other, torch.full((3,), 1 / 3)))
 
     before = measure()
@@ -286,10 +286,10 @@ def test_a_bank_is_a_sample_of_all_batches_of_one_length():
         bank.add(torch.full((64, 3, 2), float(number)), torch.full((64,), number))
         bank.add(torch.zeros(4, 5, 2), torch.zeros(4))  # of another length
     counts = torch.bincount(bank.labels, minlength=10)
-    assert bank.taken.shape == (MOST, 3, 2) and int(counts.min()) > 10
-    assert bool((bank.taken[:, 0, 0] == bank.labels).all())
-    taken, labels = bank.draw(2 * MOST, torch.Generator().manual_seed(0))
-    assert len(taken) == len(labels) == 2 * MOST
+    assert bank.body_inputs.shape == (MOST, 3, 2) and int(counts.min()) > 10
+    assert bool((bank.body_inputs[:, 0, 0] == bank.labels).all())
+    body_inputs, labels = bank.draw(2 * MOST, torch.Generator().manual_seed(0))
+    assert len(body_inputs) == len(labels) == 2 * MOST
 
 
 # ---------------------------------------------------------------------- two loops
@@ -309,7 +309,7 @@ def test_the_outer_loop_lowers_its_objective_through_the_inner_step(layout):
     feature_map, rows = setup.new_map(own_body=False), torch.arange(24)
     network = TargetNetwork(feature_map, setup.task, setup.samples.inputs).eval()
     start_head(network, setup.task, setup.samples.inputs, setup.labels)
-    source = setup.bank.taken, setup.bank.labels
+    source = setup.bank.body_inputs, setup.bank.labels
 
     def measure(length: float = LOOK_AHEAD * 1e-2) -> Tensor:
         return look_ahead(network, setup, (setup.samples.inputs, setup.labels), source, length).loss
@@ -331,7 +331,7 @@ def test_the_gradient_of_the_outer_loop_matches_finite_differences():
     network.double()
     feature_map.embedder.requires_grad_(True)
     batch = setup.samples.inputs.double(), setup.labels
-    source = setup.bank.taken.double(), setup.bank.labels
+    source = setup.bank.body_inputs.double(), setup.bank.labels
     weight = next(feature_map.embedder.parameters())
 
     def measure() -> Tensor:

@@ -138,8 +138,8 @@ def test_inputs_longer_than_the_body_allows_are_refused():
             super().__init__()
             self.positions = nn.Parameter(torch.zeros(8, 4))
 
-        def forward(self, taken):
-            return taken + self.positions[: taken.shape[1]].view(1, -1, 4)
+        def forward(self, body_inputs):
+            return body_inputs + self.positions[: body_inputs.shape[1]].view(1, -1, 4)
 
     class Long(nn.Module):
         """An embedder with a token for every point."""
@@ -170,8 +170,8 @@ class Odd(nn.Module):
         super().__init__()
         self.gain = nn.Parameter(torch.arange(10.0))
 
-    def forward(self, taken):
-        return taken * self.gain
+    def forward(self, body_inputs):
+        return body_inputs * self.gain
 
 
 def test_a_body_is_drawn_anew_whole_and_by_its_seed():

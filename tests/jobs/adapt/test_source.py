@@ -103,14 +103,14 @@ def test_an_embedder_of_any_shape_feeds_any_body(family, shape):
         source = Source.of(IMAGES[family]())
     source = source.with_layout(inputs)
     with torch.no_grad():
-        taken = source.taken(inputs)
-    embedder = make_embedder(source, taken, shape, seed=3)
-    features = source.pooled(source.states(embedder(torch.randn(5, *shape))))
+        body_inputs = source.embed(inputs)
+    embedder = make_embedder(source, body_inputs, shape, seed=3)
+    features = source.pool_states(source.states(embedder(torch.randn(5, *shape))))
     with torch.no_grad():
         assert features.shape == (5, source.features(inputs).shape[1]) and bool(features.isfinite().all())
     features.sum().backward()
     assert all(parameter.grad is not None for parameter in embedder.parameters() if parameter.requires_grad)
-    again = make_embedder(source, taken, shape, seed=3)
+    again = make_embedder(source, body_inputs, shape, seed=3)
     assert all(torch.equal(*pair) for pair in zip(embedder.parameters(), again.parameters(), strict=True))
 
 
@@ -123,8 +123,8 @@ def test_tokens_are_cut_as_coarsely_as_the_body_needs():
 def test_an_image_of_the_sources_own_shape_is_taken_in_as_the_source_does():
     model = timm_model("vit_tiny_patch16_224", **SMALL_VIT, in_chans=1)
     source, inputs = Source.of(model), torch.randn(2, 1, 32, 32)
-    embedder = make_embedder(source, source.taken(inputs), (1, 32, 32))
-    torch.testing.assert_close(embedder(inputs), source.taken(inputs), rtol=1e-4, atol=1e-5)
+    embedder = make_embedder(source, source.embed(inputs), (1, 32, 32))
+    torch.testing.assert_close(embedder(inputs), source.embed(inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_inputs_of_too_many_axes_are_refused():

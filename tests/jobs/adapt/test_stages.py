@@ -165,20 +165,20 @@ def convolutional(body: nn.Module | None = None) -> tuple[Source, SourceHead, Te
     source.body.eval()
     inputs = torch.randn(120, 1, 6, 6) * (1 + torch.arange(120) % 3)[:, None, None, None]
     with torch.no_grad():
-        taken = source.taken(inputs)
-        features = source.pooled(source.body(taken))
+        body_inputs = source.embed(inputs)
+        features = source.pool_states(source.body(body_inputs))
     scale = 1 / mean_distance(features)
     labels = torch.arange(120) % 3
     head = recalibrate(fit_source_head(scale * features, labels), scale * features, labels)
-    return source, head, scale * features, taken, scale
+    return source, head, scale * features, body_inputs, scale
 
 
 @pytest.mark.parametrize("features", ["body", "embedder"])
 @pytest.mark.parametrize("schedule", ["joint", "sequential"])
 def test_norms_of_batches_and_modes_stay_as_they_were(schedule, features):
-    source, head, source_features, taken, scale = convolutional()
-    sample = source_features if features == "body" else source.taken_means(taken)
-    feature_map = FeatureMap(source, make_embedder(source, taken[:1], (1, 12), seed=1), scale)
+    source, head, source_features, body_inputs, scale = convolutional()
+    sample = source_features if features == "body" else source.mean_embedding(body_inputs)
+    feature_map = FeatureMap(source, make_embedder(source, body_inputs[:1], (1, 12), seed=1), scale)
     feature_map.train()
     feature_map.body[1].eval()
     modes = [module.training for module in feature_map.modules()]
@@ -193,8 +193,8 @@ def test_norms_of_batches_and_modes_stay_as_they_were(schedule, features):
 
 
 def test_a_body_that_writes_to_itself_is_refused():
-    source, head, source_features, taken, scale = convolutional(Counting())
-    feature_map = FeatureMap(source, make_embedder(source, taken[:1], (1, 12)), scale)
+    source, head, source_features, body_inputs, scale = convolutional(Counting())
+    feature_map = FeatureMap(source, make_embedder(source, body_inputs[:1], (1, 12)), scale)
     with pytest.raises(FitError, match="changed in stage 1"):
         align_features(
             feature_map,
@@ -207,12 +207,12 @@ def test_a_body_that_writes_to_itself_is_refused():
 
 
 def test_alignment_alone_asks_no_labels_and_labels_lower_the_distortion():
-    source, head, source_features, taken, scale = convolutional()
+    source, head, source_features, body_inputs, scale = convolutional()
     inputs, labels = torch.randn(48, 1, 12), torch.arange(48) % 2
     inputs = inputs * (1 + labels)[:, None, None]
 
     def aligned(labels: Tensor, *, unlabelled: Tensor | None = None, with_distortion: bool = False) -> FeatureMap:
-        feature_map = FeatureMap(source, make_embedder(source, taken[:1], (1, 12), seed=1), scale)
+        feature_map = FeatureMap(source, make_embedder(source, body_inputs[:1], (1, 12), seed=1), scale)
         options = AlignmentOptions(steps=40, with_distortion=with_distortion)
         align_features(
             feature_map,

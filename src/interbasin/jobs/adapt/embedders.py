@@ -29,12 +29,12 @@ from interbasin.jobs.adapt.source import Fittings, Source
 TABLE_TOKENS = 8  # of a row of a table
 
 
-def make_embedder(source: Source, taken: Tensor, shape: tuple[int, ...], seed: int = 0) -> nn.Module:
+def make_embedder(source: Source, body_inputs: Tensor, shape: tuple[int, ...], seed: int = 0) -> nn.Module:
     """A new embedder for inputs of a shape.
 
     Args:
         source: With its layout.
-        taken: What the source's body takes, for a batch of the source's own inputs.
+        body_inputs: What the source's body takes, for a batch of the source's own inputs.
         shape: Of one input of the target: ``(features,)``, ``(channels, length)`` or ``(channels, height, width)``.
         seed: Of weights that are drawn.
 
@@ -46,7 +46,7 @@ def make_embedder(source: Source, taken: Tensor, shape: tuple[int, ...], seed: i
             f"Inputs of the target have shape {shape}; an embedder can be made for (features,), (channels, length) and "
             "(channels, height, width): reshape them, or give an embedder of your own."
         )
-    layout, size = source.layout, tuple(taken.shape[1:])
+    layout, size = source.layout, tuple(body_inputs.shape[1:])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if layout == "tokens":

@@ -62,18 +62,18 @@ class FeatureMap(nn.Module):
         """What the body puts out, before it is pooled."""
         return self.states_of(self.embedder(inputs))
 
-    def states_of(self, taken: Tensor) -> Tensor:
+    def states_of(self, body_inputs: Tensor) -> Tensor:
         """The same, of what the body takes."""
-        states = self.body(taken)
-        return states if isinstance(states, Tensor) else self.source.states(taken)
+        states = self.body(body_inputs)
+        return states if isinstance(states, Tensor) else self.source.states(body_inputs)
 
-    def pooled(self, states: Tensor) -> Tensor:
+    def pool_states(self, states: Tensor) -> Tensor:
         """Features, of what the body puts out."""
-        return self.scale * self.source.pooled(states)
+        return self.scale * self.source.pool_states(states)
 
-    def features_of(self, taken: Tensor) -> Tensor:
+    def features_of(self, body_inputs: Tensor) -> Tensor:
         """Features of what the embedder put out."""
-        return self.pooled(self.states_of(taken))
+        return self.pool_states(self.states_of(body_inputs))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.features_of(self.embedder(inputs))
@@ -206,8 +206,8 @@ def align_features(
         if options.features == "body":
             features = feature_map(rows.to(device))
             return features, features
-        taken = feature_map.embedder(rows.to(device))
-        return feature_map.source.taken_means(taken), feature_map.features_of(taken)
+        body_inputs = feature_map.embedder(rows.to(device))
+        return feature_map.source.mean_embedding(body_inputs), feature_map.features_of(body_inputs)
 
     def look(step: int) -> None:
         with torch.no_grad():

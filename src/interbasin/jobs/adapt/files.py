@@ -54,7 +54,7 @@ def describe_model(model: nn.Module, setup: Setup) -> dict[str, Any]:
         "task": setup.task.kind,
         "outputs": list(setup.task.shape),
         "inputs": list(setup.samples.inputs.shape[1:]),
-        "taken": list(setup.taken.shape[1:]) if is_network else None,
+        "body_inputs": list(setup.body_inputs.shape[1:]) if is_network else None,
         "layout": setup.source.layout if is_network else None,
         "scale": setup.scale if is_network else None,
         "own_embedder": is_network and setup.embedder is not None,
@@ -130,9 +130,9 @@ def _build_map(
     parts = replace(parts, layout=document["layout"])
     device = device_of(parts.body) or torch.device("cpu")
     if not document["own_embedder"]:
-        taken = torch.zeros(1, *document["taken"], device=device)
+        body_inputs = torch.zeros(1, *document["body_inputs"], device=device)
         try:
-            embedder = make_embedder(parts, taken, tuple(document["inputs"])).to(device)
+            embedder = make_embedder(parts, body_inputs, tuple(document["inputs"])).to(device)
         except InterbasinError as error:
             raise FileError(f"No embedder can be built as {FILE} says: {error}") from error
     assert embedder is not None

@@ -97,7 +97,7 @@ def open_journal(state: str | os.PathLike[str] | None, setup: Setup, test: Tenso
 
 def _identity(setup: Setup, test: Tensor | None) -> str:
     head = setup.head.linear
-    tensors = [setup.features, head.weight, head.bias, setup.taken, setup.samples.inputs, setup.labels]
+    tensors = [setup.features, head.weight, head.bias, setup.body_inputs, setup.samples.inputs, setup.labels]
     tensors += [part for part in (setup.unlabelled, test) if part is not None]
     described = [
         digest_of(tensors),

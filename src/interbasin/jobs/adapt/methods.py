@@ -126,7 +126,7 @@ def align(setup: Setup, rows: Tensor, *, with_distortion: bool) -> Alignment:
         features=settings.features,
         seed=setup.seed,
     )
-    source_rows = setup.features if settings.features == "body" else setup.taken_means
+    source_rows = setup.features if settings.features == "body" else setup.embedding_means
 
     def train(feature_map: FeatureMap) -> tuple[AlignmentStep, ...]:
         return align_features(

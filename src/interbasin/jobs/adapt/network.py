@@ -65,7 +65,7 @@ class TargetNetwork(nn.Module):
     def read_states(self, states: Tensor) -> Tensor:
         """The same, of what the body puts out."""
         if not self.is_dense:
-            return self.feature_map.pooled(states)
+            return self.feature_map.pool_states(states)
         states = self._rows(states)
         if self.grid:
             return states[:, -math.prod(self.grid) :]  # tokens before them stand for no place

@@ -75,8 +75,8 @@ class Setup:
         features, proxy_labels: Of the proxy, in the unit scale.
         scale: What features are multiplied with.
         head: The source's, recalibrated, on features in the unit scale.
-        taken: What the body takes, for a few inputs of the proxy.
-        taken_means: Its mean over positions, for all inputs of the proxy; a row for each of ``features``.
+        body_inputs: What the body takes, for a few inputs of the proxy.
+        embedding_means: Its mean over positions, for all inputs of the proxy; a row for each of ``features``.
         bank: What the body takes, for a sample of the proxy, with labels.
         task: What is to be learned.
         samples: The target's labelled samples.
@@ -94,8 +94,8 @@ class Setup:
     proxy_labels: Tensor
     scale: float
     head: SourceHead
-    taken: Tensor
-    taken_means: Tensor
+    body_inputs: Tensor
+    embedding_means: Tensor
     bank: TokenBank
     task: TargetTask
     samples: Samples
@@ -128,7 +128,7 @@ class Setup:
             redraw(source.body, seed)
         if self.embedder is None:
             shape = tuple(self.samples.inputs.shape[1:])
-            embedder = make_embedder(source, self.taken, shape, seed).to(self.taken.device)
+            embedder = make_embedder(source, self.body_inputs, shape, seed).to(self.body_inputs.device)
         else:
             embedder = copy.deepcopy(self.embedder)
         return FeatureMap(source, embedder, self.scale)
@@ -159,7 +159,7 @@ def prepare_setup(
         )
     with watch("proxy"):
         bank = TokenBank(seed)
-        source, taken, means, features, labels = _look_at_proxy(source, proxy, bank)
+        source, body_inputs, means, features, labels = _look_at_proxy(source, proxy, bank)
         drawn = torch.randperm(len(features), generator=generator_of(seed))[:DISTANCES]
         distance = mean_distance(features[drawn])
     if not distance:
@@ -177,7 +177,7 @@ def prepare_setup(
         labels,
         scale,
         head,
-        taken,
+        body_inputs,
         means,
         bank,
         task,
@@ -215,8 +215,8 @@ def _try_embedder(setup: Setup) -> None:
         reason = (str(error).strip().splitlines() or ["no reason"])[0]
         raise ShapeError(
             f"Inputs of shape {tuple(inputs.shape[1:])} went through the embedder, and the body failed on what came "
-            f"out ({reason}); it was trained on {tuple(setup.taken.shape[1:])}: give shorter inputs, or an embedder of "
-            "your own that puts out this shape."
+            f"out ({reason}); it was trained on {tuple(setup.body_inputs.shape[1:])}: give shorter inputs, or an "
+            "embedder of your own that puts out this shape."
         ) from error
     if features.shape[1:] != setup.features.shape[1:]:
         raise ShapeError(
@@ -232,36 +232,36 @@ def _try_embedder(setup: Setup) -> None:
 
 def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source, Tensor, Tensor, Tensor, Tensor]:
     """The source with its layout, what its body takes, the means of that, and features and labels of the proxy."""
-    taken: Tensor | None = None
+    body_inputs: Tensor | None = None
     means, features, labels, count = [], [], [], 0
     for inputs, classes in _proxy_batches(proxy):
         classes = _class_labels(classes, count)
         if isinstance(inputs, Tensor) and inputs.is_floating_point():
             inputs = inputs.float()
             _require_finite_inputs(inputs, count)
-        if taken is None:
+        if body_inputs is None:
             source = source.with_layout(inputs)
         with torch.no_grad():
-            rows = source.taken(inputs)
-            features.append(source.pooled(source.states(rows)).float())
-            means.append(source.taken_means(rows).float())
+            rows = source.embed(inputs)
+            features.append(source.pool_states(source.states(rows)).float())
+            means.append(source.mean_embedding(rows).float())
         if len(classes) != len(rows):
             raise ShapeError(f"The proxy has {len(rows)} inputs and {len(classes)} labels; give one for each input.")
         bank.add(rows, classes)
         # Text comes in batches of several lengths; the longest tells how much the body can take.
-        if taken is None or rows.shape[1:].numel() > taken.shape[1:].numel():
-            taken = rows[:2].clone()
+        if body_inputs is None or rows.shape[1:].numel() > body_inputs.shape[1:].numel():
+            body_inputs = rows[:2].clone()
         labels.append(classes)
         count += len(classes)
         if count >= MOST_PROXY:
             break
-    if taken is None:
+    if body_inputs is None:
         raise DataError("The proxy holds no samples at all; give data of the source's own modality, with labels.")
-    known = torch.cat(labels).long().to(taken.device)
+    known = torch.cat(labels).long().to(body_inputs.device)
     whole = torch.cat(features)
     if not bool(torch.isfinite(whole).all()):
         raise DataError("The source's features of the proxy are NaN or infinite; check the proxy and the source.")
-    return source, taken, torch.cat(means), whole, known
+    return source, body_inputs, torch.cat(means), whole, known
 
 
 def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:

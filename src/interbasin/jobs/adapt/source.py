@@ -118,31 +118,31 @@ class Source:
             fittings=copy.deepcopy(self.fittings),
         )
 
-    def taken(self, inputs: Any) -> Tensor:
+    def embed(self, inputs: Any) -> Tensor:
         """What the body takes, for inputs of the source."""
         return _first_tensor(outputs_of(self.embedder, inputs, 0), "embedder")
 
-    def taken_means(self, taken: Tensor) -> Tensor:
+    def mean_embedding(self, body_inputs: Tensor) -> Tensor:
         """The mean over positions of what the body takes, one row for each input.
 
         Tokens at the beginning that are the same for all inputs have no part in it.
         """
-        if taken.ndim == 2:
-            return taken
+        if body_inputs.ndim == 2:
+            return body_inputs
         if self.layout in ("tokens", "grid"):
-            return taken.flatten(1, -2)[:, self.prefix_length :].mean(1)
-        return taken.flatten(2).mean(2)
+            return body_inputs.flatten(1, -2)[:, self.prefix_length :].mean(1)
+        return body_inputs.flatten(2).mean(2)
 
     @property
     def prefix_length(self) -> int:
         """How many tokens stand before those of the input, such as a class token."""
         return 0 if self.fittings.prefix is None else len(self.fittings.prefix)
 
-    def states(self, taken: Tensor) -> Tensor:
+    def states(self, body_inputs: Tensor) -> Tensor:
         """What the body puts out."""
-        return _first_tensor(self.body(taken), "body")
+        return _first_tensor(self.body(body_inputs), "body")
 
-    def pooled(self, states: Tensor) -> Tensor:
+    def pool_states(self, states: Tensor) -> Tensor:
         """Features, one row for each input."""
         if states.ndim == 2:
             return states
@@ -156,7 +156,7 @@ class Source:
 
     def features(self, inputs: Any) -> Tensor:
         """Features of inputs of the source."""
-        return self.pooled(self.states(self.taken(inputs)))
+        return self.pool_states(self.states(self.embed(inputs)))
 
     def with_layout(self, inputs: Any) -> Source:
         """The same source, with its layout found from an example of its inputs where it was not given.
@@ -167,7 +167,7 @@ class Source:
         if self.layout is not None:
             return self
         with torch.no_grad():
-            axes = self.taken(inputs).ndim
+            axes = self.embed(inputs).ndim
         known: dict[int, Layout] = {2: "vectors", 3: "tokens", 4: "maps"}
         if axes not in known:
             raise WiringError(
@@ -258,8 +258,8 @@ def _divide_timm_vit(model: nn.Module) -> Source | None:
     if positions is not None and prefix is not None and getattr(vit, "no_embed_class", False):
         positions = torch.cat([torch.zeros_like(prefix), positions])
 
-    def run(self: Any, taken: Tensor) -> Tensor:
-        return self.norm(self.blocks(taken))  # type: ignore[no-any-return]
+    def run(self: Any, body_inputs: Tensor) -> Tensor:
+        return self.norm(self.blocks(body_inputs))  # type: ignore[no-any-return]
 
     head = nn.Sequential(vit.fc_norm, vit.head)
     has_head = not isinstance(vit.head, nn.Identity)
@@ -279,8 +279,8 @@ def _divide_timm_swin(model: nn.Module) -> Source | None:
         return None
     swin: Any = model
 
-    def run(self: Any, taken: Tensor) -> Tensor:
-        return self.norm(self.layers(taken))  # type: ignore[no-any-return]
+    def run(self: Any, body_inputs: Tensor) -> Tensor:
+        return self.norm(self.layers(body_inputs))  # type: ignore[no-any-return]
 
     return Source(
         swin.patch_embed,
@@ -316,10 +316,10 @@ def _divide_transformers(model: nn.Module) -> Source | None:
     if getattr(config, "model_type", "") == "vit" and projection is not None:
         blocks = getattr(base, "layers", None) or base.encoder.layer
 
-        def run(self: Any, taken: Tensor) -> Tensor:
+        def run(self: Any, body_inputs: Tensor) -> Tensor:
             for block in self.blocks:
-                taken = _first_tensor(block(taken), "body")
-            return self.norm(taken)  # type: ignore[no-any-return]
+                body_inputs = _first_tensor(block(body_inputs), "body")
+            return self.norm(body_inputs)  # type: ignore[no-any-return]
 
         prefix, positions = embeddings.cls_token[0].detach(), embeddings.position_embeddings[0].detach()
         return Source(
@@ -339,8 +339,8 @@ def _divide_bert(base: Any, head: nn.Module | None) -> Source:
     table = embeddings.position_embeddings.weight.detach()
     first = (getattr(embeddings, "padding_idx", None) or -1) + 1 if len(table) > 512 else 0  # RoBERTa counts from 2 on
 
-    def run(self: Any, taken: Tensor) -> Tensor:
-        return _first_tensor(self.encoder(taken), "body")
+    def run(self: Any, body_inputs: Tensor) -> Tensor:
+        return _first_tensor(self.encoder(body_inputs), "body")
 
     return Source(
         embeddings,

@@ -70,8 +70,8 @@ class _OnTaken(nn.Module):
         super().__init__()
         self.feature_map = feature_map
 
-    def forward(self, taken: Tensor) -> Tensor:
-        return self.feature_map.pooled(self.feature_map.states_of(taken))
+    def forward(self, body_inputs: Tensor) -> Tensor:
+        return self.feature_map.pool_states(self.feature_map.states_of(body_inputs))
 
 
 def measure_knowledge(features: Tensor, labels: Tensor) -> Tensor:

@@ -135,13 +135,15 @@ def align_embedder(setup: Setup, rows: Tensor, feature_map: FeatureMap) -> tuple
     generator = generator_of(setup.seed)
     inputs, labels = setup.samples.inputs[rows], setup.classes[rows]
     shares = torch.bincount(labels).double() / len(labels)
-    drawn = torch.randperm(len(setup.taken_means), generator=generator)[:SOURCE_ROWS].to(setup.taken_means.device)
-    other = LabelledRows.of(setup.taken_means[drawn], setup.proxy_labels[drawn])
+    drawn = torch.randperm(len(setup.embedding_means), generator=generator)[:SOURCE_ROWS].to(
+        setup.embedding_means.device
+    )
+    other = LabelledRows.of(setup.embedding_means[drawn], setup.proxy_labels[drawn])
     feature_map.eval()
     optimiser = torch.optim.Adam(feature_map.embedder.parameters(), lr=settings.rival_rate)
     for _ in range(settings.align_steps):
         chosen = sample_classes(labels, settings.align_batch, generator)
-        means = source.taken_means(feature_map.embedder(inputs[chosen]))
+        means = source.mean_embedding(feature_map.embedder(inputs[chosen]))
         loss = classwise_distance(means, labels[chosen], other, shares)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

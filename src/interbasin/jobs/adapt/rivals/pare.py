@@ -48,10 +48,10 @@ class PatchReplacement(nn.Module):
         super().__init__()
         self._setup = setup
         self._generator = generator_of(setup.seed)
-        width = self._as_tokens(setup.bank.taken[:1]).shape[2]
+        width = self._as_tokens(setup.bank.body_inputs[:1]).shape[2]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(setup.seed)
-            self.gate = nn.Linear(width, 1).to(setup.bank.taken.device)
+            self.gate = nn.Linear(width, 1).to(setup.bank.body_inputs.device)
 
     def forward(self, network: TargetNetwork, chosen: Tensor, progress: float) -> Tensor:
         setup = self._setup
@@ -62,7 +62,7 @@ class PatchReplacement(nn.Module):
             return torch.zeros((), device=chosen.device)
         states = network.feature_map.states_of(mixture)
         for_target = setup.task.loss(network.read_out(network.read_states(states)), setup.labels[chosen])
-        for_source = cross_entropy(setup.head.linear(network.feature_map.pooled(states)), classes)
+        for_source = cross_entropy(setup.head.linear(network.feature_map.pool_states(states)), classes)
         loss: Tensor = WEIGHT * ((1 - share) * for_target + share * for_source)
         return loss
 
@@ -96,11 +96,13 @@ class PatchReplacement(nn.Module):
         drawn = torch.rand(scores.shape, generator=self._generator).clamp(1e-6, 1 - 1e-6)
         return scores.detach() - (-drawn.log()).log().to(scores)
 
-    def _as_tokens(self, taken: Tensor) -> Tensor:
+    def _as_tokens(self, body_inputs: Tensor) -> Tensor:
         """What the body takes as ``(inputs, tokens, width)``."""
-        if taken.ndim == 2:
-            return taken[..., None]
-        return taken.flatten(1, -2) if self._setup.source.layout in ("tokens", "grid") else taken.flatten(2).mT
+        if body_inputs.ndim == 2:
+            return body_inputs[..., None]
+        return (
+            body_inputs.flatten(1, -2) if self._setup.source.layout in ("tokens", "grid") else body_inputs.flatten(2).mT
+        )
 
     def _as_taken(self, tokens: Tensor, shape: torch.Size) -> Tensor:
         if len(shape) == 2 or self._setup.source.layout in ("tokens", "grid"):
