@@ -56,7 +56,8 @@ def errors(results: dict[str, Any]) -> str:
                 rows.append((title, *(spread(cell) if cell else "" for cell in cells)))
         seeds = sorted({entry["seeds"] for entry in entries})
         counts = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[-1])
-        parts += [f"**{SOURCES[source]}**, {counts} seeds.", table(("", *map(place_of, entries)), rows)]
+        words = "1 seed" if counts == "1" else f"{counts} seeds"
+        parts += [f"**{SOURCES[source]}**, {words}.", table(("", *map(place_of, entries)), rows)]
     return "\n\n".join([*parts, environment(results)])
 
 

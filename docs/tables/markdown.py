@@ -42,7 +42,10 @@ def megabytes(count: int | None) -> str:
 
 
 def spread(figure: dict[str, float], times: float = 1, digits: int = 3) -> str:
-    return f"{times * figure['mean']:.{digits}f} ± {times * figure['deviation']:.{digits}f}"
+    mean = f"{times * figure['mean']:.{digits}f}"
+    if figure.get("seeds") == 1:  # which has no spread
+        return mean
+    return f"{mean} ± {times * figure['deviation']:.{digits}f}"
 
 
 def range_of_numbers(values: Sequence[float]) -> str:
