@@ -13,6 +13,8 @@ from torch.nn.utils import prune
 
 from interbasin.wiring import carry, wire
 
+pytestmark = pytest.mark.slow
+
 
 class Written(nn.Module):
     """Parts and a function of them."""

@@ -10,6 +10,8 @@ from torch import nn
 import interbasin as ib
 from interbasin.wiring.folding import fold_norms
 
+pytestmark = pytest.mark.slow
+
 
 def planted(name: str, seed: int) -> tuple[nn.Module, nn.Module, torch.Tensor]:
     build, inputs = GENERIC[name]

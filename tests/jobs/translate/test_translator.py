@@ -121,6 +121,7 @@ def failed_checks(estimator: Any, excused: dict[str, str]) -> dict[str, str]:
     return {one["check_name"]: str(one["exception"]) for one in results if one["status"] == "failed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*ALL, "relative"])
 def test_scikit_learn_approves(method: str) -> None:
     excused = EXCUSED | (RELATIVE_EXCUSED if method == "relative" else {})

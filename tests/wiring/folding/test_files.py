@@ -26,6 +26,8 @@ from interbasin.wiring import carry, wire
 from interbasin.wiring.check import difference
 from interbasin.wiring.folding import fold_norms, folding_of, save_folded
 
+pytestmark = pytest.mark.slow
+
 
 def entry(name: str) -> tuple[nn.Module, Any]:
     network, inputs = ARCHITECTURES[name](0)

@@ -72,6 +72,7 @@ WRITES = [a_slice, a_slice_of_others, all_of_it, a_member_of_a_split, a_chunk, o
           as_another_result, a_tensor_made_of_nothing]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bent", [False, True])
 @pytest.mark.parametrize("write", WRITES)
 def test_writes_without_gradients_reach_what_is_read_later(

@@ -16,6 +16,8 @@ from interbasin.maps import Linear
 from interbasin.wiring import wire
 from interbasin.wiring.carry import carry
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 1e-7, "atol": 1e-8}
 
 

@@ -14,6 +14,8 @@ from interbasin.jobs.transport.methods import theseus
 from interbasin.wiring import wire
 from interbasin.wiring.carry import carry
 
+pytestmark = pytest.mark.slow
+
 CLOSE = {"rtol": 1e-7, "atol": 1e-8}
 
 

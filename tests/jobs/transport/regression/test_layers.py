@@ -17,7 +17,7 @@ from interbasin.jobs.transport.bases import relate
 from interbasin.jobs.transport.regression.layers import Layer, find_layers, set_weight, weight_of
 from interbasin.jobs.transport.rows import Watcher, input_rows, reading_at
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 def found_in(network: nn.Module, inputs: Any) -> tuple[list[Layer], dict[str, str]]:

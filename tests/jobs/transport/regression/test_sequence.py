@@ -34,7 +34,7 @@ from interbasin.jobs.transport.bases import relate
 from interbasin.jobs.transport.methods import regression, theseus
 from interbasin.jobs.transport.regression.sequence import Recipe, Regressed, regress
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 X, FRESH = gaussian(0, 400, 10), gaussian(1, 200, 10)
 
 

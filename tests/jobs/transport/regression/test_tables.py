@@ -17,7 +17,7 @@ from interbasin.jobs.transport.regression.layers import find_layers
 from interbasin.jobs.transport.regression.sequence import Recipe, regress
 from interbasin.jobs.transport.regression.tables import find_added_rows, set_table, table_rows
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 class Stem(nn.Module):

@@ -22,7 +22,7 @@ from interbasin.jobs.transport.theseus.by_weights import maps_by_weights
 from interbasin.jobs.transport.theseus.carrier import Carrier
 from interbasin.jobs.transport.updates.update import Update
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 LATER = ("bert", "gpt2", "vit", "clip", "llama", "qwen2")
 X = gaussian(0, 96, 10)
 

@@ -24,6 +24,8 @@ from interbasin.jobs.transport.theseus.maps import observe
 from interbasin.models import map_weights
 from interbasin.outcome import Outcome
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 
 
