@@ -16,6 +16,8 @@ import interbasin as ib
 from interbasin.jobs.rebasin import METHODS
 from interbasin.wiring.folding import fold_norms
 
+pytestmark = pytest.mark.slow
+
 SEEDS = st.integers(0, 2**20)
 
 

@@ -17,6 +17,8 @@ from interbasin.errors import DataError, FileError, InterbasinError, ShapeError,
 from interbasin.jobs.transport.held_out import Part
 from interbasin.jobs.transport.judge import relative_gain
 
+pytestmark = pytest.mark.slow
+
 KEYS = (
     "share_moved",
     "share_skipped",

@@ -16,6 +16,8 @@ from interbasin.jobs.translate.audit import audit, job, pool_rows
 from interbasin.jobs.translate.audit.measures import LESS_THAN
 from interbasin.outcome import Outcome
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def apart():
