@@ -142,7 +142,7 @@ def align(setup: Setup, rows: Tensor, *, with_distortion: bool) -> Alignment:
     return share_alignment(setup, "recraft" if with_distortion else "fa", rows, train)
 
 
-def _aligned(setup: Setup, rows: Tensor, trial: Trial, *, with_distortion: bool) -> Fitted:
+def _fit_aligned(setup: Setup, rows: Tensor, trial: Trial, *, with_distortion: bool) -> Fitted:
     alignment = align(setup, rows, with_distortion=with_distortion)
     if trial.options["predictor"] != "transport":
         return refine(setup, rows, trial, alignment)
@@ -158,11 +158,11 @@ def _aligned(setup: Setup, rows: Tensor, trial: Trial, *, with_distortion: bool)
 
 
 def _fa(setup: Setup, rows: Tensor, trial: Trial) -> Fitted:
-    return _aligned(setup, rows, trial, with_distortion=False)
+    return _fit_aligned(setup, rows, trial, with_distortion=False)
 
 
 def _recraft(setup: Setup, rows: Tensor, trial: Trial) -> Fitted:
-    return _aligned(setup, rows, trial, with_distortion=True)
+    return _fit_aligned(setup, rows, trial, with_distortion=True)
 
 
 # ---------------------------------------------------------------------- trials
