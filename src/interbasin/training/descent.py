@@ -79,7 +79,8 @@ class Descent:
         self.processes = Processes(self.parameters, precision, together=together)
         name = require_choice("optimiser", optimiser, OPTIMISERS)
         first_rate = groups[0]["lr"]
-        options = {"momentum": MOMENTUM} if name == "sgd" else {"fused": precision is None and _can_fuse(self.parameters)}
+        is_fused = precision is None and _can_fuse(self.parameters)
+        options = {"momentum": MOMENTUM} if name == "sgd" else {"fused": is_fused}
         self.optimiser = OPTIMISERS[name](groups, lr=first_rate, **options)
         self._schedule: torch.optim.lr_scheduler.LRScheduler | None = None
         schedule = require_choice("schedule", schedule, SCHEDULES)
