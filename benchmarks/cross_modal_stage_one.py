@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from cross_modal_sources import source_case
 from cross_modal_targets import Target
 from interbasin.evaluate.transfer import distortion
-from interbasin.jobs.adapt.feature_map import AlignmentOptions, AlignmentStep, FeatureMap, align_features
+from interbasin.jobs.adapt.feature_map import AlignmentStep, FeatureMap, align_features
 from interbasin.jobs.adapt.label_transport import LabelTransport
 from interbasin.jobs.adapt.network import in_chunks
 from interbasin.jobs.adapt.settings import Settings
@@ -84,16 +84,7 @@ def align(
         curves["fld"].append(step.distortion)
         curves["error"].append(_transported_error(setup, head, feature_map, test))
 
-    settings = setup.settings
-    options = AlignmentOptions(
-        steps=settings.align_steps,
-        rate=settings.align_rate,
-        batch=settings.align_batch,
-        with_distortion=with_distortion,
-        schedule=settings.schedule,
-        solver=settings.solver,
-        seed=setup.seed,
-    )
+    options = setup.settings.alignment(with_distortion=with_distortion, seed=setup.seed)
     inputs = setup.samples.inputs
     align_features(feature_map, head, setup.features, inputs, setup.classes, options=options, report=look)
     features = in_chunks(feature_map, inputs)

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
+from interbasin.errors import DataError
 from interbasin.evaluate.transfer import (
     conditional_entropy,
     distortion,
     joint_shares,
+    lies_among,
     measure_bound,
     sampling_floor,
     wasserstein,
@@ -93,6 +95,20 @@ def test_equal_rows_have_no_distance_and_no_gradient_of_nan():
     assert torch.equal(x.grad, torch.zeros(3, 2))
     floor = sampling_floor(rows(0, 60), 30, torch.Generator().manual_seed(0))
     assert 0 < floor < float(wasserstein(rows(0, 60), rows(1, 60) + 5))
+
+
+def test_rows_of_the_same_origin_lie_among_the_others_and_rows_that_were_moved_do_not():
+    found = [
+        [
+            lies_among(rows(seed, 40, 3) + by, rows(seed + 100, 200, 3), torch.Generator().manual_seed(seed))
+            for seed in range(40)
+        ]
+        for by in (0.0, 0.5, 3.0)
+    ]
+    # At the level of 5 %: more than six of 40 are a chance of one in a hundred.
+    assert sum(found[0]) >= 34 and sum(found[1]) <= 4 and not any(found[2])
+    with pytest.raises(DataError, match="two rows"):
+        lies_among(rows(0, 4), rows(1, 1), torch.Generator())
 
 
 # ---------------------------------------------------------------------- feature-label distortion

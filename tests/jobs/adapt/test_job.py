@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import interbasin as ib
-from interbasin.errors import DataError, ShapeError, UnknownNameError
+from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
 from interbasin.extras import import_extra
-from interbasin.jobs.adapt import METHODS, Source
+from interbasin.jobs.adapt import METHODS, Source, validation
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 
@@ -123,6 +123,26 @@ def test_a_time_that_is_up_leaves_methods_out_and_says_so():
 
 
 @pytest.mark.slow
+def test_a_method_that_comes_to_no_finite_loss_is_left_out_with_a_note_or_refused_by_name(monkeypatch):
+    fit = validation.fit
+
+    def fail(setup, name, rows, trial):
+        if name == "naive" and trial.options["factor"] > largest:
+            raise DataError("The loss of fine-tuning is nan in batch 0.")
+        return fit(setup, name, rows, trial)
+
+    monkeypatch.setattr(validation, "fit", fail)
+    largest = 1.0  # one trial of two
+    result = run(method="naive")
+    assert next(row for row in result.table if row.method == "naive").trial == "rate x1"
+    largest = 0.0
+    result = run(method="auto", compare=["raw-linear", "scratch", "naive"])
+    assert "naive" not in {row.method for row in result.table}
+    assert any("naive came to no finite loss" in note and "lower rate=" in note for note in result.notes)
+    with pytest.raises(FitError, match=r"naive came to no finite loss in any trial .*The loss of fine-tuning is nan"):
+        run(method="naive")
+
+
 def test_a_comparison_runs_the_methods_of_its_list():
     result = run(compare=["fa"], predictor="head")
     assert [row.method for row in result.table] == ["raw-linear", "nearest", "scratch", "linear-probe", "naive", "fa"]

@@ -329,6 +329,7 @@ def test_the_gradient_of_the_outer_loop_matches_finite_differences():
     network = TargetNetwork(feature_map, setup.task, setup.samples.inputs).eval()
     start_head(network, setup.task, setup.samples.inputs, setup.labels)
     network = copy.deepcopy(network).double()  # its body is the one that all tests here share
+    feature_map = network.feature_map
     feature_map.embedder.requires_grad_(True)
     batch = setup.samples.inputs.double(), setup.labels
     source = setup.bank.body_inputs.double(), setup.bank.labels

@@ -119,6 +119,21 @@ def test_stage_1_trains_the_embedder_alone_and_finds_a_planted_rotation(source):
     assert repeated == looks
 
 
+@pytest.mark.parametrize("with_distortion", [False, True])
+def test_features_that_lie_among_the_sources_are_left_where_they_are(source, with_distortion):
+    features, labels, scale = prepared(source)
+    head = recalibrate(fit_source_head(features, labels), features, labels)
+    feature_map = FeatureMap(source, copy.deepcopy(source.embedder), scale)
+    before = copy.deepcopy(feature_map.embedder.state_dict())
+    inputs, classes = clusters(60, 3)
+    options = AlignmentOptions(steps=20, with_distortion=with_distortion)
+    looks = align_features(feature_map, head, features, inputs, classes // 2, options=options)
+    assert [look.step for look in looks] == [0]
+    assert all(torch.equal(before[name], tensor) for name, tensor in feature_map.embedder.state_dict().items())
+    looks = align_features(feature_map, head, features, inputs + 1.5, classes // 2, options=options)
+    assert looks[-1].step == 20
+
+
 @pytest.mark.parametrize("width", [0, 6])
 def test_transported_labels_are_distributions_and_follow_a_permutation(source, width):
     features, labels, _ = prepared(source)

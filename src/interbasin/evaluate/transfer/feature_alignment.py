@@ -25,6 +25,8 @@ Solver = Literal["exact", "sinkhorn"]
 EPSILON = 0.05  # of the median cost
 STEPS, TOLERANCE = 1000, 1e-6  # of Sinkhorn's iteration
 MOST_PAIRS = 2**26  # entries of a matrix of costs
+LARGEST_REST = 1000
+CLEARLY_FARTHER = 1.5  # no draw of parts of one set comes to that
 
 
 def wasserstein(features: Tensor, others: Tensor, solver: Solver = "exact", *, epsilon: float = EPSILON) -> Tensor:
@@ -65,6 +67,30 @@ def sampling_floor(features: Tensor, count: int, generator: torch.Generator, dra
         order = torch.randperm(len(features), generator=generator)
         values.append(float(wasserstein(features[order[:size]], features[order[size : 2 * size]])))
     return sum(values) / draws
+
+
+def lies_among(features: Tensor, others: Tensor, generator: torch.Generator) -> bool:
+    """Whether rows are no farther from a set than parts of the set itself are: a test at the level of 5 %.
+
+    Each of 19 draws takes as many rows of the set and asks how far they are from the rest of it, at most `LARGEST_REST`
+    rows. If the given rows were drawn from where the set was, they would be the farthest in one case of 20.
+
+    Raises:
+        ShapeError, DataError: if these are no two sets of finite rows of one width, or the set has fewer than two.
+    """
+    if len(others) < 2:
+        raise DataError(f"Two parts of one set need two rows at least, found {len(others)}; give more.")
+    count = min(len(features), len(others) // 2)
+    features = features[torch.randperm(len(features), generator=generator)[:count]]
+    for _ in range(19):
+        order = torch.randperm(len(others), generator=generator)
+        rest = others[order[count : count + LARGEST_REST]]
+        asked, usual = (float(wasserstein(rows, rest)) for rows in (features, others[order[:count]]))
+        if asked <= usual:
+            return True
+        if asked > CLEARLY_FARTHER * usual:
+            return False
+    return False
 
 
 def mean_distance(features: Tensor) -> float:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import FitError
-from interbasin.evaluate.transfer.feature_alignment import Solver, wasserstein
+from interbasin.evaluate.transfer.feature_alignment import Solver, lies_among, wasserstein
 from interbasin.evaluate.transfer.label_distortion import conditional_entropy, distortion, joint_shares
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead
@@ -178,6 +178,10 @@ def align_features(
 ) -> tuple[AlignmentStep, ...]:
     """Train the embedder of a feature map in place; the one with the smallest gap on labelled samples stays.
 
+    Where the target's features lie among the source's from the start, nothing is to be aligned: steps would fit the few
+    samples that there are, below what sampling alone gives, and move what was in its place. The embedder stays, and the
+    only look is that at step 0.
+
     Args:
         feature_map: Its body stays as it is.
         head: Of the source, on scaled features.
@@ -209,19 +213,22 @@ def align_features(
         body_inputs = feature_map.embedder(rows.to(device))
         return feature_map.source.mean_embedding(body_inputs), feature_map.features_of(body_inputs)
 
-    def look(step: int) -> None:
+    def look(step: int) -> Tensor:
         with torch.no_grad():
             parts = [map_inputs(inputs[part]) for part in torch.split(looked_at, 256)]
-            distance = float(wasserstein(torch.cat([part[0] for part in parts]), sample))
+            seen = torch.cat([part[0] for part in parts])
+            distance = float(wasserstein(seen, sample))
             shares = head.probabilities(torch.cat([part[1] for part in parts]))
         crossed = distortion(shares, labels[looked_at], classes, seed=options.seed).crossed
         looks.append(AlignmentStep(step, head.omega * distance, crossed))
         best.look(looks[-1].gap if options.with_distortion else looks[-1].alignment, feature_map.embedder)
         if report is not None:
             report(looks[-1])
+        return seen
 
     with _freeze(feature_map, head):
-        look(0)
+        if lies_among(look(0), source_features.to(device), generator_of(options.seed)):
+            return tuple(looks)
         for step in range(1, options.steps + 1):
             with_distance, with_distortion = options.terms_at(step)
             chosen = torch.randperm(len(inputs), generator=generator)[: options.batch]

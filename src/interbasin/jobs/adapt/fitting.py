@@ -116,11 +116,13 @@ class Alignment:
         feature_map: With the embedder that was trained, on the source's own body.
         looks: At it, where there were some.
         seconds: That it took.
+        steps: That it took.
     """
 
     feature_map: FeatureMap
     looks: tuple[AlignmentStep, ...]
     seconds: float
+    steps: int
 
 
 def share_alignment(
@@ -145,7 +147,7 @@ def share_alignment(
         setup.alignments[key] = state, looks, time.perf_counter() - began
     state, looks, seconds = setup.alignments[key]
     feature_map.embedder.load_state_dict(state)
-    return Alignment(feature_map, looks, seconds)
+    return Alignment(feature_map, looks, seconds, looks[-1].step if looks else setup.settings.align_steps)
 
 
 def refine(setup: Setup, rows: Tensor, trial: Trial, alignment: Alignment) -> Fitted:
@@ -154,7 +156,7 @@ def refine(setup: Setup, rows: Tensor, trial: Trial, alignment: Alignment) -> Fi
     return replace(
         fitted,
         seconds={"alignment": alignment.seconds, **fitted.seconds},
-        steps=fitted.steps + setup.settings.align_steps,
+        steps=fitted.steps + alignment.steps,
         looks=alignment.looks,
     )
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from interbasin.batches import reporter_of
 from interbasin.checks import require_finite
-from interbasin.errors import DataError, ShapeError
+from interbasin.errors import DataError, FitError, ShapeError
 from interbasin.extras import import_extra
 from interbasin.jobs.adapt.files import describe_model
 from interbasin.jobs.adapt.fitting import Fitted, Trial
@@ -144,9 +144,8 @@ def adapt(
     log = None if tensorboard is None else as_path(tensorboard, "The folder for TensorBoard")
     setup = replace(setup, places=TrainingPlaces(journal.folder, log, progress is True))
     with watch("held-out"):
-        runs, left_out = _run_methods(setup, folds, names, {*EVIDENCE, method}, journal, budget, report)
-    if left_out:
-        notes.append(f"The time was up before these were run: {', '.join(left_out)}.")
+        runs, missing = _run_methods(setup, folds, names, method, journal, budget, report)
+    notes += missing
     verdict = judge_runs(runs, seed)
     chosen = _choose(runs, folds) if method == AUTO else next(run for run in runs if run.method == method)
     rows = torch.arange(count)
@@ -160,7 +159,7 @@ def adapt(
     with watch("bound"):
         bounds = measure_bounds(setup, folds, runs, tested, answers, chosen, bool(compare))
     bound = bounds.get(chosen.method)
-    notes += notes_on(setup, bound, chosen, settings.steps_for(len(setup.samples)))
+    notes += notes_on(setup, bound, chosen, fitted)
     table = tuple(row for run in runs for row in table_rows(setup, folds, run, bool(compare), answers, tested, bounds))
     metrics: dict[str, float] = {"error_valid": chosen.chosen.error}
     scores_test = {}
@@ -265,28 +264,39 @@ def _run_methods(
     setup: Setup,
     folds: tuple[Fold, ...],
     names: Sequence[str],
-    needed: set[str],
+    asked: str,
     journal: Journal,
     budget: Budget,
     report: Callable[[str], object],
 ) -> tuple[list[MethodRun], list[str]]:
-    """Methods on held-out samples, and the names of those that there was no time for.
+    """Methods on held-out samples, and sentences about those that are missing.
 
     What is needed is run whatever the time, and first; the first method that trains everything tells how long others
-    will take.
+    will take. A method that comes to no finite loss is missing, unless it is the one that was asked for.
     """
+    needed = {*EVIDENCE, asked}
     order = sorted(names, key=lambda name: (name not in needed, name not in CANDIDATES))
     runs: dict[str, MethodRun] = {}
     left_out: list[str] = []
+    failed: list[str] = []
     expected = 0.0
     for name in order:
         trials = 2 if METHODS[name].traits["trials"] in ("rate", "predictor") else 0
         if name not in needed and not budget.allows(expected * trials * len(folds)):
             left_out.append(name)
             continue
-        runs[name] = hold_out(setup, folds, name, recall=journal.recall, report=report)
+        try:
+            runs[name] = hold_out(setup, folds, name, recall=journal.recall, report=report)
+        except FitError as error:
+            if name == asked:
+                raise
+            failed.append(str(error))
+            continue
         expected = max(expected, sum(runs[name].chosen.seconds.values()))
-    return [runs[name] for name in names if name in runs], left_out
+    if not runs:
+        raise FitError(failed[0])
+    missing = [f"The time was up before these were run: {', '.join(left_out)}."] if left_out else []
+    return [runs[name] for name in names if name in runs], [*missing, *failed]
 
 
 def _choose(runs: Sequence[MethodRun], folds: tuple[Fold, ...]) -> MethodRun:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from interbasin.jobs.adapt.feature_map import AlignmentOptions, AlignmentStep, FeatureMap, align_features
+from interbasin.jobs.adapt.feature_map import AlignmentStep, FeatureMap, align_features
 from interbasin.jobs.adapt.fitting import (
     Alignment,
     Clock,
@@ -115,18 +115,8 @@ def _warm(setup: Setup, rows: Tensor, trial: Trial) -> Fitted:
 
 def align(setup: Setup, rows: Tensor, *, with_distortion: bool) -> Alignment:
     """Stage 1 of the paper on labelled samples of these numbers."""
-    settings = setup.settings
-    options = AlignmentOptions(
-        steps=settings.align_steps,
-        rate=settings.align_rate,
-        batch=settings.align_batch,
-        with_distortion=with_distortion,
-        schedule=settings.schedule,
-        solver=settings.solver,
-        features=settings.features,
-        seed=setup.seed,
-    )
-    source_rows = setup.features if settings.features == "body" else setup.embedding_means
+    options = setup.settings.alignment(with_distortion=with_distortion, seed=setup.seed)
+    source_rows = setup.features if options.features == "body" else setup.embedding_means
 
     def train(feature_map: FeatureMap) -> tuple[AlignmentStep, ...]:
         return align_features(
@@ -154,7 +144,7 @@ def _fit_aligned(setup: Setup, rows: Tensor, trial: Trial, *, with_distortion: b
     clock.lap("training")
     model = TransportNetwork(alignment.feature_map, transport).eval().requires_grad_(False)
     seconds = {"alignment": alignment.seconds, **clock.seconds}
-    return Fitted(model, seconds, setup.settings.align_steps, alignment.looks)
+    return Fitted(model, seconds, alignment.steps, alignment.looks)
 
 
 def _fa(setup: Setup, rows: Tensor, trial: Trial) -> Fitted:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import DataError
 from interbasin.evaluate.transfer.feature_alignment import Solver
-from interbasin.jobs.adapt.feature_map import BATCH, RATE, STEPS, FeatureSpace, Schedule
+from interbasin.jobs.adapt.feature_map import BATCH, RATE, STEPS, AlignmentOptions, FeatureSpace, Schedule
 
 Predictor = Literal["auto", "transport", "head"]
 Training = Literal["everything", "frozen", "lora"]
@@ -93,6 +93,19 @@ class Settings:
             return self.steps
         passes = EPOCHS * samples // (self.batch_size * self.accumulate)
         return max(LEAST_STEPS, min(MOST_STEPS, passes))
+
+    def alignment(self, *, with_distortion: bool, seed: int) -> AlignmentOptions:
+        """How stage 1 is done."""
+        return AlignmentOptions(
+            steps=self.align_steps,
+            rate=self.align_rate,
+            batch=self.align_batch,
+            with_distortion=with_distortion,
+            schedule=self.schedule,
+            solver=self.solver,
+            features=self.features,
+            seed=seed,
+        )
 
 
 def make_settings(options: dict[str, Any], *, preset: str | None = None, samples: int) -> Settings:

@@ -11,6 +11,7 @@ from torch import Tensor
 from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.evaluate.transfer import TransferBound, measure_bound
+from interbasin.jobs.adapt.fitting import Fitted
 from interbasin.jobs.adapt.result import AdaptedRow
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.jobs.adapt.task import Fold, Samples, TargetTask
@@ -136,8 +137,13 @@ def _row(
     )
 
 
-def notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, steps: int) -> list[str]:
+def notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, fitted: Fitted) -> list[str]:
     notes: list[str] = []
+    if fitted.looks and fitted.looks[-1].step == 0:
+        notes.append(
+            "The target's features lie among the source's already, so that there was nothing to align: the embedder "
+            "is the one that stage 1 began with."
+        )
     if bound is not None:
         notes += bound.notes
         if bound.distortion.is_collapsed:

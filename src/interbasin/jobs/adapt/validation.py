@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interbasin.errors import DataError
+from interbasin.errors import DataError, FitError
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.methods import METHODS, trials_of
@@ -106,7 +106,7 @@ def hold_out(
     """All trials of a method on all folds, and the best of them.
 
     Raises:
-        DataError: if no trial comes to a finite loss.
+        FitError: if no trial comes to a finite loss.
     """
     method = METHODS[name]
 
@@ -119,17 +119,28 @@ def hold_out(
             return answer(fit(setup, name, fold.train, trial), setup.samples.inputs[fold.held])
 
         key = (name, trial.name, fold.train.tolist(), fold.held.tolist())
-        return compute() if recall is None else recall(key, compute)
+        try:
+            return compute() if recall is None else recall(key, compute)
+        except DataError as error:  # inputs were looked at before: what is not finite now, training made
+            raise FitError(f"{name}, {trial.name}: {error}") from error
 
     trials = trials_of(name, setup)
     # Two folds tell rates apart as well as five do; the better one alone is tried on the rest.
     first = RATE_FOLDS if len(trials) > 1 and all("factor" in trial.options for trial in trials) else len(folds)
-    answers = {trial.name: [run(trial, number) for number in range(min(first, len(folds)))] for trial in trials}
-    tried = [_gather(setup, folds[:first], trial, answers[trial.name]) for trial in trials]
+    answers: dict[str, list[Answer]] = {}
+    tried, why = [], ""
+    for trial in trials:
+        try:
+            answers[trial.name] = [run(trial, number) for number in range(min(first, len(folds)))]
+        except FitError as error:  # a rate that is too large for one trial leaves the others
+            why = f" ({error})"
+            continue
+        tried.append(_gather(setup, folds[:first], trial, answers[trial.name]))
     usable = [held for held in tried if math.isfinite(held.loss)]
     if not usable:
-        raise DataError(
-            f"{name} came to no finite loss in any trial; lower rate= and body_rate=, or look at the scale of the data."
+        raise FitError(
+            f"{name} came to no finite loss in any trial{why}; lower rate= and body_rate=, or look at the scale of the "
+            "data."
         )
     chosen = min(usable, key=lambda held: held.loss)
     if first < len(folds):
