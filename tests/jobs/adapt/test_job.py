@@ -227,6 +227,25 @@ def test_where_the_source_solves_a_rotated_task_pre_training_beats_scratch():
     assert on_test[result.method] < min(on_test["scratch"], on_test["raw-linear"], on_test["nearest"]) - 0.1, on_test
 
 
+def test_what_found_nothing_to_align_stands_for_a_plain_transfer():
+    expert = make_expert()
+    inputs, labels = clusters(60, 2)
+
+    def groups(data: Tensor) -> dict[str, str]:
+        result = ib.adapt(
+            expert,
+            clusters(400, 5),
+            (data, labels // 2),
+            embedder=copy.deepcopy(expert.embedder),
+            method="recraft",
+            **QUICK,
+        )
+        assert ("nothing to align" in " ".join(result.notes)) == (len(result.looks) == 1)
+        return {row.method: row.group for row in result.table}
+
+    assert groups(inputs)["recraft"] == "transfer" and groups(inputs.flip(1))["recraft"] == "align"
+
+
 @pytest.mark.slow
 def test_where_labels_are_linear_in_the_raw_input_no_network_is_advised():
     inputs = draw(150, 1, 8)

@@ -18,10 +18,11 @@ from torch import Tensor
 from interbasin.errors import DataError, FitError
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.jobs.adapt.fitting import Fitted, Trial
-from interbasin.jobs.adapt.methods import METHODS, trials_of
+from interbasin.jobs.adapt.methods import METHODS, FitMethod, trials_of
 from interbasin.jobs.adapt.network import CHUNK, in_chunks
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.jobs.adapt.task import Fold
+from interbasin.methods import Method
 
 DRAWS = 2000
 RATE_FOLDS = 2  # by which rates are chosen
@@ -39,7 +40,7 @@ class HeldOut:
         errors: Of each fold, by the task's metric; NaN where a fold does not have it.
         scores: One error per sample.
         seconds: Of one fit, by stage, the mean over folds.
-        steps: Of gradients that one fit takes.
+        steps: Of gradients that one fit takes, the most over folds.
     """
 
     trial: Trial
@@ -59,7 +60,8 @@ class MethodRun:
 
     Attributes:
         method: Its name.
-        group: What it stands for in the verdict: ``"simple"``, ``"scratch"``, ``"transfer"`` or ``"align"``.
+        group: What it stands for in the verdict: ``"simple"``, ``"scratch"``, ``"transfer"`` or ``"align"``; one that
+            found nothing to align stands for a transfer.
         tried: Its trials.
         chosen: The one with the lowest held-out loss.
     """
@@ -148,7 +150,16 @@ def hold_out(
         whole = _gather(setup, folds, chosen.trial, [*answers[chosen.trial.name], *rest])
         tried = [whole if held is chosen else held for held in tried]
         chosen = whole
-    return MethodRun(name, method.traits["group"], tuple(tried), chosen)
+    return MethodRun(name, _group_of(setup, method, chosen), tuple(tried), chosen)
+
+
+def _group_of(setup: Setup, method: Method[FitMethod], chosen: HeldOut) -> str:
+    """What a method stands for: one that aligns, where there was nothing to align, for a plain transfer."""
+    group: str = method.traits["group"]
+    is_carried = chosen.trial.options.get("predictor") == "transport"
+    supervised = 0 if is_carried else setup.settings.steps_for(len(setup.samples))
+    can_skip = group == "align" and method.traits["trials"] == "predictor"
+    return "transfer" if can_skip and chosen.steps == supervised else group
 
 
 def fit(setup: Setup, name: str, rows: Tensor, trial: Trial) -> Fitted:
@@ -195,7 +206,7 @@ def _gather(setup: Setup, folds: tuple[Fold, ...], trial: Trial, runs: list[Answ
         tuple(errors),
         task.scores(outputs, labels),
         {stage: float(np.mean([run.seconds.get(stage, 0.0) for run in runs])) for stage in sorted(stages)},
-        runs[0].steps,
+        max(run.steps for run in runs),
     )
 
 
