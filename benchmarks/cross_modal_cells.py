@@ -168,16 +168,33 @@ def figures_of(result: Any) -> dict[str, Any]:
 def agreement(choice: str, methods: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Whether the verdict of held-out samples agrees with the test data.
 
-    The method that stands for the verdict's group has an interval of its test error that reaches down to that of the
-    method with the lowest. "Too few" agrees where more than one group does that.
+    A group is as good as the winner's if the interval of its best row on the test data reaches down to that of the
+    winner. "Too few" agrees where more than one group does that. The narrower reading, by the row that stood for the
+    group in the verdict, is kept beside it.
     """
     held = {row["method"]: row for row in rows if row.get("test_low") is not None}
-    best = min(held.values(), key=lambda row: row["test_score"])
-    as_good = {
-        group for group, name in methods.items() if name in held and held[name]["test_low"] <= best["test_high"]
-    } | {best["group"]}
-    agrees = len(as_good) > 1 if choice == "too-few" else GROUPS[choice] in as_good
-    return {"winner": best["method"], "group": best["group"], "as_good": sorted(as_good), "agrees": agrees}
+    winner = min(held.values(), key=lambda row: row["test_score"])
+
+    def as_good(members: Mapping[str, str]) -> set[str]:
+        near = {group for group, name in members.items() if held[name]["test_low"] <= winner["test_high"]}
+        return near | {winner["group"]}
+
+    def agrees(near: set[str]) -> bool:
+        return len(near) > 1 if choice == "too-few" else GROUPS[choice] in near
+
+    groups = {row["group"] for row in held.values()}
+    best = {
+        group: min((row for row in held.values() if row["group"] == group), key=lambda row: row["test_score"])["method"]
+        for group in groups
+    }
+    named = {group: name for group, name in methods.items() if name in held}
+    return {
+        "winner": winner["method"],
+        "group": winner["group"],
+        "as_good": sorted(as_good(best)),
+        "agrees": agrees(as_good(best)),
+        "agrees_by_name": agrees(as_good(named)),
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -209,6 +209,7 @@ def verdicts(store: Store) -> dict[str, Any]:
     return {
         "cells": len(cells),
         "agree": len(agreed),
+        "agree_by_name": sum(cell["agreement"]["agrees_by_name"] for cell in cells),
         "choices": dict(Counter(cell["verdict"]["choice"] for cell in cells)),
         "disagree": [
             {

@@ -112,7 +112,11 @@ def times(results: dict[str, Any]) -> str:
 def verdicts(results: dict[str, Any]) -> str:
     held = results["verdicts"]
     choices = "; ".join(f"{name}: {count}" for name, count in held["choices"].items())
-    head = f"Test data agree with {held['agree']} of {held['cells']} verdicts ({choices})."
+    head = (
+        f"Test data agree with {held['agree']} of {held['cells']} verdicts ({choices}): the interval of the best row "
+        "of the verdict's group reaches down to that of the winner. By the one row that the verdict named, they agree "
+        f"with {held['agree_by_name']}."
+    )
     rows = [
         (SOURCES.get(cell["source"], cell["source"]), place_of(cell), str(cell["seed"]), cell["choice"], cell["winner"])
         for cell in held["disagree"]

@@ -110,7 +110,8 @@ def test_a_model_a_table_and_a_verdict_come_out(here):
     outcome.verify()
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     assert lines[-1] == Path("out/verdict.txt").read_text().splitlines()[0]  # the verdict comes last
-    assert re.fullmatch(r"linear-probe \(penalty \S+\), fitted to 40 labelled samples; errors are error", lines[0])
+    assert re.fullmatch(r"linear-probe \(penalty \S+\), fitted to 40 labelled samples", lines[0])
+    assert lines[1] == "errors are error: share of answers that are wrong"
     shown = {line.split()[0] for line in lines}
     assert {"raw-linear", "nearest", "scratch", "naive", "linear-probe", "bound_direct", "err_target"} <= shown
     new = set(left_in(here)) - set(before)

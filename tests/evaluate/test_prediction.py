@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as reference
 
 from interbasin.errors import DataError, UnknownNameError
-from interbasin.evaluate.prediction import KINDS, METRICS, error_metric, score_samples
+from interbasin.evaluate.prediction import KINDS, METRICS, error_metric
 
 SEEDS = st.integers(0, 2**16)
 
@@ -77,30 +77,28 @@ def test_errors_of_numbers_and_fields_are_the_plain_formulas(seed):
     assert error_metric("dense", "nrmse").measure(*tensors) == pytest.approx(by_hand)
     by_hand = np.mean([np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(outputs, labels, strict=True)])
     assert error_metric("dense", "relative-l2").measure(*tensors) == pytest.approx(by_hand)
-    torch.testing.assert_close(float(score_samples("dense", *tensors).mean()), float(by_hand))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_perfect_predictions_have_no_error(kind):
     _, labels = draw(kind, 3)
     outputs = perfect(kind, labels)
-    assert score_samples(kind, outputs, labels).tolist() == [0.0] * len(labels)
     for metric in METRICS:
         if kind in metric.kinds:
+            assert metric.score(outputs, labels).tolist() == [0.0] * len(labels)
             assert metric.measure(outputs, labels) == pytest.approx(0.0, abs=1e-12)
 
 
 @settings(max_examples=8)
-@given(SEEDS, SEEDS)
-def test_scores_of_samples_have_the_error_of_classes_for_their_mean(seed, other):
-    outputs, labels = draw("classification", seed)
-    assert float(score_samples("classification", outputs, labels).mean()) == pytest.approx(
-        error_metric("classification").measure(outputs, labels)
-    )
-    second = draw("classification", other)[0]
-    by_scores = [float(score_samples("classification", each, labels).mean()) for each in (outputs, second)]
-    by_metric = [error_metric("classification").measure(each, labels) for each in (outputs, second)]
-    assert (by_scores[0] < by_scores[1]) == (by_metric[0] < by_metric[1])
+@given(SEEDS)
+def test_a_measure_is_the_mean_of_its_scores_or_says_what_those_are(seed):
+    for metric in METRICS:
+        for kind in metric.kinds:
+            outputs, labels = draw(kind, seed)
+            scores = metric.score(outputs, labels)
+            assert scores.shape == (len(labels),) and scores.dtype == torch.float64
+            if not metric.compared_by:
+                assert float(scores.mean()) == pytest.approx(metric.measure(outputs, labels))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,4 +123,4 @@ def test_a_column_that_is_always_the_same_does_not_blow_errors_up():
     labels = torch.stack([torch.arange(6.0), torch.full((6,), 5.0)], 1)
     outputs = labels + torch.tensor([0.0, 1e-6])
     assert error_metric("regression").measure(outputs, labels) == pytest.approx(0.0, abs=1e-9)
-    assert float(score_samples("regression", outputs, labels).max()) < 1e-6
+    assert float(error_metric("regression").score(outputs, labels).max()) < 1e-6

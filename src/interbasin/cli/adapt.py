@@ -39,7 +39,13 @@ class TrainingOptions:
         Option(min=1, help="Steps of supervised training; by default ten passes over the samples, from 150 to 2000."),
     ] = None
     batch_size: Annotated[int | None, Option(min=1, help="Samples in each step.  [default: 16]")] = None
-    rate: Annotated[float | None, Option(help="Learning rate of new parts.  [default: 0.001]")] = None
+    rate: Annotated[
+        float | None,
+        Option(
+            help="Learning rate of new parts. Tried as it is and three times as large; scratch as it is and at 0.3 of "
+            "it.  [default: 0.001]"
+        ),
+    ] = None
     body_rate: Annotated[float | None, Option(help="Learning rate of the body.  [default: 0.0003]")] = None
     body: Annotated[
         str | None,

@@ -50,14 +50,22 @@ def show_result(
     use: Mapping[str, str],
 ) -> None:
     samples = plural(int(result.request["samples"]), "labelled sample")
-    console.print(f"{result.method} ({result.trial}), fitted to {samples}; errors are {result.request['metric']}")
+    console.print(f"{result.method} ({result.trial}), fitted to {samples}")
+    from interbasin.evaluate.prediction import error_metric
+
+    metric = error_metric(result.request["task"], result.request["metric"])
+    console.print(f"errors are {metric.name}: {metric.about}", soft_wrap=True)
+    if metric.compared_by:
+        console.print(f"methods are compared by {metric.compared_by}, which intervals are of", soft_wrap=True)
     has_test = any(row.error_test is not None for row in result.table)
-    titles = ("method", "trial", "held out", "interval", *(["test"] if has_test else []), "steps", "seconds")
-    print_table(console, titles, [_cells(row, has_test) for row in result.table], words=(0, 1))
+    compared = ["compared"] if metric.compared_by else []
+    titles = ("method", "trial", "held out", *compared, "interval", *(["test"] if has_test else []), "steps", "seconds")
+    rows = [_cells(row, has_test, bool(compared)) for row in result.table]
+    print_table(console, titles, rows, words=(0, 1), whole_figures=True)
     metrics = outcome.metrics
-    rows = [(name, number(metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in metrics]
-    if rows:
-        print_table(console, ("bound", "nats", "meaning"), rows, words=(0, 2))
+    terms = [(name, number(metrics[name]), meaning) for name, meaning in MEANINGS.items() if name in metrics]
+    if terms:
+        print_table(console, ("bound", "nats", "meaning"), terms, words=(0, 2))
     console.print(f"written to {output}: {', '.join(outcome.written())}", soft_wrap=True)
     console.print("load the model with")
     for line in use["python"].splitlines():
@@ -67,9 +75,11 @@ def show_result(
     console.print(str(result.verdict), soft_wrap=True)
 
 
-def _cells(row: AdaptedRow, has_test: bool) -> tuple[str, ...]:
+def _cells(row: AdaptedRow, has_test: bool, is_compared_otherwise: bool) -> tuple[str, ...]:
     return (
-        *(row.method, row.trial, number(row.error_valid), f"{number(row.low)} to {number(row.high)}"),
+        *(row.method, row.trial, number(row.error_valid)),
+        *([number(row.score_valid)] if is_compared_otherwise else []),
+        f"{row.low:.3g} to {row.high:.3g}",
         *([number(row.error_test)] if has_test else []),
         *(str(row.steps) if row.steps else "-", f"{sum(row.seconds.values()):.2f}"),
     )

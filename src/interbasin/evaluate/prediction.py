@@ -1,7 +1,8 @@
 """How wrong predictions are: the measures of NAS-Bench-360 and PDEBench [tu:22, takamoto:22], the smaller the better.
 
-Each takes what a network puts out (logits, or values) and the labels, and gives one number for all samples together.
-`score_samples` gives one number per sample, so that two networks can be compared sample by sample.
+Each takes what a network puts out (logits, or values) and the labels, and gives one number for all samples together,
+and a score for each sample, so that two networks can be compared sample by sample. Where a measure is no mean over
+samples, scores are of another measure, which is named.
 """
 
 from __future__ import annotations
@@ -23,12 +24,23 @@ LEAST = 1e-12  # of what is divided by
 
 @dataclass(frozen=True)
 class ErrorMetric:
-    """One measure: its name, a line about it, what it is for, and what computes it."""
+    """One measure.
+
+    Attributes:
+        name: As users write it.
+        about: A line about it.
+        kinds: Of tasks that it is for.
+        measure: Outputs and labels -> one number.
+        score: Outputs and labels -> one number per sample.
+        compared_by: What scores are, where the measure is not their mean; else empty.
+    """
 
     name: str
     about: str
     kinds: tuple[Kind, ...]
     measure: Callable[[Tensor, Tensor], float]
+    score: Callable[[Tensor, Tensor], Tensor]
+    compared_by: str = ""
 
 
 def error_metric(kind: Kind, name: str | None = None) -> ErrorMetric:
@@ -41,23 +53,27 @@ def error_metric(kind: Kind, name: str | None = None) -> ErrorMetric:
     return next(iter(known.values())) if name is None else known[require_choice(f"metric of {kind}", name, known)]
 
 
-def score_samples(kind: Kind, outputs: Tensor, labels: Tensor) -> Tensor:
-    """One error per sample: 0 or 1, the share of labels that are wrong, or the distance relative to the labels' size.
-
-    Example:
-        >>> score_samples("classification", torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
-        tensor([0., 1.], dtype=torch.float64)
-    """
-    outputs = outputs.double()
-    if kind == "classification":
+def _are_wrong(outputs: Tensor, labels: Tensor) -> Tensor:
+    """0 or 1; with several labels, the share of them that is wrong."""
+    if labels.ndim == 1:
         return (outputs.argmax(1) != labels).double()
-    if kind == "multilabel":
-        return ((outputs > 0) != (labels > 0.5)).double().mean(1)
-    if kind == "dense":
-        return _relative_distances(outputs, labels)
+    return ((outputs > 0) != (labels > 0.5)).double().mean(1)
+
+
+def _distances_by_spread(outputs: Tensor, labels: Tensor) -> Tensor:
     spread = labels.double().std(0, correction=0)
     spread = torch.where(spread > 0, spread, labels.double().abs().amax(0))  # what is always the same: over its size
-    return ((outputs - labels.double()).abs() / spread.clamp(min=LEAST)).mean(1)
+    return ((outputs.double() - labels.double()).abs() / spread.clamp(min=LEAST)).mean(1)
+
+
+def _distances(outputs: Tensor, labels: Tensor) -> Tensor:
+    return (outputs.double() - labels.double()).abs().flatten(1).mean(1)
+
+
+def _roots_of_fields(outputs: Tensor, labels: Tensor) -> Tensor:
+    """As PDEBench has it: for every sample and channel, then the mean over channels."""
+    squares = (outputs.double() - labels.double()).flatten(2).square().mean(2)
+    return (squares / labels.double().flatten(2).square().mean(2).clamp(min=LEAST)).sqrt().mean(1)
 
 
 def _relative_distances(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -66,12 +82,8 @@ def _relative_distances(outputs: Tensor, labels: Tensor) -> Tensor:
     return distances
 
 
-def _zero_one(outputs: Tensor, labels: Tensor) -> float:
-    return float(score_samples("classification", outputs, labels).mean())
-
-
-def _hamming(outputs: Tensor, labels: Tensor) -> float:
-    return float(score_samples("multilabel", outputs, labels).mean())
+def _mean_of(score: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], float]:
+    return lambda outputs, labels: float(score(outputs, labels).mean())
 
 
 def _one_minus_f1(outputs: Tensor, labels: Tensor) -> float:
@@ -121,28 +133,36 @@ def _rmse_by_spread(outputs: Tensor, labels: Tensor) -> float:
     return float((squares / spread)[spread > 0].sqrt().mean())
 
 
-def _rmse_of_fields(outputs: Tensor, labels: Tensor) -> float:
-    """As PDEBench has it: for every sample and channel, then the mean."""
-    squares = (outputs.double() - labels.double()).flatten(2).square().mean(2)
-    return float((squares / labels.double().flatten(2).square().mean(2).clamp(min=LEAST)).sqrt().mean())
-
-
-def _relative_l2(outputs: Tensor, labels: Tensor) -> float:
-    return float(_relative_distances(outputs, labels).mean())
-
-
-def _mean_absolute(outputs: Tensor, labels: Tensor) -> float:
-    return float((outputs.double() - labels.double()).abs().mean())
-
+MANY: tuple[Kind, ...] = ("classification", "multilabel")
+WRONG = "the share of answers that are wrong"
 
 METRICS: tuple[ErrorMetric, ...] = (
-    ErrorMetric("error", "share of answers that are wrong", ("classification",), _zero_one),
-    ErrorMetric("map", "1 - mean average precision", ("multilabel",), _one_minus_mean_precision),
-    ErrorMetric("f1", "1 - F1, mean over labels", ("classification", "multilabel"), _one_minus_f1),
-    ErrorMetric("auroc", "1 - area under the ROC curve", ("classification", "multilabel"), _one_minus_auroc),
-    ErrorMetric("hamming", "share of labels that are wrong", ("multilabel",), _hamming),
-    ErrorMetric("nrmse", "root mean square error over the labels' spread", ("regression",), _rmse_by_spread),
-    ErrorMetric("nrmse", "root mean square error over the field's size", ("dense",), _rmse_of_fields),
-    ErrorMetric("relative-l2", "distance over the field's size", ("dense",), _relative_l2),
-    ErrorMetric("mae", "mean absolute error", ("regression", "dense"), _mean_absolute),
+    ErrorMetric("error", "share of answers that are wrong", ("classification",), _mean_of(_are_wrong), _are_wrong),
+    ErrorMetric("map", "1 - mean average precision", ("multilabel",), _one_minus_mean_precision, _are_wrong, WRONG),
+    ErrorMetric("f1", "1 - F1, mean over labels", MANY, _one_minus_f1, _are_wrong, WRONG),
+    ErrorMetric("auroc", "1 - area under the ROC curve", MANY, _one_minus_auroc, _are_wrong, WRONG),
+    ErrorMetric("hamming", "share of labels that are wrong", ("multilabel",), _mean_of(_are_wrong), _are_wrong),
+    ErrorMetric(
+        "nrmse",
+        "root mean square error over the labels' standard deviation",
+        ("regression",),
+        _rmse_by_spread,
+        _distances_by_spread,
+        "the mean absolute error over the labels' standard deviation",
+    ),
+    ErrorMetric(
+        "nrmse",
+        "root mean square error over the field's root mean square, mean over samples",
+        ("dense",),
+        _mean_of(_roots_of_fields),
+        _roots_of_fields,
+    ),
+    ErrorMetric(
+        "relative-l2",
+        "distance over the field's size, mean over samples",
+        ("dense",),
+        _mean_of(_relative_distances),
+        _relative_distances,
+    ),
+    ErrorMetric("mae", "mean absolute error", ("regression", "dense"), _mean_of(_distances), _distances),
 )

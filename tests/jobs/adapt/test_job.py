@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import interbasin as ib
 from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
+from interbasin.evaluate.prediction import error_metric
 from interbasin.extras import import_extra
 from interbasin.jobs.adapt import METHODS, Source, validation
 
@@ -141,6 +142,24 @@ def test_a_method_that_comes_to_no_finite_loss_is_left_out_with_a_note_or_refuse
     assert any("naive came to no finite loss" in note and "lower rate=" in note for note in result.notes)
     with pytest.raises(FitError, match=r"naive came to no finite loss in any trial .*The loss of fine-tuning is nan"):
         run(method="naive")
+
+
+@pytest.mark.parametrize("kind", ["classification", "multilabel", "regression", "dense"])
+def test_an_interval_holds_its_own_figure_and_the_verdict_says_what_errors_are(kind):
+    result = run(train=make_target(40, kind), task=kind)
+    compared_by = error_metric(kind).compared_by
+    assert (compared_by in str(result.verdict)) and (kind in ("classification", "dense")) == (not compared_by)
+    for row in result.table:
+        assert row.low <= row.score_valid <= row.high
+        assert compared_by or row.score_valid == pytest.approx(row.error_valid)
+        folds = {trial: held["folds"] for trial, held in row.tried.items()}
+        assert folds[row.trial] == 5 and set(folds.values()) <= {2, 5}
+
+
+def test_a_source_that_knows_nothing_of_its_proxy_is_remarked_on():
+    inputs, _ = make_proxy(200)
+    result = run(proxy=(inputs, draw(200).argsort() % 3))
+    assert any("was the source trained" in note for note in result.notes)
 
 
 def test_a_comparison_runs_the_methods_of_its_list():

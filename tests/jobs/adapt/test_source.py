@@ -31,10 +31,10 @@ def vit_of_transformers() -> nn.Module:
     return model.eval()
 
 
-def bert_of_transformers(kind: str) -> nn.Module:
+def bert_of_transformers(kind: str, **options: Any) -> nn.Module:
     transformers = import_extra("transformers", "This test", "hf")
     config = getattr(transformers, f"{kind}Config")(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99, **options
     )
     model: nn.Module = getattr(transformers, f"{kind}Model")(config)
     return model.eval()
@@ -71,6 +71,26 @@ def test_encoders_of_text_have_the_mean_of_their_states_for_features(kind):
     expected = model(input_ids=tokens).last_hidden_state.mean(1)
     torch.testing.assert_close(source.features(tokens), expected, rtol=1e-4, atol=1e-5)
     assert source.head is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "attention"), [("Bert", "sdpa"), ("Bert", "eager"), ("Roberta", "sdpa"), ("DebertaV2", "eager")]
+)
+@torch.no_grad()
+def test_padding_has_no_part_in_the_features_of_text(kind, attention):
+    model = bert_of_transformers(kind, attn_implementation=attention)
+    tokens, mask = torch.randint(5, 99, (3, 7)), torch.ones(3, 7, dtype=torch.long)
+    mask[1, 4:] = 0
+    tokens[1, 4:] = model.config.pad_token_id
+    batch = {"input_ids": tokens, "attention_mask": mask}
+    states = model(**batch).last_hidden_state
+    expected = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    source = Source.of(model)
+    torch.testing.assert_close(source.features(batch), expected, rtol=1e-4, atol=1e-5)
+    # A text is the same however far the batch is padded; without a mask padding counts.
+    alone = source.features({"input_ids": tokens[1:2, :4], "attention_mask": mask[1:2, :4]})
+    torch.testing.assert_close(alone[0], expected[1], rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(source.features(tokens)[1], expected[1], rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

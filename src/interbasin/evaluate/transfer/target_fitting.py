@@ -129,7 +129,7 @@ def measure_bound(
     notes: tuple[str, ...] = ()
     if len(target_labels) < ENOUGH:
         notes = (
-            f"What could be known is estimated from {len(target_labels)} samples, which is rough; {ENOUGH} would do.",
+            f"The term TF of the bound rests on {len(target_labels)} samples and is rough; with {ENOUGH} it is not.",
         )
     generator = generator_of(seed)
     return TransferBound(
@@ -168,7 +168,7 @@ def probe_answers(features: Tensor, labels: Tensor, count: int, seed: int) -> Te
 def neighbour_answers(features: Tensor, labels: Tensor, count: int) -> Tensor:
     """Probabilities of the labels by those of the nearest other samples."""
     if len(features) < 2:
-        raise DataError("What could be known is estimated from other samples, and there is one; give more.")
+        raise DataError("TF is estimated from other samples, and there is one; give more.")
     distances = torch.cdist(features, features).fill_diagonal_(torch.inf)
     nearest = distances.topk(min(NEIGHBOURS, len(features) - 1), largest=False).indices
     members = torch.nn.functional.one_hot(labels, count).double()

@@ -13,7 +13,7 @@ from torch import nn
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.evaluate.transfer import TransferBound
 from interbasin.jobs.adapt.feature_map import AlignmentStep
-from interbasin.jobs.adapt.verdict import ADVICE, Verdict
+from interbasin.jobs.adapt.verdict import Verdict
 from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart, line_chart
 
@@ -24,13 +24,15 @@ class AdaptedRow:
 
     Attributes:
         method, group, trial: What was run, and which trial was chosen by its held-out loss.
-        error_valid: On held-out samples, by the task's metric; ``low`` and ``high`` are of the mean error per sample.
+        error_valid: On held-out samples, by the task's metric.
+        score_valid, low, high: The mean error per sample, by which methods are compared, and its 95 % interval. It is
+            the metric itself where that is a mean over samples.
         fold_errors: Of each fold.
         error_test: On test data; None without, or where the method was not fitted to all samples.
         steps: Of gradients, both stages together.
-        seconds: Of one fit, by stage.
+        seconds: Of one fit, by stage, the mean over folds.
         bound: Terms of the bound, where the method has features.
-        tried: Held-out loss and error by trial.
+        tried: Held-out loss and error by trial, and on how many folds; rates are chosen on the first two.
     """
 
     method: str
@@ -112,6 +114,7 @@ class Adaptation(Result):
             "group": [row.group for row in self.table],
             "trial": [row.trial for row in self.table],
             "error_valid": [row.error_valid for row in self.table],
+            "score_valid": [row.score_valid for row in self.table],
             "low": [row.low for row in self.table],
             "high": [row.high for row in self.table],
             "error_test": [math.nan if row.error_test is None else row.error_test for row in self.table],
@@ -127,7 +130,7 @@ class Adaptation(Result):
         ends = {row.method: (row.low, row.high) for row in self.table} if is_mean else {}
         on_test = {row.method: row.error_test for row in self.table if row.error_test is not None}
         metric = str(self.request.get("metric", "error"))
-        note = f"Taken: {self.method}. {ADVICE[self.verdict.choice]}."
+        note = f"Verdict: {self.verdict.advice}. Fitted: {self.method}."
         if len(on_test) < len(errors):
             return bar_chart(
                 errors, title="Error on held-out samples", x_label=metric, note=note, whiskers=ends or None

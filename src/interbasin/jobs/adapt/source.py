@@ -339,16 +339,44 @@ def _divide_bert(base: Any, head: nn.Module | None) -> Source:
     table = embeddings.position_embeddings.weight.detach()
     first = (getattr(embeddings, "padding_idx", None) or -1) + 1 if len(table) > 512 else 0  # RoBERTa counts from 2 on
 
-    def run(self: Any, body_inputs: Tensor) -> Tensor:
-        return _first_tensor(self.encoder(body_inputs), "body")
+    def embed(self: Any, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any) -> Tensor:
+        tokens: Tensor = self.embeddings(input_ids, **others)
+        return tokens if attention_mask is None else tokens * attention_mask[..., None].to(tokens.dtype)
 
+    encoder = base.encoder if hasattr(base, "encoder") else base.transformer
     return Source(
-        embeddings,
-        _Calling(run, encoder=base.encoder if hasattr(base, "encoder") else base.transformer),
+        _Calling(embed, embeddings=embeddings),
+        _MaskedEncoder(encoder),
         head if isinstance(head, nn.Linear) and not hasattr(base, "pooler") else None,
         layout="tokens",
         fittings=Fittings(positions=table[first:], norm=embeddings.LayerNorm),
     )
+
+
+class _MaskedEncoder(nn.Module):
+    """An encoder that looks at no token of zeros: padding. In the place of each it puts the mean of the others.
+
+    The mean over all tokens is then that over those that there are. A target has no tokens of zeros.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, body_inputs: Tensor) -> Tensor:
+        held = (body_inputs != 0).any(-1)
+        if hasattr(self.encoder, "get_attention_mask"):  # DeBERTa, which makes its own of what is held
+            states = _first_tensor(self.encoder(body_inputs, attention_mask=held.long()), "body")
+        elif bool(held.all()):
+            states = _first_tensor(self.encoder(body_inputs), "body")
+        else:
+            # Added to the scores of attention, which every kind of it understands.
+            scores = torch.zeros_like(body_inputs[:, None, None, :, 0])
+            scores = scores.masked_fill(~held[:, None, None], torch.finfo(body_inputs.dtype).min)
+            states = _first_tensor(self.encoder(body_inputs, attention_mask=scores), "body")
+        mask = held[..., None]
+        mean = (states * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        return torch.where(mask, states, mean)
 
 
 def _divide_sequence(model: nn.Module) -> Source | None:

@@ -20,6 +20,7 @@ from interbasin.randomness import generator_of
 
 MOST_FOR_BOUND = 1000  # samples that the bound is measured on
 LEAST_FOR_BOUND = 10
+NO_BETTER = 0.9  # of the errors of always giving the most frequent label
 
 
 def labels_of(samples: Samples) -> Tensor:
@@ -133,7 +134,9 @@ def _row(
         steps=held.steps,
         seconds=dict(held.seconds),
         bound=bounds[run.method].metrics() if run.method in bounds else {},
-        tried={each.trial.name: {"loss": each.loss, "error": each.error} for each in run.tried},
+        tried={
+            each.trial.name: {"loss": each.loss, "error": each.error, "folds": len(each.errors)} for each in run.tried
+        },
     )
 
 
@@ -144,8 +147,17 @@ def notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, fitte
             "The target's features lie among the source's already, so that there was nothing to align: the embedder "
             "is the one that stage 1 began with."
         )
+    usual = float(torch.bincount(setup.proxy_labels).max()) / len(setup.proxy_labels)
+    if 1 - setup.head.accuracy >= NO_BETTER * (1 - usual):
+        notes.append(
+            f"The source's head is right on {setup.head.accuracy:.3g} of the proxy, of which the most frequent label "
+            f"makes {usual:.3g}: was the source trained, are its weights loaded, and are the proxy's labels its own?"
+        )
     if bound is not None:
         notes += bound.notes
+        entropy = bound.metrics()["label_entropy"]
+        if min(bound.bound, bound.direct_bound) > entropy:
+            notes.append(f"Both forms of the bound are beyond the labels' entropy ({entropy:.3g}) and tell nothing.")
         if bound.distortion.is_collapsed:
             notes.append(
                 "To the source's head nearly all samples of the target look alike, so that its labels tell nothing "

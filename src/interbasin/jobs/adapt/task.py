@@ -20,7 +20,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from interbasin.batches import as_batches, split_batch
 from interbasin.checks import require_choice, require_whole
 from interbasin.errors import DataError, ShapeError
-from interbasin.evaluate.prediction import KINDS, ErrorMetric, Kind, error_metric, score_samples
+from interbasin.evaluate.prediction import KINDS, ErrorMetric, Kind, error_metric
 from interbasin.randomness import generator_of
 
 FOLDS = 5
@@ -264,7 +264,7 @@ class TargetTask:
 
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """One error per sample, by which two networks are compared."""
-        return score_samples(self.kind, outputs, labels)
+        return self.metric.score(outputs.double(), labels)
 
     def classes_of(self, labels: Tensor) -> Tensor:
         """Labels as whole numbers, for the distortion: numbers and fields take the number of the nearest centre."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from torch import Tensor
@@ -39,8 +39,15 @@ class Verdict:
     figures: Mapping[str, Interval] = field(default_factory=dict)
     methods: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def advice(self) -> str:
+        """The case in a few words."""
+        gain = self.figures.get("scratch_minus_pretrained")
+        is_worse = self.choice == "scratch" and gain is not None and gain.high < 0
+        return "From scratch is better" if is_worse else ADVICE[self.choice]
+
     def __str__(self) -> str:
-        return f"{ADVICE[self.choice]}: {self.reason}."
+        return f"{self.advice}: {self.reason}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +64,10 @@ class Candidate:
         return float(self.scores.double().mean())
 
 
-def judge_runs(runs: Sequence[MethodRun], seed: int = 0) -> Verdict:
-    """The verdict of methods on held-out samples."""
-    return judge([Candidate(run.method, run.group, run.chosen.scores) for run in runs], seed)
+def judge_runs(runs: Sequence[MethodRun], seed: int = 0, *, compared_by: str = "") -> Verdict:
+    """The verdict of methods on held-out samples; ``compared_by`` says what errors are, where the metric is no mean."""
+    verdict = judge([Candidate(run.method, run.group, run.chosen.scores) for run in runs], seed)
+    return replace(verdict, reason=f"{verdict.reason}; errors here are {compared_by}") if compared_by else verdict
 
 
 def judge(candidates: Sequence[Candidate], seed: int = 0) -> Verdict:
@@ -100,7 +108,7 @@ def judge(candidates: Sequence[Candidate], seed: int = 0) -> Verdict:
         return Verdict(
             "simple-model",
             f"{names['simple']} on the raw input has an error of {best['simple'].error:.3g}, and the best network "
-            f"({network.method}) {network.error:.3g}, which is not shown to be better ({by_simple:.3g} apart)",
+            f"({network.method}) {network.error:.3g}, which is {_how_good(by_simple)} ({by_simple:.3g} apart)",
             figures,
             names,
         )
@@ -109,7 +117,7 @@ def judge(candidates: Sequence[Candidate], seed: int = 0) -> Verdict:
         return Verdict(
             "scratch",
             f"{names['scratch']} has an error of {best['scratch'].error:.3g}, and {pretrained.method} with the "
-            f"pre-trained body {pretrained.error:.3g}, which is not shown to be better ({by_scratch:.3g} apart)",
+            f"pre-trained body {pretrained.error:.3g}, which is {_how_good(by_scratch)} ({by_scratch:.3g} apart)",
             figures,
             names,
         )
@@ -129,6 +137,10 @@ def judge(candidates: Sequence[Candidate], seed: int = 0) -> Verdict:
         figures,
         names,
     )
+
+
+def _how_good(interval: Interval) -> str:
+    return "worse" if interval.high < 0 else "not shown to be better"
 
 
 def _tells_nothing(interval: Interval, error: float) -> bool:
