@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 from typing import Any
 
@@ -169,11 +170,13 @@ def test_a_comparison_runs_the_methods_of_its_list():
     assert "fa" in [row.method for row in run(compare="fa").table]
 
 
-def test_lines_of_progress_say_what_is_done():
+def test_lines_of_progress_say_what_is_done(tmp_path):
     lines: list[str] = []
-    run(method="nearest", progress=lines.append)
-    assert any(line.startswith("nearest, as it is, part 5 of 5") for line in lines)
-    assert "fitting nearest to all samples" in lines
+    run(method="nearest", progress=lines.append, state=tmp_path / "state")
+    assert any(re.fullmatch("method . of 4: nearest, as it is, part 5 of 5", line) for line in lines)
+    assert "fitting nearest to all samples" in lines and not any("earlier run" in line for line in lines)
+    run(method="nearest", progress=lines.append, state=tmp_path / "state")
+    assert any(re.fullmatch(r"going on from an earlier run, which had done \d+ fits", line) for line in lines)
 
 
 def test_no_fit_is_made_more_often_than_it_must(monkeypatch):

@@ -37,6 +37,7 @@ from interbasin.jobs.adapt.verdict import judge_runs
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
 from interbasin.storage import as_path
+from interbasin.text import plural
 
 AUTO = "auto"
 EVIDENCE = ("raw-linear", "nearest", "scratch", "naive")  # without which there is no verdict
@@ -141,6 +142,8 @@ def adapt(
     )
     notes = list(setup.notes)
     journal = open_journal(place, setup, None if tested is None else tested.inputs)
+    if journal.count_done():
+        report(f"going on from an earlier run, which had done {plural(journal.count_done(), 'fit')}")
     log = None if tensorboard is None else as_path(tensorboard, "The folder for TensorBoard")
     setup = replace(setup, places=TrainingPlaces(journal.folder, log, progress is True))
     with watch("held-out"):
@@ -280,13 +283,17 @@ def _run_methods(
     left_out: list[str] = []
     failed: list[str] = []
     expected = 0.0
+
+    def numbered(text: str) -> None:
+        report(f"method {order.index(name) + 1} of {len(order)}: {text}")
+
     for name in order:
         trials = 2 if METHODS[name].traits["trials"] in ("rate", "predictor") else 0
         if name not in needed and not budget.allows(expected * trials * len(folds)):
             left_out.append(name)
             continue
         try:
-            runs[name] = hold_out(setup, folds, name, recall=journal.recall, report=report)
+            runs[name] = hold_out(setup, folds, name, recall=journal.recall, report=numbered)
         except FitError as error:
             if name == asked:
                 raise

@@ -31,6 +31,10 @@ class Journal:
 
     folder: Path | None
 
+    def count_done(self) -> int:
+        """How many answers there are."""
+        return 0 if self.folder is None else sum(name.startswith(f"{NAME}-") for name in _names_in(self.folder))
+
     def recall(self, key: object, compute: Callable[[], Answer]) -> Answer:
         """What was kept under a key, or what is computed now, and kept."""
         if self.folder is None:
