@@ -24,6 +24,7 @@ MEANINGS = {
     "fld_hard": "the same with the source's likeliest label",
     "fld_crossed": "the same on samples that had no part in the table",
     "tf": "target fitting: how far answers are from what features allow",
+    "tf_neighbours": "the same by neighbours instead of a probe",
     "bound": "the paper's form: err_source + fa + fld + tf",
     "bound_direct": "without a Lipschitz constant",
     "label_entropy": "what knowing nothing costs; a bound above it says nothing",

@@ -95,7 +95,8 @@ class Adaptation(Result):
             draft.plot("methods-plot", self._chart())
         if self.bound is not None:
             terms = self.bound.metrics()
-            draft.table("bound", {"term": list(terms), "nats": list(terms.values())})
+            figures = {"omega": self.bound.omega, **terms}
+            draft.table("bound", {"term": list(figures), "nats": list(figures.values())})
             draft.plot("bound-plot", _bound_chart(self.method, terms))
         if self.looks:
             steps = [float(look.step) for look in self.looks]
