@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.cli.test_frame import run
+from tests.cli.test_frame import failed, run
 from tests.test_storage import left_in
 from torch import nn
 
@@ -228,6 +229,34 @@ def test_what_cannot_be_done_is_said_in_one_sentence(here, arguments, keyword):
     assert done.exit_code == 1, done.output
     assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1 and keyword in done.stderr
     assert done.stdout == "" and left_in(here) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spelled"),
+    [
+        (("--data", "fractions.npz"), "use --task regression, or number the classes."),
+        (("--data", "fields.npz"), "use --task multilabel, --task regression or --task dense for these."),
+        ((*BASIC[2:], "--task", "regression", "--predictor", "transport"), "use --predictor head or --predictor auto."),
+    ],
+)
+def test_a_refusal_of_the_job_is_spelled_in_options(here, arguments, spelled):
+    signals, _ = arrays("data.npz")
+    np.savez("fractions.npz", x=signals, y=np.linspace(0, 1, 40))
+    np.savez("fields.npz", x=signals, y=signals)
+    assert spelled in failed(run("adapt", SMALL, *BASIC[:2], *arguments, "-o", "out"))
+
+
+def test_an_output_in_the_way_is_refused_before_torch_is_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    program = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom interbasin.cli import app\n"
+        "done = CliRunner().invoke(app, sys.argv[1:])\nprint(done.stderr, 'torch' in sys.modules)"
+    )
+    words = ["adapt", "no.such:network", "--proxy", "p", "--data", "d", "-o", "out"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert "ask for it with --force." in done.stdout and done.stdout.endswith("False\n")
 
 
 def test_an_outcome_is_not_overwritten_without_force(here):

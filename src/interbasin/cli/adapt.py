@@ -158,6 +158,8 @@ def adapt(
       interbasin adapt roberta --proxy questions.jsonl --data burgers.npz --task dense --body lora --minutes 30 -o out
       interbasin adapt my.nets:source --proxy digits --data signals.npz --shape 1,96 --method recraft --json -o out
     """
+    sizes = numbers(shape, "--shape", int, "1,96")
+    terminal.require_free(output, force=force)  # before torch is imported, which takes seconds
     from interbasin.jobs.adapt import METHODS, Source
     from interbasin.jobs.adapt import adapt as fit
     from interbasin.jobs.adapt.job import require_packages
@@ -166,8 +168,6 @@ def adapt(
     if method != "auto":
         method = METHODS[method].name
     require_packages(method, is_compared=compare, body=training_options.body)
-    sizes = numbers(shape, "--shape", int, "1,96")
-    terminal.require_free(output, force=force)
     with terminal.status("Loading"), foreign_code():
         loaded = network_options.load(source, seed=seed)
         parts = Source.of(loaded.model)

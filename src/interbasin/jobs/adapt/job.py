@@ -127,7 +127,8 @@ def adapt(
     task_of = TargetTask.of(task, labels_of(samples), metric=metric, discretise=settings.discretise, seed=seed)
     if settings.predictor == "transport" and task_of.kind != "classification":
         raise DataError(
-            f'predictor="transport" carries classes over, and the task is {task_of.kind}; use "head" or "auto".'
+            f'predictor="transport" carries classes over, and the task is {task_of.kind}; use '
+            'predictor="head" or predictor="auto".'
         )
     samples = _join_valid(samples, valid, task_of)
     valid_count = len(samples) - count

@@ -285,7 +285,7 @@ def _require_kind(kind: str, labels: Tensor, name: str) -> Tensor:
         if labels.ndim != 1:
             raise ShapeError(
                 f"A class for each sample was expected, and labels of {name} have shape {tuple(labels.shape)}; use "
-                'task="multilabel", "regression" or "dense" for these.'
+                'task="multilabel", task="regression" or task="dense" for these.'
             )
         whole = labels.long()
         if labels.is_floating_point() and not bool((labels == whole).all()):
