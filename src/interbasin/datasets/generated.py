@@ -1,7 +1,8 @@
 """Data that are made, written as an ``.npz`` file which `open_data` reads: fields of equations, and planted gaps.
 
-The file holds ``x`` and ``y`` and, where a test part was asked for, ``x_test`` and ``y_test``. Beside the arrays it
-says what it was made from (``interbasin.json``), by which a later run knows that it may replace it.
+The file holds ``x`` and ``y`` and, where a test part was asked for, ``x_test`` and ``y_test``. Beside them
+``interbasin``, an array of one text (JSON), says what they were made from, by which a later run knows that it may
+replace the file. Every member is an array, so that loops over ``np.load(file)`` work.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +31,8 @@ from interbasin.methods import Method, MethodTable
 from interbasin.storage.atomic import as_path, new_file, refuse_file_in_the_way
 
 COUNT, TEST_COUNT, PATCH = 1000, 200, 4
-RECORD, FORMAT = "interbasin.json", "interbasin.data.v1"
+RECORD, FORMAT = "interbasin", "interbasin.data.v1"
+OLD_RECORD = "interbasin.json"  # in files of earlier versions, where the record was no array
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -114,11 +117,9 @@ def write_data(
     if source is not None:
         request["source"] = os.fspath(source)
     record = {"format": FORMAT, "name": method.name, "request": request}
+    members = {**arrays, RECORD: np.array(json.dumps(record, indent=2, allow_nan=False))}
     with new_file(path, force=force, ours=_is_ours) as temporary:
-        np.savez(temporary, allow_pickle=False, **arrays)
-        with zipfile.ZipFile(temporary, "a") as archive:
-            # Without a date, so that the same request gives the same bytes.
-            archive.writestr(zipfile.ZipInfo(RECORD), json.dumps(record, indent=2, allow_nan=False))
+        np.savez(temporary, allow_pickle=False, **members)
     return GeneratedData(method.name, path, request, {key: array.shape for key, array in arrays.items()})
 
 
@@ -136,9 +137,10 @@ def samples_of(name: str, count: int | None = None, test_count: int | None = Non
 
 def _is_ours(path: Path) -> bool:
     try:
-        with zipfile.ZipFile(path) as archive:
-            record = json.loads(archive.read(RECORD))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile, RecursionError):
+        with np.load(path, allow_pickle=False) as members:
+            # What is no array comes as its bytes.
+            record = json.loads(str(members[RECORD]) if RECORD in members else members[OLD_RECORD])
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, RecursionError):
         return False
     return isinstance(record, dict) and record.get("format") == FORMAT
 
