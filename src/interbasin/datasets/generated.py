@@ -68,6 +68,7 @@ def write_data(
     points: int | None = None,
     numbers: Mapping[str, float] | None = None,
     source: str | os.PathLike[str] | None = None,
+    label_column: str | None = None,
     patch: int | None = None,
     classes: int | None = None,
     seed: int = 0,
@@ -88,6 +89,7 @@ def write_data(
         points: Along each axis of an equation's fields.
         numbers: Of the equation: ``{"viscosity": 0.01}``.
         source: The DATA whose samples are changed; they have labels.
+        label_column: The column of its labels, where it is a table; see `open_data`.
         patch: Side of the patches of ``rotated-patches``; 4 by default.
         classes: How many classes ``merged-labels`` leaves.
         seed: The same seed gives the same file.
@@ -101,6 +103,7 @@ def write_data(
     """
     method = GENERATORS[name]
     chosen: dict[str, Any] = {"points": points, "source": source, "patch": patch, "classes": classes}
+    chosen["label_column"] = label_column
     chosen["numbers"] = dict(numbers) if numbers else None
     GENERATORS.require_options(method.name, chosen)
     for need in sorted(method.needs):
@@ -174,6 +177,7 @@ def _solve(
 def _plant(
     change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     source: str | os.PathLike[str],
+    label_column: str | None,
     count: int | None,
     test_count: int | None,
     seed: int,
@@ -187,7 +191,10 @@ def _plant(
         )
     has_test = "test" in splits and test_count != 0
     limits = {"train" if splits else None: count} | ({"test": test_count} if has_test else {})
-    parts = [read_pairs(source, split=split, limit=limit, seed=seed) for split, limit in limits.items()]
+    parts = [
+        read_pairs(source, split=split, limit=limit, seed=seed, label_column=label_column)
+        for split, limit in limits.items()
+    ]
     for _, labels, _ in parts:
         if labels is None:
             raise DataError(
@@ -210,12 +217,13 @@ def _rotate(
     test_count: int | None,
     seed: int,
     source: str | os.PathLike[str],
+    label_column: str | None = None,
     patch: int = PATCH,
 ) -> tuple[Arrays, dict[str, Any]]:
     def rotate(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return rotate_patches(x[:, None] if x.ndim == 3 else x, patch, seed=seed), y  # images of one colour are flat
 
-    arrays, settings = _plant(rotate, source, count, test_count, seed)
+    arrays, settings = _plant(rotate, source, label_column, count, test_count, seed)
     return arrays, {**settings, "patch": patch}
 
 
@@ -227,9 +235,10 @@ def _merge(
     test_count: int | None,
     seed: int,
     source: str | os.PathLike[str],
+    label_column: str | None = None,
     classes: int,
 ) -> tuple[Arrays, dict[str, Any]]:
-    return _plant(lambda x, y: (x, merge_labels(y, classes, seed=seed)), source, count, test_count, seed)
+    return _plant(lambda x, y: (x, merge_labels(y, classes, seed=seed)), source, label_column, count, test_count, seed)
 
 
 MEANINGS = {"source": "which DATA to change", "classes": "how many classes to leave"}  # of what a generator needs
@@ -253,7 +262,7 @@ GENERATORS: MethodTable[Callable[..., tuple[Arrays, dict[str, Any]]]] = MethodTa
             "images whose patches are all multiplied by one orthogonal matrix: only the inputs are foreign",
             _rotate,
             needs=frozenset({"source"}),
-            options={"source": None, "patch": PATCH},
+            options={"source": None, "label_column": None, "patch": PATCH},
         ),
         Method(
             "merged-labels",
@@ -261,7 +270,7 @@ GENERATORS: MethodTable[Callable[..., tuple[Arrays, dict[str, Any]]]] = MethodTa
             "labels permuted and merged into fewer classes: only the answers are foreign",
             _merge,
             needs=frozenset({"source", "classes"}),
-            options={"source": None, "classes": None},
+            options={"source": None, "label_column": None, "classes": None},
         ),
     ],
 )
