@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.cli.test_frame import run
+from tests.cli.test_frame import failed, run
 from tests.test_storage import left_in
 from torch import nn
 
+from interbasin.cli.target_data import TargetReader
+from interbasin.datasets import load_digits
 from interbasin.jobs.adapt import job as job_module
 from interbasin.jobs.adapt import load_adapted, validation
 from interbasin.jobs.adapt.source_head import SourceHead
@@ -172,6 +175,96 @@ def test_labels_with_names_mean_the_same_in_all_files(here):
     assert summary["metrics"]["error_test"] == pytest.approx(float(wrong.float().mean()))
 
 
+def write_table(name: str, columns: dict[str, Any]) -> None:
+    rows = zip(*columns.values(), strict=True)
+    Path(name).write_text("\n".join(",".join(map(str, row)) for row in [columns.keys(), *rows]) + "\n")
+
+
+def write_tables() -> None:
+    """The same signals in tables: labels are names in a column ``kind``; of the proxy, numbers in ``species``."""
+    for name in ("data", "test"):
+        signals, labels = arrays(f"{name}.npz")
+        columns = {f"t{place}": signals[:, 0, place] for place in range(8)}
+        write_table(f"{name}.csv", columns | {"kind": np.array(["square", "saw"])[labels]})
+        write_table(f"{name}-numbers.csv", columns | {"kind": 1 - labels})
+        write_table(f"{name}-plain.csv", columns)
+    inputs, labels = arrays("proxy.npz")
+    write_table("proxy.csv", {f"f{place}": inputs[:, place] for place in range(6)} | {"species": labels})
+
+
+IN_TABLES = ("--proxy", "proxy.csv", "--data", "data.csv", "--label-column", "kind", "--proxy-label-column", "species")
+FAST = ("--method", "raw-linear", "--steps", 1)
+
+
+def test_tables_name_the_columns_of_their_labels_and_the_model_keeps_the_names_of_classes(here):
+    write_tables()
+    summary = summary_of(SMALL, *IN_TABLES, *FAST, "--test", "test.csv", "--unlabelled", "data-plain.csv", "-o", "out")
+    assert summary["classes"] == ["saw", "square"]  # in the order of the alphabet, not of the file
+    assert json.loads(Path("out/adaptation.json").read_text())["classes"] == ["saw", "square"]
+    assert Outcome.load("out").request["classes"] == ["saw", "square"]
+    model = load_adapted("out")
+    assert model.classes == ("saw", "square")
+    signals, labels = arrays("test.npz")
+    answers = [model.classes[place] for place in model(torch.from_numpy(signals[:, 0])).argmax(1)]
+    right = np.array(["square", "saw"])[labels]
+    assert np.mean(right != answers) == pytest.approx(summary["metrics"]["error_test"])
+    assert np.mean(right != answers) < 0.3
+    done = run("adapt", SMALL, *IN_TABLES, *FAST, "-o", "again", "--quiet")
+    assert "its outputs are, in this order, saw, square" in done.stdout
+
+
+def test_classes_without_names_have_none(here):
+    assert summary_of(SMALL, *BASIC, *FAST, "-o", "out")["classes"] is None
+    assert load_adapted("out").classes is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--proxy", "proxy.npz", "--data", "data.csv"),
+            ("label, y, target, class", "of the labels with --label-column, "),
+        ),
+        (("--proxy", "proxy.csv", "--data", "data.npz"), ("species", "with --label-column, ")),
+        ((*IN_TABLES, "--label-column", "sort"), ("'sort'", "kind")),
+        ((*IN_TABLES, "--test", "test-plain.csv"), ("'kind'",)),
+        (
+            (*IN_TABLES, "--test", "test-numbers.csv"),
+            ("data.csv has labels with names (saw, square)", "test-numbers.csv has labels that are numbers", "alike"),
+        ),
+        (
+            (*IN_TABLES, "--data", "data-numbers.csv", "--valid", "test.csv"),
+            ("data-numbers.csv has labels that are numbers", "test.csv has labels with names (saw, square)"),
+        ),
+        ((*IN_TABLES, "--test", "./data.csv"), ("--test was to be read", "no test part", "--data already", "x_test")),
+        ((*IN_TABLES, "--valid", "data.csv"), ("--valid was to be read", "no valid part", "--data already", "x_valid")),
+        ((*IN_TABLES, "--valid", "test.csv", "--test", "test.csv"), ("--test was", "those of --valid already")),
+    ],
+)
+def test_what_is_wrong_with_tables_is_said_in_one_sentence(here, arguments, words):
+    write_tables()
+    sentence = failed(run("adapt", SMALL, *arguments, *FAST, "-o", "out"))
+    assert [word for word in words if word not in sentence] == []
+
+
+def test_a_file_with_a_test_part_may_be_given_twice(here):
+    parts = {name: array for name, array in zip(("x", "y"), arrays("data.npz"), strict=True)}
+    parts |= {f"{name}_test": array for name, array in zip(("x", "y"), arrays("test.npz"), strict=True)}
+    np.savez("parts.npz", **parts)
+    whole = ("--proxy", "proxy.npz", "--data", "parts.npz", "--test", "parts.npz")
+    found = summary_of(SMALL, *whole, *FAST, "-o", "one")
+    assert found["metrics"] == summary_of(SMALL, *BASIC, "--test", "test.npz", *FAST, "-o", "two")["metrics"]
+
+
+def test_numbers_are_the_names_of_digits(here):
+    reader = TargetReader(None, None, None, None, 0)
+    reader.read("digits", "train")
+    digits = load_digits()
+    np.savez("digits.npz", x=digits.test_images, y=digits.test_labels)
+    assert torch.equal(reader.read("digits.npz", "test")[1], digits.test_labels)
+    assert reader.classes == tuple("0123456789")
+
+
 @pytest.mark.slow
 def test_a_command_that_was_killed_goes_on_and_comes_to_the_same(here, monkeypatch):
     answered = Mock(wraps=validation.answer)
@@ -229,6 +322,34 @@ def test_what_cannot_be_done_is_said_in_one_sentence(here, arguments, keyword):
     assert done.exit_code == 1, done.output
     assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1 and keyword in done.stderr
     assert done.stdout == "" and left_in(here) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spelled"),
+    [
+        (("--data", "fractions.npz"), "use --task regression, or number the classes."),
+        (("--data", "fields.npz"), "use --task multilabel, --task regression or --task dense for these."),
+        ((*BASIC[2:], "--task", "regression", "--predictor", "transport"), "use --predictor head or --predictor auto."),
+    ],
+)
+def test_a_refusal_of_the_job_is_spelled_in_options(here, arguments, spelled):
+    signals, _ = arrays("data.npz")
+    np.savez("fractions.npz", x=signals, y=np.linspace(0, 1, 40))
+    np.savez("fields.npz", x=signals, y=signals)
+    assert spelled in failed(run("adapt", SMALL, *BASIC[:2], *arguments, "-o", "out"))
+
+
+def test_an_output_in_the_way_is_refused_before_torch_is_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    program = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom interbasin.cli import app\n"
+        "done = CliRunner().invoke(app, sys.argv[1:])\nprint(done.stderr, 'torch' in sys.modules)"
+    )
+    words = ["adapt", "no.such:network", "--proxy", "p", "--data", "d", "-o", "out"]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=True)
+    assert "ask for it with --force." in done.stdout and done.stdout.endswith("False\n")
 
 
 def test_an_outcome_is_not_overwritten_without_force(here):

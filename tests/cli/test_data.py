@@ -53,6 +53,15 @@ def test_a_gap_is_planted_in_the_data_that_are_named():
     assert read_pairs("r.npz", split="test")[0].shape == (360, 1, 8, 8)
 
 
+def test_a_table_names_the_column_of_its_labels():
+    Path("t.csv").write_text("a,b,kind\n" + "".join(f"{row},1,{row % 3}\n" for row in range(6)))
+    words = ("data", "merged-labels", "--from", "t.csv", "--classes", 2, "-o", "m.npz")
+    assert "of the labels with --label-column" in failed(run(*words))
+    assert run(*words, "--label-column", "kind").exit_code == 0
+    inputs, labels, _ = read_pairs("m.npz")
+    assert inputs.shape == (6, 2) and set(labels.tolist()) == {0, 1}
+
+
 def test_nothing_is_overwritten_without_force():
     words = ("data", "advection", "-o", "a.npz", "--count", 3)
     assert run(*words).exit_code == 0

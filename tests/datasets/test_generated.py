@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,8 @@ from interbasin.datasets.equations import EQUATIONS, generate
 from interbasin.datasets.generated import GENERATORS, write_data
 from interbasin.datasets.planted import merge_labels, rotate_patches
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError
+
+MEMBERS = ("x", "y", "x_test", "y_test")
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +92,26 @@ def test_nothing_is_overwritten_unasked_and_only_what_was_made_here_if_asked():
     Path("text.npz").write_text("mine")
     for name in ("mine.npz", "text.npz"):
         refused(lambda name=name: write_data("advection", name, force=True), FileError, (name, "did not write"))
+
+
+def test_every_member_of_the_file_is_an_array_and_one_says_what_it_was_made_from():
+    write_data("advection", "a.npz", count=3, test_count=2, points=16, seed=7)
+    with np.load("a.npz", allow_pickle=False) as members:
+        shapes = {name: members[name].shape for name in members}
+        record = json.loads(str(members["interbasin"]))
+    assert shapes == {name: (count, 1, 16) for name, count in zip(MEMBERS, (3, 3, 2, 2), strict=True)} | {
+        "interbasin": ()
+    }
+    assert record["name"] == "advection" and record["request"]["seed"] == 7
+
+
+def test_a_file_of_an_earlier_version_is_known_as_ours():
+    np.savez("old.npz", x=np.zeros((2, 1, 8)), y=np.zeros((2, 1, 8)))
+    with zipfile.ZipFile("old.npz", "a") as archive:
+        archive.writestr("interbasin.json", '{"format": "interbasin.data.v1", "name": "advection", "request": {}}')
+    assert read_pairs("old.npz")[0].shape == (2, 1, 8)
+    write_data("advection", "old.npz", count=4, force=True)
+    assert len(read_pairs("old.npz")[0]) == 4
 
 
 def test_a_failure_leaves_nothing(monkeypatch, tmp_path):

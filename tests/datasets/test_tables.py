@@ -127,3 +127,4 @@ def test_parquet_has_labels_where_they_are_said_to_be():
     assert read_pairs("t.parquet", label_column="answer")[1].tolist() == [0.5, 1.5]
     assert read_pairs("t.parquet", label_column="none")[1] is None
     refused(lambda: read_pairs("t.parquet", label_column="question"), UnknownNameError, ("question",))
+    assert read_pairs("t.parquet", column="x", label_column="question", labels_needed=False)[1].tolist() == [0, 1]

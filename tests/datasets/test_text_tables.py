@@ -48,6 +48,14 @@ def test_without_names_columns_are_called_by_their_numbers():
     assert inputs.shape == (2, 3) and labels is None
 
 
+def test_a_table_may_lack_labels_that_are_not_needed():
+    assert read_pairs(csv("a,b\n1,2\n"), labels_needed=False)[1] is None
+    assert read_pairs(csv("a,b\n1,2\n"), labels_needed=False, label_column="c")[0].shape == (1, 2)
+    inputs, labels, _ = read_pairs(csv("a,y\n1,2\n"), labels_needed=False, label_column="c")
+    assert inputs.tolist() == [[1]] and labels.tolist() == [2]
+    refused(lambda: read_pairs(csv("y,label\n1,2\n"), labels_needed=False), DataError, ("several",))
+
+
 def test_a_csv_file_may_be_gzipped():
     Path("t.csv.gz").write_bytes(gzip.compress(b"a,b,y\n1,2,0\n3,4,1\n"))
     assert open_data("t.csv.gz").count == 2

@@ -48,6 +48,25 @@ def labels(count: int = 20, classes: int = 2) -> Tensor:
     return torch.arange(count) % classes
 
 
+NAMES = np.array(["saw", "sine"])[np.arange(20) % 2]
+
+
+class Named:
+    """A data set whose labels are names."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, place: int) -> tuple[Tensor, str]:
+        return draw(20, 1, 6)[place], str(NAMES[place])
+
+
+def huge() -> Tensor:
+    numbers = labels(30)
+    numbers[7] = 10**12
+    return numbers
+
+
 class TokenBody(nn.Module):
     """A body that takes so many tokens and no more."""
 
@@ -92,6 +111,20 @@ def in_a_strangers_folder() -> object:
     ("a label below zero", lambda: adapt(train=(draw(20, 1, 6), labels() - 1)), DataError, "-1"),
     ("a test label beyond all", lambda: adapt(test=(draw(4, 1, 6), labels(4) + 5)), DataError, "out of range"),
     ("labels with fractions", lambda: adapt(train=(draw(20, 1, 6), draw(20))), DataError, "regression"),
+    ("labels that are names", lambda: adapt(train=(draw(20, 1, 6), NAMES)), DataError, "strings ('saw')"),
+    ("a list of names", lambda: adapt(train=(draw(20, 1, 6), NAMES.tolist())), DataError, "strings ('saw')"),
+    ("batches with names", lambda: adapt(train=[(draw(20, 1, 6), NAMES.tolist())]), DataError, "from 0 on"),
+    ("samples with names", lambda: adapt(train=Named()), DataError, "Labels of the training data are whole numbers"),
+    ("test labels that are names", lambda: adapt(test=(draw(20, 1, 6), NAMES)), DataError, "the test data"),
+    ("proxy labels that are names", lambda: adapt(proxy=(draw(20, 4), NAMES)), DataError, "Labels of the proxy are"),
+    ("a proxy in batches with names", lambda: adapt(proxy=[(draw(20, 4), NAMES)]), DataError, "strings"),
+    ("a proxy label beyond all", lambda: adapt(proxy=(draw(30, 4), huge())), DataError, "Label 1000000000000 in row 7"),
+    ("a proxy label that is a year", lambda: adapt(proxy=(draw(30, 4), labels(30) + 2020)), DataError, "30 samples"),
+    ("too few names of classes", lambda: adapt(classes=["a"]), DataError, "labels go up to 1"),
+    ("one string for names", lambda: adapt(classes="ab"), DataError, "found 'ab'"),
+    ("names that are numbers", lambda: adapt(classes=[0, 1]), DataError, "found [0, 1]"),
+    ("a name twice", lambda: adapt(classes=["a", "a"]), DataError, "Two classes are called 'a'"),
+    ("names of numbers", lambda: adapt(classes=["a", "b"], task="regression"), DataError, "the task is regression"),
     ("more labels than inputs", lambda: adapt(train=(draw(20, 1, 6), labels(21))), ShapeError, "21 labels"),
     ("NaN in an input", lambda: adapt(train=(spoiled(), labels())), DataError, "Row 3"),
     ("NaN in a test input", lambda: adapt(test=(spoiled(7), labels())), DataError, "Row 7"),

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -25,9 +25,7 @@ from interbasin.cli.options import (
 )
 from interbasin.cli.output import Terminal, foreign_code
 from interbasin.cli.state import state_beside
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from interbasin.cli.target_data import TargetReader
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,20 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class ProxyOptions:
-    """How data are read; all but the column is for the proxy."""
+    """How data are read; all but the columns is for the proxy."""
 
     column: Annotated[str | None, Option(help="Column of a .parquet, or key of a .jsonl file.")] = None
+    label_column: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Column of the labels in a .csv or .parquet file, or a folder of datasets; by default label, or of a "
+            ".csv file label, y, target or class.",
+        ),
+    ] = None
+    proxy_label_column: Annotated[
+        str | None, Option(metavar="NAME", help="That of --proxy, where it differs from --label-column.")
+    ] = None
     mean: Annotated[
         str | None, Option(help="Mean to subtract from images of --proxy, in [0, 1]: one number, or one per channel.")
     ] = None
@@ -88,7 +97,9 @@ class ProxyOptions:
 
     def open(self, proxy: str, **about: Any) -> DataReader:
         """The proxy, for SOURCE."""
-        return InputOptions(**vars(self)).open(proxy, **about)
+        options = dict(vars(self))
+        options["label_column"] = options.pop("proxy_label_column") or self.label_column
+        return InputOptions(**options).open(proxy, **about)
 
 
 @command
@@ -103,8 +114,17 @@ def adapt(
     data: Annotated[str, Option(help="Labelled data of the new modality: inputs are arrays of numbers.")],
     output: Annotated[Path, output_option("Folder for the model, the table of methods, the bound and the verdict.")],
     unlabelled: Annotated[str | None, Option(help="More inputs of the new modality, for the alignment.")] = None,
-    valid: Annotated[str | None, Option(help="Labelled data to hold out, instead of a part of --data.")] = None,
-    test: Annotated[str | None, Option(help="Labelled data to report on; they decide nothing.")] = None,
+    valid: Annotated[
+        str | None,
+        Option(help="Labelled data to hold out, instead of a part of --data; of an .npz file x_valid and y_valid."),
+    ] = None,
+    test: Annotated[
+        str | None,
+        Option(
+            help="Labelled data to report on; they decide nothing. Of an .npz file x_test and y_test are taken, if it "
+            "has them, so that it may be that of --data."
+        ),
+    ] = None,
     shape: Annotated[
         str | None,
         Option(help="Shape of one input of the new modality, if the file has another: 1,96 for signals in rows of 96."),
@@ -154,6 +174,8 @@ def adapt(
     divided into embedder, body and head by itself, if it is a vision transformer, Swin or ResNet, an encoder of text or
     an nn.Sequential; else name a factory that returns interbasin.Source(embedder, body, head).
 
+    Labels may be names; they mean the same in --data, --valid and --test, and the model keeps them (classes).
+
     OUTPUT holds model.safetensors and adaptation.json, which interbasin.jobs.adapt.load_adapted reads; verdict.txt,
     tables (.csv, table.json), plots (.svg) and outcome.json. What is done is kept beside OUTPUT until that is there: a
     command that was interrupted or killed goes on when it is given again.
@@ -164,6 +186,8 @@ def adapt(
       interbasin adapt roberta --proxy questions.jsonl --data burgers.npz --task dense --body lora --minutes 30 -o out
       interbasin adapt my.nets:source --proxy digits --data signals.npz --shape 1,96 --method recraft --json -o out
     """
+    sizes = numbers(shape, "--shape", int, "1,96")
+    terminal.require_free(output, force=force)  # before torch is imported, which takes seconds
     from interbasin.jobs.adapt import METHODS, Source
     from interbasin.jobs.adapt import adapt as fit
     from interbasin.jobs.adapt.job import require_packages
@@ -172,14 +196,12 @@ def adapt(
     if method != "auto":
         method = METHODS[method].name
     require_packages(method, is_compared=compare, body=training_options.body)
-    sizes = numbers(shape, "--shape", int, "1,96")
-    terminal.require_free(output, force=force)
     with terminal.status("Loading"), foreign_code():
         loaded = network_options.load(source, seed=seed)
         parts = Source.of(loaded.model)
         own = proxy_options.open(proxy, model=source, like=loaded.inputs, seed=seed)
         own_batches = own.read(own.part_if_any("train"), limit)
-        target = _TargetReader(limit, proxy_options.column, sizes, seed)
+        target = TargetReader(limit, proxy_options.column, proxy_options.label_column, sizes, seed)
         train = target.read(data, "train")
         more = {name: None if text is None else target.read(text, name) for name, text in _others(valid, test)}
         plain = None if unlabelled is None else target.read(unlabelled, "train", labelled=False)
@@ -198,6 +220,7 @@ def adapt(
                 compare=compare,
                 seed=seed,
                 metric=metric,
+                classes=(target.classes or None) if task == "classification" else None,
                 minutes=minutes,
                 preset=preset,
                 state=state.folder / _digest(terminal.request),
@@ -214,6 +237,7 @@ def adapt(
         "output": str(output),
         "method": result.method,
         "trial": result.trial,
+        "classes": result.request["classes"],
         "verdict": summarize_verdict(result.verdict),
         "table": [summarize_row(row) for row in result.table],
         "use": use,
@@ -230,63 +254,3 @@ def _digest(request: Any) -> str:
     """A name for what was asked, so that what another request left does not stand in the way."""
     known = {name: value for name, value in request.items() if name not in ("output", "minutes")}
     return hashlib.sha256(json.dumps(known, default=str, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@dataclass
-class _TargetReader:
-    """Reads data of the new modality as tensors; the first that it reads say which label has which number."""
-
-    limit: int | None
-    column: str | None
-    shape: list[int] | None
-    seed: int
-    classes: tuple[str, ...] = ()
-
-    def read(self, data: str, part: str, *, labelled: bool = True) -> tuple[Tensor, Tensor] | Tensor:
-        """Inputs and labels, or inputs alone."""
-        import torch
-
-        from interbasin.batches import split_batch
-        from interbasin.errors import DataError
-
-        reader = DataReader(data, {"column": self.column, "seed": self.seed})
-        batches = reader.read(reader.part_if_any(part), self.limit)
-        pairs = [split_batch(batch) for batch in batches]
-        if not all(isinstance(inputs, torch.Tensor) for inputs, _ in pairs):
-            raise DataError(f"The new modality is given as arrays of numbers, and {data} is text; convert it first.")
-        inputs = torch.cat([inputs for inputs, _ in pairs]).float()
-        if self.shape is not None:
-            inputs = self._reshape(inputs, data)
-        if not labelled:
-            return inputs
-        if pairs[0][1] is None:
-            raise DataError(f"{data} has no labels; give them as y of an .npz file, or as folders of images.")
-        return inputs, self._numbers(torch.cat([labels for _, labels in pairs]), batches.classes, data)
-
-    def _reshape(self, inputs: Tensor, data: str) -> Tensor:
-        from interbasin.errors import ShapeError
-
-        try:
-            return inputs.reshape(len(inputs), *(self.shape or ()))
-        except RuntimeError as error:
-            raise ShapeError(
-                f"Inputs of {data} have shape {tuple(inputs.shape[1:])}, which cannot be laid out as "
-                f"{tuple(self.shape or ())}; give another --shape, or none."
-            ) from error
-
-    def _numbers(self, labels: Tensor, classes: tuple[str, ...], data: str) -> Tensor:
-        """Labels by the numbers that the first data gave them, where they have names."""
-        import torch
-
-        from interbasin.errors import DataError
-
-        if not self.classes or not classes:
-            self.classes = self.classes or classes
-            return labels
-        foreign = [name for name in classes if name not in self.classes]
-        if foreign:
-            raise DataError(
-                f"{data} has the label {foreign[0]!r}, and --data have {', '.join(self.classes)}; add samples of it "
-                "there, or take them out here."
-            )
-        return torch.tensor([self.classes.index(name) for name in classes])[labels]

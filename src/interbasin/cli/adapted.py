@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from interbasin.cli.output import Terminal, in_options, number, print_table
-from interbasin.text import plural
+from interbasin.text import list_names, plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +30,7 @@ MEANINGS = {
     "label_entropy": "what knowing nothing costs; a bound above it says nothing",
     "err_target": "loss of the model, which both forms lie above",
 }
+LISTED = 12  # names of classes that are shown
 WITHOUT_SOURCE = ("raw-linear", "nearest")
 
 
@@ -71,6 +72,9 @@ def show_result(
     console.print("load the model with")
     for line in use["python"].splitlines():
         console.print(f"    {line}", soft_wrap=True)
+    names = result.request.get("classes")
+    if names is not None:
+        console.print(f"its outputs are, in this order, {list_names(names, LISTED)}", soft_wrap=True)
     for note in outcome.notes:
         console.print(in_options(note, terminal.options), style="dim", soft_wrap=True)
     console.print(str(result.verdict), soft_wrap=True)

@@ -39,6 +39,10 @@ def data(
     source: Annotated[
         str | None, Option("--from", metavar="SOURCE", help=f"Planted gaps: DATA with labels that is changed: {DATA}.")
     ] = None,
+    label_column: Annotated[
+        str | None,
+        Option(metavar="NAME", help="Planted gaps: column of --from that has the labels, where it is a table."),
+    ] = None,
     patch: Annotated[int | None, method_option("data", "patch", "side of a patch, 4 by default.")] = None,
     classes: Annotated[int | None, method_option("data", "classes", "how many classes are left.")] = None,
     seed: SeedFromZero = 0,
@@ -78,6 +82,7 @@ def data(
             points=points,
             numbers=numbers,
             source=source,
+            label_column=label_column,
             patch=patch,
             classes=classes,
             seed=seed,

@@ -90,6 +90,8 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
         'pass --data, or --reach exact; give more (sweeps=).'
         >>> in_options("tokenizer= (--tokenizer) and a folder", {"tokenizer": "--tokenizer"})
         '--tokenizer and a folder'
+        >>> in_options('use task="dense", or force=True.', {"task": "--task", "force": "--force"})
+        'use --task dense, or --force.'
     """
     if "fold" in options:
         text = text.replace("stay_in_class=False", options["fold"])
@@ -98,12 +100,12 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
         option = options.get(argument["name"])
         if option is None:
             return argument[0]
-        value = argument["word"] or argument["number"]
+        value = argument["word"] or argument["quoted"] or argument["number"]
         beside = re.fullmatch(r" (?:or|\() ?(.*?)\)?", argument["beside"] or "")
         return beside[1] if beside else f"{option} {value}" if value else option
 
     pattern = (
-        r"\b(?P<name>[a-z_]+)=(?:'(?P<word>[^']*)'|(?P<number>[\d.]*\d)|(?=[\s,;.)]|$))"
+        r"\b(?P<name>[a-z_]+)=(?:'(?P<word>[^']*)'|\"(?P<quoted>[^\"]*)\"|(?P<number>[\d.]*\d)|True\b|(?=[\s,;.)]|$))"
         r"(?P<beside> (?:or --[a-z-]+|\(--[^)]*\)))?"
     )
     return re.sub(pattern, spell, text)

@@ -1,7 +1,8 @@
 """Data that are made, written as an ``.npz`` file which `open_data` reads: fields of equations, and planted gaps.
 
-The file holds ``x`` and ``y`` and, where a test part was asked for, ``x_test`` and ``y_test``. Beside the arrays it
-says what it was made from (``interbasin.json``), by which a later run knows that it may replace it.
+The file holds ``x`` and ``y`` and, where a test part was asked for, ``x_test`` and ``y_test``. Beside them
+``interbasin``, an array of one text (JSON), says what they were made from, by which a later run knows that it may
+replace the file. Every member is an array, so that loops over ``np.load(file)`` work.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +31,8 @@ from interbasin.methods import Method, MethodTable
 from interbasin.storage.atomic import as_path, new_file, refuse_file_in_the_way
 
 COUNT, TEST_COUNT, PATCH = 1000, 200, 4
-RECORD, FORMAT = "interbasin.json", "interbasin.data.v1"
+RECORD, FORMAT = "interbasin", "interbasin.data.v1"
+OLD_RECORD = "interbasin.json"  # in files of earlier versions, where the record was no array
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -65,6 +68,7 @@ def write_data(
     points: int | None = None,
     numbers: Mapping[str, float] | None = None,
     source: str | os.PathLike[str] | None = None,
+    label_column: str | None = None,
     patch: int | None = None,
     classes: int | None = None,
     seed: int = 0,
@@ -85,6 +89,7 @@ def write_data(
         points: Along each axis of an equation's fields.
         numbers: Of the equation: ``{"viscosity": 0.01}``.
         source: The DATA whose samples are changed; they have labels.
+        label_column: The column of its labels, where it is a table; see `open_data`.
         patch: Side of the patches of ``rotated-patches``; 4 by default.
         classes: How many classes ``merged-labels`` leaves.
         seed: The same seed gives the same file.
@@ -98,6 +103,7 @@ def write_data(
     """
     method = GENERATORS[name]
     chosen: dict[str, Any] = {"points": points, "source": source, "patch": patch, "classes": classes}
+    chosen["label_column"] = label_column
     chosen["numbers"] = dict(numbers) if numbers else None
     GENERATORS.require_options(method.name, chosen)
     for need in sorted(method.needs):
@@ -114,11 +120,9 @@ def write_data(
     if source is not None:
         request["source"] = os.fspath(source)
     record = {"format": FORMAT, "name": method.name, "request": request}
+    members = {**arrays, RECORD: np.array(json.dumps(record, indent=2, allow_nan=False))}
     with new_file(path, force=force, ours=_is_ours) as temporary:
-        np.savez(temporary, allow_pickle=False, **arrays)
-        with zipfile.ZipFile(temporary, "a") as archive:
-            # Without a date, so that the same request gives the same bytes.
-            archive.writestr(zipfile.ZipInfo(RECORD), json.dumps(record, indent=2, allow_nan=False))
+        np.savez(temporary, allow_pickle=False, **members)
     return GeneratedData(method.name, path, request, {key: array.shape for key, array in arrays.items()})
 
 
@@ -136,9 +140,10 @@ def samples_of(name: str, count: int | None = None, test_count: int | None = Non
 
 def _is_ours(path: Path) -> bool:
     try:
-        with zipfile.ZipFile(path) as archive:
-            record = json.loads(archive.read(RECORD))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile, RecursionError):
+        with np.load(path, allow_pickle=False) as members:
+            # What is no array comes as its bytes.
+            record = json.loads(str(members[RECORD]) if RECORD in members else members[OLD_RECORD])
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, RecursionError):
         return False
     return isinstance(record, dict) and record.get("format") == FORMAT
 
@@ -172,6 +177,7 @@ def _solve(
 def _plant(
     change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     source: str | os.PathLike[str],
+    label_column: str | None,
     count: int | None,
     test_count: int | None,
     seed: int,
@@ -185,7 +191,10 @@ def _plant(
         )
     has_test = "test" in splits and test_count != 0
     limits = {"train" if splits else None: count} | ({"test": test_count} if has_test else {})
-    parts = [read_pairs(source, split=split, limit=limit, seed=seed) for split, limit in limits.items()]
+    parts = [
+        read_pairs(source, split=split, limit=limit, seed=seed, label_column=label_column)
+        for split, limit in limits.items()
+    ]
     for _, labels, _ in parts:
         if labels is None:
             raise DataError(
@@ -208,12 +217,13 @@ def _rotate(
     test_count: int | None,
     seed: int,
     source: str | os.PathLike[str],
+    label_column: str | None = None,
     patch: int = PATCH,
 ) -> tuple[Arrays, dict[str, Any]]:
     def rotate(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return rotate_patches(x[:, None] if x.ndim == 3 else x, patch, seed=seed), y  # images of one colour are flat
 
-    arrays, settings = _plant(rotate, source, count, test_count, seed)
+    arrays, settings = _plant(rotate, source, label_column, count, test_count, seed)
     return arrays, {**settings, "patch": patch}
 
 
@@ -225,9 +235,10 @@ def _merge(
     test_count: int | None,
     seed: int,
     source: str | os.PathLike[str],
+    label_column: str | None = None,
     classes: int,
 ) -> tuple[Arrays, dict[str, Any]]:
-    return _plant(lambda x, y: (x, merge_labels(y, classes, seed=seed)), source, count, test_count, seed)
+    return _plant(lambda x, y: (x, merge_labels(y, classes, seed=seed)), source, label_column, count, test_count, seed)
 
 
 MEANINGS = {"source": "which DATA to change", "classes": "how many classes to leave"}  # of what a generator needs
@@ -251,7 +262,7 @@ GENERATORS: MethodTable[Callable[..., tuple[Arrays, dict[str, Any]]]] = MethodTa
             "images whose patches are all multiplied by one orthogonal matrix: only the inputs are foreign",
             _rotate,
             needs=frozenset({"source"}),
-            options={"source": None, "patch": PATCH},
+            options={"source": None, "label_column": None, "patch": PATCH},
         ),
         Method(
             "merged-labels",
@@ -259,7 +270,7 @@ GENERATORS: MethodTable[Callable[..., tuple[Arrays, dict[str, Any]]]] = MethodTa
             "labels permuted and merged into fewer classes: only the answers are foreign",
             _merge,
             needs=frozenset({"source", "classes"}),
-            options={"source": None, "classes": None},
+            options={"source": None, "label_column": None, "classes": None},
         ),
     ],
 )

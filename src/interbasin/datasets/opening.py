@@ -26,7 +26,7 @@ from interbasin.datasets.fields import open_hdf5, open_mat
 from interbasin.datasets.images import open_images
 from interbasin.datasets.nas_bench import DEEPSEA, is_pickle, open_deepsea, open_task, refuse_pickle, task_parts
 from interbasin.datasets.tables import MakeTexts, arrow_parts, is_arrow_folder, open_arrow_samples, open_parquet_samples
-from interbasin.datasets.text_tables import open_csv, open_series, series_parts
+from interbasin.datasets.text_tables import TableColumns, open_csv, open_series, series_parts
 from interbasin.datasets.texts import TextSamples, longest, open_tokenizer, read_jsonl, read_lines
 from interbasin.errors import DataError, FileError, UnknownNameError
 from interbasin.randomness import generator_of
@@ -53,6 +53,7 @@ def open_data(
     split: str | None = None,
     column: str | None = None,
     label_column: str | None = None,
+    labels_needed: bool = True,
     tokenizer: Any = None,
     max_length: int | None = None,
     tokens_as_labels: bool | None = False,
@@ -91,6 +92,8 @@ def open_data(
         column: Which column of ``.parquet`` or of a folder of `datasets`, or key of ``.jsonl``.
         label_column: Which column of ``.csv``, ``.parquet`` or a folder of `datasets` has the labels; ``"none"`` if
             none has.
+        labels_needed: Whether such a table without a column of labels, or without the one that is named, is refused;
+            else it may lack it.
         tokenizer: For text: the folder of a model of transformers, or a tokenizer of that library.
         max_length: For text: at most so many tokens.
         tokens_as_labels: For text: the tokens are the labels, as language models have them. With None, that is so for
@@ -115,7 +118,9 @@ def open_data(
     if limit is not None:
         require_whole("limit", limit, least=1)
     shaping = shaping_like(like, scale=scale, mean=mean, std=std)
-    samples = _samples(os.fspath(text), shaping, split, (column, label_column), tokenizer, max_length)
+    samples = _samples(
+        os.fspath(text), shaping, split, TableColumns(column, label_column, labels_needed), tokenizer, max_length
+    )
     if tokens_as_labels is None:
         tokens_as_labels = isinstance(samples, TextSamples) and samples.labels is None
     holds_tokens = isinstance(samples, TextSamples) or column is not None
@@ -151,7 +156,7 @@ def _samples(
     text: str,
     shaping: Shaping,
     split: str | None,
-    columns: tuple[str | None, str | None],
+    columns: TableColumns,
     tokenizer: Any,
     max_length: int | None,
 ) -> Samples:
@@ -179,7 +184,7 @@ def _samples(
         case ".npz":
             return open_deepsea(path, part) if path.name == DEEPSEA and part else open_npz_samples(path, part)
         case ".csv":
-            return open_csv(path, columns[1])
+            return open_csv(path, columns)
         case ".tsv":
             parts = series_parts(path)
             return open_series(parts[part] if part else path, tuple(parts.values()) or _beside(path))
@@ -190,26 +195,24 @@ def _samples(
         case ".txt":
             return texts(read_lines(path))
         case ".jsonl":
-            return texts(*read_jsonl(path, columns[0]))
+            return texts(*read_jsonl(path, columns.inputs))
         case ".parquet":
-            return open_parquet_samples(path, *columns, texts)
+            return open_parquet_samples(path, columns, texts)
     if is_pickle(path):
         raise refuse_pickle(path)
     raise FileError(f"Data can be {FORMS}; {path} is none of these. Convert or rename it.")
 
 
-def _samples_in(
-    folder: Path, part: str | None, columns: tuple[str | None, str | None], shaping: Shaping, texts: MakeTexts
-) -> Samples:
+def _samples_in(folder: Path, part: str | None, columns: TableColumns, shaping: Shaping, texts: MakeTexts) -> Samples:
     """The samples in a folder."""
     pairs, tables, series = idx_pairs(folder), arrow_parts(folder), series_parts(folder)
     if part in pairs:
         images, labels = pairs[part]
         return arrays_of(str(images), read_idx(images), read_idx(labels))
     if part is not None and part in tables:
-        return open_arrow_samples(tables[part], *columns, texts)
+        return open_arrow_samples(tables[part], columns, texts)
     if is_arrow_folder(folder):
-        return open_arrow_samples(folder, *columns, texts)
+        return open_arrow_samples(folder, columns, texts)
     if part in series:
         return open_series(series[part], tuple(series.values()))
     if part is not None and part in task_parts(folder):

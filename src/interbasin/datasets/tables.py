@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interbasin.datasets.arrays import ArraySamples
 from interbasin.datasets.base import Samples, class_numbers
-from interbasin.datasets.text_tables import NO_LABELS
+from interbasin.datasets.text_tables import NO_LABELS, TableColumns
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError
 from interbasin.vectors.files.base import check_begins, damaged, open_vectors
 
@@ -32,7 +32,7 @@ class MakeTexts(Protocol):
     def __call__(self, words: list[str], labels: Tensor | None = None, classes: tuple[str, ...] = (), /) -> Samples: ...
 
 
-def open_parquet_samples(path: Path, column: str | None, label_column: str | None, texts: MakeTexts) -> Samples:
+def open_parquet_samples(path: Path, columns: TableColumns, texts: MakeTexts) -> Samples:
     """Samples of a column of a Parquet file: text, or vectors as `open_vectors` reads them."""
     check_begins(path, (b"PAR1",), ".parquet")
     # Imported here because it takes longer than reading most other files.
@@ -40,11 +40,11 @@ def open_parquet_samples(path: Path, column: str | None, label_column: str | Non
 
     with open_table(path) as opened:
         schema = opened.schema_arrow
-        columns = _Columns(str(path), schema, lambda name: opened.read([name]).column(name))
-        inputs, labels, classes = columns.choose(column, label_column)
+        table = _Columns(str(path), schema, lambda name: opened.read([name]).column(name))
+        inputs, labels, classes = table.choose(columns.among(schema.names))
     if inputs is not None:
         return texts(inputs, labels, classes)
-    array = np.concatenate(list(open_vectors(path, column=column).batches(ROWS)))
+    array = np.concatenate(list(open_vectors(path, column=columns.inputs).batches(ROWS)))
     return ArraySamples(str(path), array, labels, classes)
 
 
@@ -55,11 +55,12 @@ class _Columns:
         self.name, self.schema, self.read = name, schema, read
 
     def choose(
-        self, column: str | None, label_column: str | None, names: tuple[str, ...] = ()
+        self, columns: TableColumns, names: tuple[str, ...] = ()
     ) -> tuple[list[str] | None, Tensor | None, tuple[str, ...]]:
         """Texts, if the inputs are such; labels; and their names, ``names`` if these are known."""
         import pyarrow as pa
 
+        column, label_column = columns.inputs, columns.labels
         for name in (column, None if label_column == NO_LABELS else label_column):
             if name is not None and name not in self.schema.names:
                 raise UnknownNameError.of(f"column in {self.name}", name, self.schema.names)
@@ -127,7 +128,7 @@ def arrow_parts(folder: Path) -> dict[str, Path]:
     return {name: parts[name] for name in sorted(parts, key=lambda name: name != "train")}
 
 
-def open_arrow_samples(folder: Path, column: str | None, label_column: str | None, texts: MakeTexts) -> Samples:
+def open_arrow_samples(folder: Path, asked: TableColumns, texts: MakeTexts) -> Samples:
     """Samples of a table that `datasets` saved: a column of text, or the one of lists, mapped where it lies.
 
     Raises:
@@ -136,8 +137,9 @@ def open_arrow_samples(folder: Path, column: str | None, label_column: str | Non
     """
     table = _read_arrow(folder)
     columns = _Columns(str(folder), table.schema, table.column)
-    label = LABEL if label_column is None else label_column
-    words, labels, classes = columns.choose(column, label_column, _class_names(folder, label))
+    asked = asked.among(table.schema.names)
+    column, label = asked.inputs, LABEL if asked.labels is None else asked.labels
+    words, labels, classes = columns.choose(asked, _class_names(folder, label))
     if words is not None:
         return texts(words, labels, classes)
     lists = [name for name in columns.lists() if name != label]

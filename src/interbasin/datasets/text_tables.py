@@ -12,7 +12,7 @@ import math
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,14 +30,33 @@ SERIES_ENDINGS = (".tsv", ".tsv.gz")
 LISTED = 12  # columns that a message names
 
 
-def open_csv(path: Path, label_column: str | None = None) -> ArraySamples:
+class TableColumns(NamedTuple):
+    """Which columns of a table are read.
+
+    Attributes:
+        inputs: The column of inputs, where there are several.
+        labels: The column of labels, where it has another name; ``"none"`` if there are no labels.
+        labels_needed: Whether a table that has no such column is refused.
+    """
+
+    inputs: str | None = None
+    labels: str | None = None
+    labels_needed: bool = True
+
+    def among(self, names: Sequence[str]) -> TableColumns:
+        """The same for a table with columns of these names: one that it may lack, and does, is not asked for."""
+        is_missing = self.labels != NO_LABELS and self.labels not in names
+        return self._replace(labels=None) if is_missing and not self.labels_needed else self
+
+
+def open_csv(path: Path, columns: TableColumns | None = None) -> ArraySamples:
     """The rows of a ``.csv`` file: numbers, and a label in the column ``label``, ``y``, ``target`` or ``class``.
 
     The first line may name the columns; without, they are called ``0``, ``1`` and so on.
 
     Args:
         path: The file, gzipped if its name ends so.
-        label_column: The column of labels, where it has another name; ``"none"`` if there are no labels.
+        columns: Which of them holds the labels; all others are inputs.
 
     Raises:
         FileError: if it cannot be read.
@@ -50,7 +69,7 @@ def open_csv(path: Path, label_column: str | None = None) -> ArraySamples:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"Two columns of {path} are called {twice!r}; give each a name of its own.")
-    label = _label_place(names, label_column, path)
+    label = _label_place(names, (columns or TableColumns()).among(names), path)
     numbers, labels = _read(path, ",", names, label, skipped=int(has_header))
     if labels is None:
         return ArraySamples(str(path), numbers)
@@ -58,16 +77,18 @@ def open_csv(path: Path, label_column: str | None = None) -> ArraySamples:
     return ArraySamples(str(path), numbers, values, classes)
 
 
-def _label_place(names: Sequence[str], label_column: str | None, path: Path) -> int | None:
-    if label_column == NO_LABELS:
+def _label_place(names: Sequence[str], columns: TableColumns, path: Path) -> int | None:
+    if columns.labels == NO_LABELS:
         return None
-    if label_column is not None:
-        if label_column not in names:
-            raise UnknownNameError.of(f"column in {path}", label_column, names)
-        return names.index(label_column)
+    if columns.labels is not None:
+        if columns.labels not in names:
+            raise UnknownNameError.of(f"column in {path}", columns.labels, names)
+        return names.index(columns.labels)
     places = [place for place, name in enumerate(names) if name.lower() in LABELS]
     if len(places) == 1:
         return places[0]
+    if not places and not columns.labels_needed:
+        return None
     described = f"the columns {list_names(names, LISTED)}"
     reason = "several of which could be the labels" if places else f"none of which is called {', '.join(LABELS)}"
     raise DataError(

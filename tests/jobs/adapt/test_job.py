@@ -17,7 +17,7 @@ import interbasin as ib
 from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
 from interbasin.evaluate.prediction import error_metric
 from interbasin.extras import import_extra
-from interbasin.jobs.adapt import METHODS, Source, validation
+from interbasin.jobs.adapt import METHODS, Source, load_adapted, validation
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 
@@ -97,6 +97,15 @@ def test_data_in_every_form_give_the_same_model(form):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["linear-probe", "nearest", "recraft"])
+def test_a_model_keeps_the_names_of_its_classes(method, tmp_path):
+    result = run(method=method, classes=["saw", "sine", "square", "none of these"])
+    names = ("saw", "sine", "square")[: result.model(make_target()[0]).shape[1]]
+    assert result.model.classes == names and result.request["classes"] == list(names)
+    result.save(tmp_path / "out")
+    assert load_adapted(tmp_path / "out", make_mlp()).classes == names
+
+
 def test_whole_numbers_and_rows_are_inputs_too():
     whole = run(train=((10 * INPUTS).int(), LABELS))
     assert torch.equal(
@@ -340,7 +349,7 @@ def test_data_that_are_hard_to_learn_are_adapted_to_all_the_same(train):
         ({"test": (INPUTS[:3], LABELS[:3] * 0), "metric": "auroc"}, DataError, "AUROC needs"),
         ({"embedder": nn.Sequential(nn.Flatten(), nn.Linear(8, 9))}, ShapeError, r"trained on \(10,\)"),
         ({"embedder": nn.Flatten()}, DataError, "has no parameters"),
-        ({"task": "regression", "predictor": "transport"}, DataError, 'use "head" or "auto"'),
+        ({"task": "regression", "predictor": "transport"}, DataError, 'use predictor="head" or predictor="auto"'),
         ({"discretise": "ten"}, DataError, "discretise must be a whole number"),
         ({"minutes": 0}, DataError, "minutes must be a number above 0"),
         ({"seed": -1}, DataError, "seed must be a whole number"),

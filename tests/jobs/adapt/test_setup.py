@@ -46,6 +46,18 @@ def test_a_head_that_does_not_fit_the_proxy_is_replaced_with_a_note():
     assert make_setup(Source(source.embedder, source.body)).head.linear.out_features == 3
 
 
+def test_a_proxy_may_show_a_few_classes_of_a_large_head_and_no_number_that_no_head_has():
+    source = Source.of(make_mlp())
+    large = Source(source.embedder, source.body, nn.Linear(10, 21000))
+    few = (INPUTS, 20000 + torch.arange(40) % 3)
+    assert make_setup(large, proxy=few).head.linear.out_features == 21000
+    with pytest.raises(DataError, match="Label 20002 in row 2 of the proxy is out of range for 40 samples"):
+        make_setup(proxy=few)
+    batches = [(INPUTS[:30], LABELS[:30]), (INPUTS[30:], LABELS[30:] + 1000)]
+    with pytest.raises(DataError, match=r"in row 3[0-9] of the proxy is out of range for 40 samples"):
+        make_setup(proxy=batches)
+
+
 @pytest.mark.parametrize(
     "proxy",
     [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ KINDS: dict[type[nn.Module], str] = {
 }
 
 
-def describe_model(model: nn.Module, setup: Setup) -> dict[str, Any]:
+def describe_model(model: nn.Module, setup: Setup, classes: Sequence[str] | None = None) -> dict[str, Any]:
     """What `load_adapted` needs to know of a model beside its weights, fit for JSON."""
     is_network = isinstance(model, TargetNetwork | TransportNetwork)
     return {
@@ -58,6 +58,7 @@ def describe_model(model: nn.Module, setup: Setup) -> dict[str, Any]:
         "layout": setup.source.layout if is_network else None,
         "scale": setup.scale if is_network else None,
         "own_embedder": is_network and setup.embedder is not None,
+        "classes": None if classes is None else list(classes),
     }
 
 
@@ -66,6 +67,8 @@ def load_adapted(
     folder: str | os.PathLike[str], source: Source | nn.Module | None = None, *, embedder: nn.Module | None = None
 ) -> nn.Module:
     """The model that an adaptation saved: inputs of the target -> logits or values, the same to the last bit.
+
+    Its attribute ``classes`` holds the names of the classes, one for each output, or None where they have none.
 
     Args:
         folder: Where `Adaptation.save`, or ``interbasin adapt``, wrote it.
@@ -83,6 +86,8 @@ def load_adapted(
     checkpoint = open_checkpoint(place)
     try:
         model = _build(document, checkpoint, source, embedder)
+        names = document.get("classes")
+        name_classes(model, None if names is None else tuple(map(str, names)))
     except (KeyError, TypeError, AttributeError) as error:
         message = f"{place / FILE} lacks what a model is built from ({error}); save the adaptation anew."
         raise FileError(message) from error
@@ -93,6 +98,11 @@ def load_adapted(
         ) from error
     load_weights(model, checkpoint, "the model that was built around the source")
     return model.eval().requires_grad_(False)
+
+
+def name_classes(model: nn.Module, classes: tuple[str, ...] | None) -> None:
+    """Give a model the names of its outputs, as the attribute ``classes``."""
+    model.classes = classes  # type: ignore[assignment]
 
 
 def _build(

@@ -127,7 +127,7 @@ def _add_lora(body: nn.Module, rank: int, seed: int) -> None:
     if not names:
         raise DataError(
             f'body="lora" adds to linear layers, and the body ({type(body).__name__}) has none inside; use '
-            '"everything" or "frozen".'
+            'body="everything" or body="frozen".'
         )
     peft = import_extra("peft", "A LoRA on the body", "hf")
     config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)

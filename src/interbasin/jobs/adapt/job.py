@@ -14,7 +14,7 @@ from interbasin.batches import reporter_of
 from interbasin.checks import require_finite
 from interbasin.errors import DataError, FitError, ShapeError
 from interbasin.extras import import_extra
-from interbasin.jobs.adapt.files import describe_model
+from interbasin.jobs.adapt.files import describe_model, name_classes
 from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.journal import Journal, find_place, open_journal
 from interbasin.jobs.adapt.methods import METHODS
@@ -62,6 +62,7 @@ def adapt(
     *,
     embedder: nn.Module | None = None,
     metric: str | None = None,
+    classes: Sequence[str] | None = None,
     minutes: float | None = None,
     preset: str | None = None,
     state: str | os.PathLike[str] | None = None,
@@ -91,6 +92,7 @@ def adapt(
         seed: Of all that is drawn; the same seed gives the same result.
         embedder: For the target's inputs; by default one is made.
         metric: What errors are measured by; by default ``"error"``, ``"map"`` or ``"nrmse"``, by the kind of task.
+        classes: Names of the classes, label 0 first, which are kept with the model as ``model.classes``.
         minutes: Begin no more methods after this time; notes say which were left out.
         preset: Settings of the paper's tables 8 and 9, by name: ``"ecg"``, ``"pde-burgers"``.
         state: A folder that keeps what is done: a run that was killed goes on from there.
@@ -128,8 +130,10 @@ def adapt(
     task_of = TargetTask.of(task, labels_of(samples), metric=metric, discretise=settings.discretise, seed=seed)
     if settings.predictor == "transport" and task_of.kind != "classification":
         raise DataError(
-            f'predictor="transport" carries classes over, and the task is {task_of.kind}; use "head" or "auto".'
+            f'predictor="transport" carries classes over, and the task is {task_of.kind}; use '
+            'predictor="head" or predictor="auto".'
         )
+    names_of_classes = None if classes is None else _require_names(classes, task_of)
     samples = _join_valid(samples, valid, task_of)
     valid_count = len(samples) - count
     tested = None if test is None else _read_more(test, "the test data", task_of, samples)
@@ -155,6 +159,7 @@ def adapt(
     report(f"fitting {chosen.method} to all samples")
     with watch("fit"):
         fitted = fit(setup, chosen.method, rows, chosen.chosen.trial)
+    name_classes(fitted.model, names_of_classes)
     answers: dict[tuple[str, str], Answer] = {}
     if tested is not None:
         with watch("test"):
@@ -183,7 +188,7 @@ def adapt(
         bound=bound,
         looks=fitted.looks,
         scores_test=scores_test,
-        blueprint=describe_model(fitted.model, setup),
+        blueprint=describe_model(fitted.model, setup, names_of_classes),
         metrics={name: value for name, value in metrics.items() if value is not None},
         notes=tuple(notes),
         timings=watch.timings,
@@ -191,6 +196,7 @@ def adapt(
             "task": task_of.kind,
             "method": method,
             "metric": task_of.metric.name,
+            "classes": None if names_of_classes is None else list(names_of_classes),
             "compare": compare if isinstance(compare, bool) else list(compare),
             "seed": seed,
             "minutes": minutes,
@@ -216,6 +222,21 @@ def require_packages(method: str, *, is_compared: bool = False, body: str | None
 
 
 # ---------------------------------------------------------------------- data
+
+
+def _require_names(classes: Sequence[str], task: TargetTask) -> tuple[str, ...]:
+    """A name for each class of the task; those of classes behind the last that has samples are left out."""
+    if task.kind != "classification":
+        raise DataError(f"classes= are names of classes, and the task is {task.kind}, which has none; leave them out.")
+    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
+        raise DataError(f"classes= are names, a list of strings, found {classes!r}; give one for each class.")
+    names, count = tuple(classes), task.shape[0]
+    if len(names) < count:
+        raise DataError(f"{len(names)} names of classes were given and labels go up to {count - 1}; give {count}.")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"Two classes are called {twice!r} in classes=; give each a name of its own.")
+    return names[:count]
 
 
 def _join_valid(samples: Samples, valid: Any, task: TargetTask) -> Samples:

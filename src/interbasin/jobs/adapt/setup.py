@@ -28,11 +28,12 @@ from interbasin.jobs.adapt.network import in_chunks
 from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead, fit_source_head, recalibrate
-from interbasin.jobs.adapt.task import Samples, TargetTask
+from interbasin.jobs.adapt.task import Samples, TargetTask, refuse_text, require_range
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
 from interbasin.training import Checkpoint
 
+PROXY = "the proxy"  # as messages call it
 PROXY_BATCH = 64
 MOST_PROXY = 5000  # samples of the proxy that are looked at
 LARGEST = 1e9  # of a feature of the target, where two of the source are 1 apart
@@ -258,6 +259,9 @@ def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source,
     if body_inputs is None:
         raise DataError("The proxy holds no samples at all; give data of the source's own modality, with labels.")
     known = torch.cat(labels).long().to(body_inputs.device)
+    head = _linear_head(source)
+    # A head of ten thousand classes may be shown a few of them.
+    require_range(known, PROXY, known=head.out_features if isinstance(head, nn.Linear) else 0)
     whole = torch.cat(features)
     if not bool(torch.isfinite(whole).all()):
         raise DataError("The source's features of the proxy are NaN or infinite; check the proxy and the source.")
@@ -270,6 +274,7 @@ def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:
         inputs = proxy[0] if isinstance(proxy[0], Mapping) else torch.as_tensor(proxy[0])
         if proxy[1] is None:
             raise DataError(NO_LABELS)
+        refuse_text(proxy[1], PROXY)
         labels = torch.as_tensor(proxy[1])
         count = count_inputs((), inputs) if isinstance(inputs, Mapping) else len(inputs)
         if count != len(labels):
@@ -288,6 +293,7 @@ def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:
         inputs, labels = split_batch(batch)
         if labels is None:
             raise DataError(NO_LABELS)
+        refuse_text(labels, PROXY)
         yield inputs, torch.as_tensor(labels)
 
 
@@ -325,10 +331,7 @@ def _require_finite_inputs(inputs: Tensor, before: int) -> None:
 
 def _source_linear(source: Source, features: Tensor, labels: Tensor, scale: float) -> tuple[nn.Linear, tuple[str, ...]]:
     """The head of the source as one linear layer on scaled features, or a new one where it has none."""
-    head = source.head
-    if isinstance(head, nn.Sequential):  # of timm: a norm that is often nothing, and the layer
-        layers = [layer for layer in head if not isinstance(layer, nn.Identity | nn.Dropout)]
-        head = layers[0] if len(layers) == 1 else head
+    head = _linear_head(source)
     if isinstance(head, nn.Linear):
         if not all(bool(torch.isfinite(parameter).all()) for parameter in head.parameters()):
             raise DataError(
@@ -344,6 +347,14 @@ def _source_linear(source: Source, features: Tensor, labels: Tensor, scale: floa
         note = "The source's head is more than one linear layer, so a head was trained on the proxy instead."
         return fit_source_head(features, labels), (note,)
     return fit_source_head(features, labels), ()
+
+
+def _linear_head(source: Source) -> nn.Module | None:
+    """The head of the source, without layers around it that do nothing."""
+    if isinstance(source.head, nn.Sequential):  # of timm: a norm that is often nothing, and the layer
+        layers = [layer for layer in source.head if not isinstance(layer, nn.Identity | nn.Dropout)]
+        return layers[0] if len(layers) == 1 else source.head
+    return source.head
 
 
 @torch.no_grad()

@@ -90,11 +90,43 @@ def require_finite_rows(values: Tensor, what: str) -> None:
         )
 
 
+def refuse_text(labels: Any, name: str) -> None:
+    """Refuse labels that are names of classes, in an array, a list, or alone.
+
+    Raises:
+        DataError: shows the first of them.
+    """
+    first = labels.ravel()[:1].tolist() if isinstance(labels, np.ndarray) else labels
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    if isinstance(first, str | bytes):
+        raise DataError(
+            f"Labels of {name} are whole numbers, one for each class, found strings ({str(first)!r}); number the "
+            "classes from 0 on."
+        )
+
+
+def require_range(labels: Tensor, name: str, known: int = 0) -> None:
+    """Refuse classes with numbers far beyond what so many samples can have; ``known`` classes there are for sure.
+
+    Raises:
+        DataError: names the largest.
+    """
+    largest = int(labels.max())
+    if largest >= max(MOST_UNSEEN, 10 * len(labels), known):  # a year, or an identifier
+        raise DataError(
+            f"Label {largest} in row {int(labels.argmax())} of {name} is out of range for {len(labels)} samples; "
+            "number the classes from 0 on."
+        )
+
+
 def _tensors(data: Any, name: str, labelled: bool) -> tuple[Tensor, Tensor | None]:
     """Inputs, and labels where there are some, as one tensor each."""
     if isinstance(data, Tensor | np.ndarray):
         return _tensor(data, name), None
     is_pair = isinstance(data, tuple | list) and len(data) == 2
+    if labelled and is_pair and isinstance(data[0], Tensor | np.ndarray):
+        refuse_text(data[1], name)
     # A list of two inputs without labels is two batches.
     if (
         is_pair
@@ -109,6 +141,7 @@ def _tensors(data: Any, name: str, labelled: bool) -> tuple[Tensor, Tensor | Non
     if not batches:
         return torch.zeros(0), None
     labels = [label for _, label in batches]
+    refuse_text(labels, name)
     if all(isinstance(label, int | float) or getattr(label, "ndim", None) == 0 for label in labels):
         return _stack([inputs for inputs, _ in batches], name), _stack_labels(labels, name)  # a sample at a time
     return _concatenate([inputs for inputs, _ in batches], name), (
@@ -122,6 +155,7 @@ def _split(batch: Any) -> tuple[Any, Any]:
 
 
 def _stack_labels(labels: Sequence[Any], name: str) -> Tensor | None:
+    refuse_text(labels, name)
     return None if any(label is None for label in labels) else _stack(labels, name)
 
 
@@ -184,12 +218,7 @@ class TargetTask:
         labels = _require_kind(kind, labels, "the training data")
         chosen = error_metric(kind, metric)
         if kind == "classification":
-            largest = int(labels.max())
-            if largest >= max(MOST_UNSEEN, 10 * len(labels)):  # a year, or an identifier
-                raise DataError(
-                    f"Label {largest} in row {int(labels.argmax())} of the training data is out of range for "
-                    f"{len(labels)} samples; number the classes from 0 on."
-                )
+            require_range(labels, "the training data")
             counts = torch.bincount(labels)
             if int((counts > 0).sum()) < 2:
                 raise DataError(
@@ -285,7 +314,7 @@ def _require_kind(kind: str, labels: Tensor, name: str) -> Tensor:
         if labels.ndim != 1:
             raise ShapeError(
                 f"A class for each sample was expected, and labels of {name} have shape {tuple(labels.shape)}; use "
-                'task="multilabel", "regression" or "dense" for these.'
+                'task="multilabel", task="regression" or task="dense" for these.'
             )
         whole = labels.long()
         if labels.is_floating_point() and not bool((labels == whole).all()):
