@@ -1,6 +1,6 @@
 """Fresh processes without the wait: one process imports torch, and forks for every program that is to run.
 
-What a program finds imported is what takes seconds and what no test is about: torch with its compiler, and SciPy. The
+What a program finds imported is what takes seconds and what no test is about: torch, and the command line. The
 libraries of networks and torchvision, which the order of imports matters to, it has to import by itself.
 """
 
@@ -10,14 +10,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 STARTER = """
-import gc, json, os, sys, traceback
-import scipy.optimize, torch, torch._dynamo
+import gc, importlib, json, os, sys, traceback
+import torch
 import interbasin.cli
+for module in sys.argv[1:]:
+    importlib.import_module(module)
 assert not {"accelerate", "peft", "timm", "torchvision", "transformers"} & set(sys.modules)
 gc.freeze()
 print("ready", flush=True)
@@ -28,6 +30,7 @@ for line in sys.stdin:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         continue
     os.chdir(folder)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for stream, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     code = 0
@@ -66,11 +69,11 @@ class Starter:
 
 
 @contextmanager
-def starting(scratch: Path) -> Iterator[Starter]:
-    """A `Starter` that keeps what is printed in the folder ``scratch``."""
-    words = [sys.executable, "-c", STARTER]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+def starting(scratch: Path, *imports: str, environment: Mapping[str, str] = os.environ) -> Iterator[Starter]:
+    """A `Starter` that keeps what is printed in the folder ``scratch``, and has imported more modules than torch."""
+    words = [sys.executable, "-c", STARTER, *imports]
+    found = {**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=found) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         yield Starter(process, scratch)
         process.kill()

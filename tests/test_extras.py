@@ -27,7 +27,8 @@ def write_module(folder: Path, name: str, source: str) -> None:
 
 @pytest.fixture(scope="module")
 def starter(tmp_path_factory) -> Iterator[Starter]:
-    with starting(tmp_path_factory.mktemp("printed")) as found:
+    # What timm and transformers import too, and which has nothing to do with torchvision.
+    with starting(tmp_path_factory.mktemp("printed"), "torch._dynamo", "scipy.optimize") as found:
         yield found
 
 
