@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 STARTER = """
 import gc, importlib, json, os, sys, traceback
@@ -24,10 +28,15 @@ assert not {"accelerate", "peft", "timm", "torchvision", "transformers"} & set(s
 gc.freeze()
 print("ready", flush=True)
 for line in sys.stdin:
-    program, folder, output, errors = json.loads(line)
+    asked = json.loads(line)
+    if isinstance(asked, int):  # how is that process?
+        ended, status = os.waitpid(asked, os.WNOHANG)
+        print(json.dumps(os.waitstatus_to_exitcode(status) if ended else None), flush=True)
+        continue
+    program, folder, output, errors = asked
     child = os.fork()
     if child:
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        print(child, flush=True)
         continue
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -48,24 +57,62 @@ for line in sys.stdin:
 
 
 class Starter:
-    """Runs one program after the other, each in a process of its own."""
+    """Runs programs, each in a process of its own."""
 
     def __init__(self, process: subprocess.Popen[str], scratch: Path):
         self._process = process
         self._scratch = scratch
+        self._started = 0
+
+    def ask(self, question: object) -> Any:
+        """Send a line to the process that forks, and read its answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(question), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def start(self, program: str, folder: Path) -> Running:
+        """Start the text of a program in a folder."""
+        self._started += 1
+        output, errors = (self._scratch / f"{self._started}-{name}" for name in ("output", "errors"))
+        return Running(self, self.ask([program, str(folder), str(output), str(errors)]), program, output, errors)
 
     def run(self, program: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run the text of a program in a folder."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        output, errors = self._scratch / "output", self._scratch / "errors"
-        print(json.dumps([program, str(folder), str(output), str(errors)]), file=self._process.stdin, flush=True)
-        code = int(self._process.stdout.readline())
-        return subprocess.CompletedProcess(program, code, output.read_text("utf-8"), errors.read_text("utf-8"))
+        return self.start(program, folder).wait()
 
     def run_command(self, arguments: Sequence[object], folder: Path) -> subprocess.CompletedProcess[str]:
         """Run ``interbasin`` with arguments."""
         words = ["interbasin", *map(str, arguments)]
         return self.run(f"import sys\nsys.argv = {words!r}\nfrom interbasin.__main__ import main\nmain()\n", folder)
+
+
+@dataclass
+class Running:
+    """A program that was started."""
+
+    starter: Starter
+    pid: int
+    program: str
+    output: Path
+    errors: Path
+    code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        if self.code is None:
+            self.code = self.starter.ask(self.pid)
+        return self.code
+
+    def kill(self) -> None:
+        """End it where it is."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> subprocess.CompletedProcess[str]:
+        """What it printed, after its end."""
+        while (code := self.poll()) is None:
+            time.sleep(0.005)
+        printed = (path.read_text("utf-8") for path in (self.output, self.errors))
+        return subprocess.CompletedProcess(self.program, code, *printed)
 
 
 @contextmanager
