@@ -6,10 +6,12 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tests.fresh import Starter, starting
 from tests.test_storage import refused
 
 from interbasin.errors import MissingExtraError
@@ -21,6 +23,13 @@ UNDECLARED = "operator torchvision::nms does not exist"
 def write_module(folder: Path, name: str, source: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.py").write_text(source, "utf-8")
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory) -> Iterator[Starter]:
+    # What timm and transformers import too, and which has nothing to do with torchvision.
+    with starting(tmp_path_factory.mktemp("printed"), "torch._dynamo", "scipy.optimize") as found:
+        yield found
 
 
 # ---------------------------------------------------------------------- what is missing
@@ -74,12 +83,12 @@ NOVEL = "raise RuntimeError('operator torchvision::novel does not exist')"
 OTHERWISE_BROKEN = "raise OSError('no libjpeg here')"
 
 
-def run_beside(torchvision: str, program: str, folder: Path) -> list[str]:
+def run_beside(torchvision: str, program: str, folder: Path, starter: Starter) -> list[str]:
     """The lines that ``program`` prints in a fresh process, in which ``torchvision`` is the source of that package."""
     write_module(folder / "double", "torchvision", torchvision)
     write_module(folder / "double", "vision_user", "import torchvision")
-    program = f"import sys\nsys.path.insert(0, {str(folder / 'double')!r})\n{program}"
-    done = subprocess.run([sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, check=False)
+    before = f"import sys, warnings\nwarnings.simplefilter('always')\nsys.path.insert(0, {str(folder / 'double')!r})"
+    done = starter.run(f"{before}\n{program}", folder)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -96,7 +105,7 @@ except RuntimeError as error:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", ["", FAILED], ids=["at-first", "after-a-failure"])
-def test_a_torchvision_without_its_operators_becomes_importable_and_says_nothing(before, tmp_path):
+def test_a_torchvision_without_its_operators_becomes_importable_and_says_nothing(before, tmp_path, starter):
     program = f"""
 {before}
 from interbasin.extras import declare_torchvision_operators, import_extra
@@ -107,12 +116,12 @@ import vision_user
 declare_torchvision_operators()
 {DECLARED}
 """
-    assert run_beside(BROKEN, program, tmp_path) == ["True"]
+    assert run_beside(BROKEN, program, tmp_path, starter) == ["True"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "import torchvision; torchvision.mine = 1"], ids=["not-yet", "imported"])
-def test_a_torchvision_that_works_is_left_alone(before, tmp_path):
+def test_a_torchvision_that_works_is_left_alone(before, tmp_path, starter):
     program = f"""
 {before}
 from interbasin.extras import import_extra
@@ -120,7 +129,7 @@ torchvision = import_extra("torchvision", "Seeing", "timm")
 print(hasattr(torchvision, "mine"))
 {DECLARED}
 """
-    assert run_beside(WORKING, program, tmp_path) == ["imported", str(bool(before)), "False"]
+    assert run_beside(WORKING, program, tmp_path, starter) == ["imported", str(bool(before)), "False"]
 
 
 @pytest.mark.slow
@@ -132,7 +141,7 @@ print(hasattr(torchvision, "mine"))
     ],
     ids=["novel-operator", "otherwise"],
 )
-def test_a_torchvision_that_cannot_be_mended_is_reported(source, reason, remedy, tmp_path):
+def test_a_torchvision_that_cannot_be_mended_is_reported(source, reason, remedy, tmp_path, starter):
     program = """
 from interbasin.errors import MissingExtraError
 from interbasin.extras import import_extra
@@ -141,7 +150,7 @@ try:
 except MissingExtraError as error:
     print(error)
 """
-    (message,) = run_beside(source, program, tmp_path)
+    (message,) = run_beside(source, program, tmp_path, starter)
     assert message.startswith("Seeing needs torchvision") and reason in message and remedy in message
 
 
@@ -220,10 +229,8 @@ def inside():
 INSPECT = ["inspect", "--no-check", "--json"]
 
 
-def run_fresh(*arguments: object, folder: Path) -> str:
-    """What a fresh process prints to stdout: one that has not imported what the tests import."""
-    command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+def printed(done: subprocess.CompletedProcess[str]) -> str:
+    """What a fresh process printed to stdout: one that has not imported what the tests import."""
     assert done.returncode == 0, done.stderr
     assert "torchvision" not in done.stderr
     return done.stdout
@@ -248,9 +255,9 @@ def networks(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_network_of_timm_is_inspected_in_a_fresh_process(tmp_path):
+def test_a_network_of_timm_is_inspected_in_a_fresh_process(tmp_path, starter):
     arguments = ("timm:resnet18", "--input-shape", "1,3,64,64", "--no-check", "--json")
-    shown = json.loads(run_fresh("-m", "interbasin", "inspect", *arguments, folder=tmp_path))
+    shown = json.loads(printed(starter.run_command(["inspect", *arguments], tmp_path)))
     assert shown["model"]["class"] == "ResNet" and shown["coverage"] > 0.9
 
 
@@ -266,13 +273,13 @@ def test_a_network_of_timm_is_inspected_in_a_fresh_process(tmp_path):
     ],
     ids=["vit", "llama", "adapter", "import-at-the-top", "import-inside"],
 )
-def test_networks_from_elsewhere_are_inspected_in_a_fresh_process(arguments, kind, networks):
-    shown = json.loads(run_fresh("-m", "interbasin", *INSPECT, *arguments, folder=networks))
+def test_networks_from_elsewhere_are_inspected_in_a_fresh_process(arguments, kind, networks, starter):
+    shown = json.loads(printed(starter.run_command([*INSPECT, *arguments], networks)))
     assert shown["model"]["class"] == kind
 
 
 @pytest.mark.slow
-def test_the_functions_load_and_wire_in_a_fresh_process(networks):
+def test_the_functions_load_and_wire_in_a_fresh_process(networks, starter):
     program = """
 import interbasin as ib
 for name in ("adapter", "vit", "timm:test_vit", "my_timm:at_the_top"):
@@ -280,5 +287,5 @@ for name in ("adapter", "vit", "timm:test_vit", "my_timm:at_the_top"):
     print(type(loaded.model).__name__, ib.wire(loaded.model, loaded.inputs).coverage > 0.5)
 """
     kinds = ["PeftModel", "ViTForImageClassification", "VisionTransformer", "ResNet"]
-    shown = run_fresh("-c", program, folder=networks).splitlines()
+    shown = printed(starter.run(program, networks)).splitlines()
     assert shown == [f"{kind} True" for kind in kinds]

@@ -17,17 +17,18 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.fresh import Starter, starting
 
 from interbasin.errors import MissingExtraError
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if path.exists())
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-PROGRAM = (sys.executable, "-m", "interbasin")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(r"^(?P<indent>\s*)(?P<fence>`{3,}|~{3,})\s*(?P<info>.*?)\s*$")
 NOT_RUN = re.compile(r"^\s*<!-- not run: \S.*-->\s*$")
@@ -103,10 +104,23 @@ def commands(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+# Runs a program with arguments in a folder.
+Program = Callable[[Sequence[str], Path], "subprocess.CompletedProcess[str]"]
+
+
+def plain_environment() -> dict[str, str]:
     plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
-    environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | plain
-    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    return {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | plain
+
+
+def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, cwd=folder, env=plain_environment(), capture_output=True, text=True, timeout=600)
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory) -> Iterator[Starter]:
+    with starting(tmp_path_factory.mktemp("printed"), environment=plain_environment()) as found:
+        yield found
 
 
 def plain_lines(text: str) -> list[str]:
@@ -114,17 +128,17 @@ def plain_lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-def run_console(block: Block, where: str, folder: Path, program: tuple[str, ...]) -> None:
+def run_console(block: Block, where: str, folder: Path, program: Program) -> None:
     for command, shown in commands(block.text):
         name, *arguments = shlex.split(command, comments=True)
         assert name == "interbasin", f"{where}: {command!r} is not run; put <!-- not run: reason --> above the block"
-        done = run([*program, *arguments], folder)
+        done = program(arguments, folder)
         assert done.returncode == 0, f"{where}: {command!r} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         if "check" in block.info:
             assert plain_lines(done.stdout) == plain_lines(shown), f"{where}: {command!r} prints something else"
 
 
-def run_page(path: Path, folder: Path, program: tuple[str, ...] = PROGRAM) -> None:
+def run_page(path: Path, folder: Path, program: Program) -> None:
     """Run the blocks of the page at ``path``; the working directory is ``folder``."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(path.read_text("utf-8")):
@@ -153,9 +167,9 @@ PAGE_PARAMETERS = [
 
 
 @pytest.mark.parametrize("path", PAGE_PARAMETERS)
-def test_pages_show_what_happens(path, tmp_path, monkeypatch):
+def test_pages_show_what_happens(path, tmp_path, monkeypatch, starter):
     monkeypatch.chdir(tmp_path)
-    run_page(path, tmp_path)
+    run_page(path, tmp_path, starter.run_command)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
@@ -176,7 +190,7 @@ def page(tmp_path, monkeypatch):
     def run_text(text: str) -> None:
         path = tmp_path / "page.md"
         path.write_text(text.replace("'''", "```"), "utf-8")
-        run_page(path, tmp_path, program=ECHO)
+        run_page(path, tmp_path, lambda arguments, folder: run([*ECHO, *arguments], folder))
 
     return run_text
 

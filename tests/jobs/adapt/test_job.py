@@ -370,7 +370,7 @@ def vit() -> nn.Module:
 
 
 def resnet() -> nn.Module:
-    return import_extra("timm", "This test", "timm").create_model("resnet18", num_classes=3)
+    return import_extra("timm", "This test", "timm").create_model("test_resnet", num_classes=3)
 
 
 def bert() -> nn.Module:

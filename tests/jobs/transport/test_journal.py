@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tests.fresh import Starter, starting
 from tests.jobs.transport.test_job import mlp, rows, tuned_of
 from tests.test_storage import left_in
 
@@ -224,29 +222,38 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
 
 
 SCRIPT = """
-import sys, torch
+import torch
 from tests.jobs.transport.test_journal import ask
-result = ask(sys.argv[1])[0]
-torch.save({"weights": result.model.state_dict(), "metrics": dict(result.metrics)}, sys.argv[2])
+result = ask({state!r})[0]
+torch.save({{"weights": result.model.state_dict(), "metrics": dict(result.metrics)}}, {path!r})
 """
 
 
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory) -> Iterator[Starter]:
+    with starting(tmp_path_factory.mktemp("printed"), "tests.jobs.transport.test_journal") as found:
+        yield found
+
+
+def script(folder: Path, name: str) -> str:
+    return SCRIPT.format(state=str(folder / "state"), path=str(folder / name))
+
+
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "state"), str(tmp_path / "result.pt")]
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path, starter):
+    program = script(tmp_path, "result.pt")
     kills = 0
     for stages in (1, 3, 5):
-        process = subprocess.Popen(command, env=environment, cwd=root)
+        process = starter.start(program, tmp_path)
         while process.poll() is None and len(list((tmp_path / "state").glob("fitted-*/stage-*"))) < stages:
             time.sleep(0.005)
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             kills += 1
         process.wait()
     assert kills
-    assert subprocess.run(command, env=environment, cwd=root, check=False).returncode == 0
+    done = starter.run(program, tmp_path)
+    assert done.returncode == 0, done.stderr
     found, whole = torch.load(tmp_path / "result.pt"), ask(None)[0]
     assert found["metrics"] == dict(whole.metrics)
     for name, tensor in whole.model.state_dict().items():
@@ -254,23 +261,13 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_that_share_a_state_do_not_disturb_one_another(tmp_path):
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / "state"), str(tmp_path / f"{number}.pt")],
-            env=environment,
-            cwd=root,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(3)
-    ]
-    told = [run.communicate()[1] for run in runs]
+def test_processes_that_share_a_state_do_not_disturb_one_another(tmp_path, starter):
+    runs = [starter.start(script(tmp_path, f"{number}.pt"), tmp_path) for number in range(3)]
+    ended = [run.wait() for run in runs]
     whole = ask(None)[0]
-    done = [number for number, run in enumerate(runs) if run.returncode == 0]
+    done = [number for number, run in enumerate(ended) if run.returncode == 0]
     # One that came while another was at work says so; one that came later took up what was there.
+    told = [run.stderr for run in ended]
     assert done and all("Another process is writing the state" in text for n, text in enumerate(told) if n not in done)
     for number in done:
         found = torch.load(tmp_path / f"{number}.pt")
