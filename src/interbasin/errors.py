@@ -3,6 +3,7 @@
 InterbasinError
 ├── ShapeError         (ValueError)   widths, ranks or row counts that do not fit together
 ├── DataError          (ValueError)   values that cannot be used: NaN, infinity, nothing at all, the wrong dtype
+│   └── DivergedError                 a training whose loss is no longer finite
 ├── MapError           (ValueError)   a matrix or an index that is not the kind of map it was said to be
 ├── FitError           (ValueError)   a fit that cannot be made, or that the caller asked to have converged
 ├── WiringError        (ValueError)   a network that cannot be traced, wired, carried or recorded as asked
@@ -25,6 +26,7 @@ from interbasin.text import redact
 __all__ = [
     "CheckpointError",
     "DataError",
+    "DivergedError",
     "FileError",
     "FitError",
     "InterbasinError",
@@ -53,6 +55,10 @@ class ShapeError(InterbasinError, ValueError):
 
 class DataError(InterbasinError, ValueError):
     """Values cannot be used: not finite, empty, or of a dtype that has no arithmetic here."""
+
+
+class DivergedError(DataError):
+    """The loss of a training is no longer finite."""
 
 
 class MapError(InterbasinError, ValueError):

@@ -77,7 +77,13 @@ def made_cell(
         "rows": rows,
         "auto": {"method": "naive", "trial": "", "error_valid": errors["naive"], "error_test": errors["naive"]},
         "verdict": {"choice": "transfer"},
-        "agreement": {"winner": "naive", "group": "transfer", "as_good": ["transfer"], "agrees": True},
+        "agreement": {
+            "winner": "naive",
+            "group": "transfer",
+            "as_good": ["transfer"],
+            "agrees": True,
+            "agrees_by_name": True,
+        },
         "processor": "one",
         **more,
     }

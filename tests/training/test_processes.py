@@ -107,7 +107,7 @@ def test_two_processes_go_on_from_a_checkpoint_to_the_same_bits(two_processes):
 def test_a_loss_of_one_process_that_is_not_finite_stops_all_before_the_weights_change(two_processes):
     _, lines = two_processes
     for rank, line in enumerate(lines):
-        assert line[1].startswith(f"{rank} [1.0, 1.0] DataError The loss of training is nan in batch 0 of epoch 1")
+        assert line[1].startswith(f"{rank} [1.0, 1.0] DivergedError The loss of training is nan in batch 0 of epoch 1")
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from interbasin._version import __version__
 from interbasin.cli.adapted import name_model, show_result
 from interbasin.cli.options import (
     DATA,
@@ -251,6 +252,12 @@ def _others(valid: str | None, test: str | None) -> tuple[tuple[str, str | None]
 
 
 def _digest(request: Any) -> str:
-    """A name for what was asked, so that what another request left does not stand in the way."""
+    """A name for what was asked, so that what another request left does not stand in the way.
+
+    Files that were changed since, and another version, make it another request.
+    """
     known = {name: value for name, value in request.items() if name not in ("output", "minutes")}
+    paths = [Path(value) for value in known.values() if isinstance(value, str)]
+    stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+    known = {**known, "files": stamps, "version": __version__}
     return hashlib.sha256(json.dumps(known, default=str, sort_keys=True).encode()).hexdigest()[:16]

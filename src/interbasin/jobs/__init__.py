@@ -2,6 +2,6 @@
 
 from interbasin._lazy import lazy_names
 
-__all__ = ["merge", "rebasin", "translate", "transport"]
+__all__ = ["adapt", "merge", "rebasin", "translate", "transport"]
 
 __getattr__, __dir__ = lazy_names(__name__, __all__, {})

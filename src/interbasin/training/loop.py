@@ -19,7 +19,7 @@ from torch import Tensor
 
 from interbasin.batches import BATCH_SIZE, as_batches, require_reiterable
 from interbasin.checks import require_choice, require_flag, require_whole
-from interbasin.errors import DataError
+from interbasin.errors import DataError, DivergedError
 from interbasin.training.checkpoint import Checkpoint
 from interbasin.training.descent import Descent, Loss, group_parameters
 from interbasin.training.monitor import Monitor, Progress, open_monitor
@@ -129,8 +129,8 @@ def train(
         tensorboard: A folder for TensorBoard's files, with loss, score and rate per step.
 
     Raises:
-        DataError: if there is nothing to train, there are no batches, a loss is not finite, or an argument cannot be
-            used.
+        DataError: if there is nothing to train, there are no batches, or an argument cannot be used.
+        DivergedError: if a loss is not finite.
         FileError: if the checkpoint is of another run or damaged.
         MissingExtraError: if several processes, mixed precision or TensorBoard lack their packages.
 
@@ -329,8 +329,8 @@ class _Loop:
         while batches := list(itertools.islice(stream, self.accumulate)):
             yield batches
 
-    def _fail(self, value: float, index: int) -> DataError:
-        return DataError(
+    def _fail(self, value: float, index: int) -> DivergedError:
+        return DivergedError(
             f"The loss of {self.what} is {value} in batch {index} of epoch {self.run.epoch + 1}; check the data and "
             "the networks, or lower the learning rate."
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -168,8 +170,42 @@ def test_a_source_of_another_width_is_refused(probe):
 def test_a_blueprint_that_nothing_can_be_built_from_is_refused(probe, changes, keyword):
     place = probe / FILE
     place.write_text(json.dumps(json.loads(place.read_text()) | changes))
+    (probe / "outcome.json").unlink()  # which knows what was written
     with pytest.raises((FileError, DataError, CheckpointError), match=keyword):
         load_adapted(probe, source_of("vectors")[0])
+
+
+@pytest.mark.parametrize("damage", ["weights", "scale", "kind of task"])
+def test_what_was_changed_after_it_was_saved_is_refused(damage, tmp_path):
+    source, proxy = source_of("vectors")
+    inputs = torch.randn(COUNT, *SHAPES["vectors"])
+    result = ib.adapt(
+        source, (proxy, torch.arange(COUNT) % 3), (inputs, torch.arange(COUNT) % 2), method="naive", steps=2
+    )
+    result.save(tmp_path / "saved")
+    if damage == "weights":
+        place = tmp_path / "saved" / "model.safetensors"
+        content = bytearray(place.read_bytes())
+        content[-3] ^= 1
+        place.write_bytes(content)
+    else:
+        place = tmp_path / "saved" / FILE
+        change = {"scale": 2.0} if damage == "scale" else {"task": "x"}
+        place.write_text(json.dumps(json.loads(place.read_text()) | change, indent=2) + "\n")
+    with pytest.raises(FileError, match=re.escape(place.name)):
+        load_adapted(tmp_path / "saved", source)
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
+def test_a_source_of_any_precision_is_adapted_and_loaded(precision, tmp_path):
+    source, proxy = source_of("vectors")
+    source = replace(source, embedder=source.embedder.to(precision), body=source.body.to(precision), head=None)
+    inputs = torch.randn(COUNT, *SHAPES["vectors"])
+    result = ib.adapt(
+        source, (proxy, torch.arange(COUNT) % 3), (inputs, torch.arange(COUNT) % 2), method="naive", steps=2
+    )
+    result.save(tmp_path / "saved")
+    assert torch.equal(load_adapted(tmp_path / "saved", source)(inputs), result.model(inputs))
 
 
 def test_a_folder_without_an_adaptation_is_refused(tmp_path):

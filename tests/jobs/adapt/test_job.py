@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import interbasin as ib
-from interbasin.errors import DataError, FitError, ShapeError, UnknownNameError
+from interbasin.errors import DataError, DivergedError, FitError, ShapeError, UnknownNameError
 from interbasin.evaluate.prediction import error_metric
 from interbasin.extras import import_extra
 from interbasin.jobs.adapt import METHODS, Source, load_adapted, validation
@@ -139,7 +139,7 @@ def test_a_method_that_comes_to_no_finite_loss_is_left_out_with_a_note_or_refuse
 
     def fail(setup, name, rows, trial):
         if name == "naive" and trial.options["factor"] > largest:
-            raise DataError("The loss of fine-tuning is nan in batch 0.")
+            raise DivergedError("The loss of fine-tuning is nan in batch 0.")
         return fit(setup, name, rows, trial)
 
     monkeypatch.setattr(validation, "fit", fail)
@@ -164,6 +164,33 @@ def test_an_interval_holds_its_own_figure_and_the_verdict_says_what_errors_are(k
         assert compared_by or row.score_valid == pytest.approx(row.error_valid)
         folds = {trial: held["folds"] for trial, held in row.tried.items()}
         assert folds[row.trial] == 5 and set(folds.values()) <= {2, 5}
+
+
+def test_settings_that_cannot_be_end_a_comparison_instead_of_deciding_it():
+    with pytest.raises(DataError, match="fp16' needs an accelerator"):
+        run(method="auto", precision="fp16")
+
+
+@pytest.mark.parametrize("metric", ["auroc", "f1"])
+def test_rates_are_chosen_on_folds_that_lack_a_rare_class(metric):
+    labels = (torch.arange(60) < 3).long()
+    result = run(train=(draw(60, 1, 8), labels), metric=metric, method="naive")
+    assert 0 <= next(row for row in result.table if row.method == "naive").error_valid <= 1
+
+
+@pytest.mark.parametrize("compare", [None, "fa", ("fa",), {"fa"}, []])
+def test_a_comparison_is_named_in_several_ways(compare):
+    result = run(compare=compare)
+    assert ("fa" in {row.method for row in result.table}) == bool(compare)
+    assert result.request["compare"] == (["fa"] if compare else False)
+
+
+def test_what_names_no_comparison_and_batches_that_do_not_pair_are_refused():
+    inputs, labels = make_target(30)
+    with pytest.raises(DataError, match="compare= is True, False or names"):
+        run(compare=5)
+    with pytest.raises(ShapeError, match="Batch 0 of the training data has 5 inputs and 6 labels"):
+        run(train=[(inputs[:5], labels[:6]), (inputs[5:], labels[6:])])
 
 
 def test_a_source_that_knows_nothing_of_its_proxy_is_remarked_on():

@@ -6,6 +6,7 @@ The source gives the architecture of the body and how its states are pooled, and
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from torch import nn
 
 from interbasin.batches import device_of
 from interbasin.checkpoints import Checkpoint, open_checkpoint
+from interbasin.checks import require_finite
 from interbasin.errors import CheckpointError, DataError, FileError, InterbasinError
 from interbasin.evaluate.prediction import error_metric
 from interbasin.jobs.adapt.embedders import make_embedder
@@ -29,6 +31,8 @@ from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead
 from interbasin.jobs.adapt.task import TargetTask
 from interbasin.models.base import load_weights
+from interbasin.outcome import Outcome
+from interbasin.outcome.outcome import DOCUMENT
 from interbasin.storage import FORMAT_PREFIX, as_path, read_document
 from interbasin.text import one_line
 
@@ -83,12 +87,14 @@ def load_adapted(
     """
     place = as_path(folder, "An adaptation")
     document = read_document(place / FILE, FORMAT, VERSION)
+    if (place / DOCUMENT).exists():  # else only what a model needs was copied
+        Outcome.load(place).verify()
     checkpoint = open_checkpoint(place)
     try:
         model = _build(document, checkpoint, source, embedder)
         names = document.get("classes")
         name_classes(model, None if names is None else tuple(map(str, names)))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
         message = f"{place / FILE} lacks what a model is built from ({error}); save the adaptation anew."
         raise FileError(message) from error
     except (RuntimeError, IndexError) as error:
@@ -137,6 +143,10 @@ def _build_map(
     if document["own_embedder"] and embedder is None:
         raise DataError("The model has an embedder of its user's own; give one like it as embedder=.")
     parts = (source if isinstance(source, Source) else Source.of(source)).copy()
+    embedder = copy.deepcopy(embedder)  # it is filled with what was learned, and the given one stays as it is
+    for part in (parts.embedder, parts.body, parts.head, embedder):
+        if part is not None:
+            part.float()  # as it was adapted
     parts = replace(parts, layout=document["layout"])
     device = device_of(parts.body) or torch.device("cpu")
     if not document["own_embedder"]:
@@ -146,4 +156,4 @@ def _build_map(
         except InterbasinError as error:
             raise FileError(f"No embedder can be built as {FILE} says: {error}") from error
     assert embedder is not None
-    return FeatureMap(parts, embedder, document["scale"])
+    return FeatureMap(parts, embedder, require_finite("The scale of features", document["scale"], above=0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -57,7 +57,7 @@ def adapt(
     task: str = "classification",
     method: str = AUTO,
     predictor: str | None = None,
-    compare: bool | Sequence[str] = False,
+    compare: bool | str | Collection[str] | None = False,
     seed: int = 0,
     *,
     embedder: nn.Module | None = None,
@@ -117,6 +117,9 @@ def adapt(
     watch = Stopwatch()
     if method != AUTO:
         method = METHODS[method].name
+    if not isinstance(compare, bool | str | list | tuple | set | frozenset | None):
+        raise DataError(f"compare= is True, False or names of methods, found {compare!r}.")
+    compare = [compare] if isinstance(compare, str) else compare or False
     names = _names(method, compare)
     if minutes is not None:
         require_finite("minutes", minutes, above=0)
@@ -197,7 +200,7 @@ def adapt(
             "method": method,
             "metric": task_of.metric.name,
             "classes": None if names_of_classes is None else list(names_of_classes),
-            "compare": compare if isinstance(compare, bool) else list(compare),
+            "compare": compare if isinstance(compare, bool) else sorted(compare),
             "seed": seed,
             "minutes": minutes,
             "preset": preset,
@@ -274,13 +277,13 @@ def _require_shape(other: Samples, samples: Samples, name: str) -> None:
 # ---------------------------------------------------------------------- methods
 
 
-def _names(method: str, compare: bool | Sequence[str]) -> tuple[str, ...]:
+def _names(method: str, compare: bool | Collection[str]) -> tuple[str, ...]:
     """The methods to run, in the order of the table."""
     wanted = set(CANDIDATES if method == AUTO else (*EVIDENCE, method))
     if compare is True:
         wanted = set(METHODS)
     elif compare:
-        wanted |= {METHODS[name].name for name in ([compare] if isinstance(compare, str) else compare)}
+        wanted |= {METHODS[name].name for name in compare}
     return tuple(name for name in METHODS if name in wanted)
 
 

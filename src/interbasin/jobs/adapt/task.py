@@ -144,6 +144,13 @@ def _tensors(data: Any, name: str, labelled: bool) -> tuple[Tensor, Tensor | Non
     refuse_text(labels, name)
     if all(isinstance(label, int | float) or getattr(label, "ndim", None) == 0 for label in labels):
         return _stack([inputs for inputs, _ in batches], name), _stack_labels(labels, name)  # a sample at a time
+    for number, (inputs, label) in enumerate(batches):
+        counts = [len(part) for part in (inputs, label) if isinstance(part, Tensor | np.ndarray) and part.ndim]
+        if len(set(counts)) > 1:
+            raise ShapeError(
+                f"Batch {number} of {name} has {counts[0]} inputs and {counts[1]} labels; give one label for each "
+                "input."
+            )
     return _concatenate([inputs for inputs, _ in batches], name), (
         None if any(label is None for label in labels) else _concatenate(labels, name)
     )

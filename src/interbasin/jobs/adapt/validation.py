@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interbasin.errors import DataError, FitError
+from interbasin.errors import DataError, DivergedError, FitError
 from interbasin.evaluate.bootstrap import Bootstrap, Interval
 from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.methods import METHODS, FitMethod, trials_of
 from interbasin.jobs.adapt.network import CHUNK, in_chunks
 from interbasin.jobs.adapt.setup import Setup
-from interbasin.jobs.adapt.task import Fold
+from interbasin.jobs.adapt.task import Fold, TargetTask
 from interbasin.methods import Method
 
 DRAWS = 2000
@@ -123,7 +123,7 @@ def hold_out(
         key = (name, trial.name, fold.train.tolist(), fold.held.tolist())
         try:
             return compute() if recall is None else recall(key, compute)
-        except DataError as error:  # inputs were looked at before: what is not finite now, training made
+        except DivergedError as error:
             raise FitError(f"{name}, {trial.name}: {error}") from error
 
     trials = trials_of(name, setup)
@@ -137,7 +137,8 @@ def hold_out(
         except FitError as error:  # a rate that is too large for one trial leaves the others
             why = f" ({error})"
             continue
-        tried.append(_gather(setup, folds[:first], trial, answers[trial.name]))
+        is_whole = first >= len(folds)
+        tried.append(_gather(setup, folds[:first], trial, answers[trial.name], is_whole=is_whole))
     usable = [held for held in tried if math.isfinite(held.loss)]
     if not usable:
         raise FitError(
@@ -185,24 +186,29 @@ def held_labels(setup: Setup, folds: tuple[Fold, ...]) -> Tensor:
     return torch.cat([setup.labels[fold.held] for fold in folds]).cpu()
 
 
-def _gather(setup: Setup, folds: tuple[Fold, ...], trial: Trial, runs: list[Answer]) -> HeldOut:
+def _error_if_any(task: TargetTask, outputs: Tensor, labels: Tensor) -> float:
+    """The error, or NaN: some folds may lack what a metric such as AUROC needs."""
+    try:
+        return task.error(outputs, labels.cpu())
+    except DataError:
+        return math.nan
+
+
+def _gather(
+    setup: Setup, folds: tuple[Fold, ...], trial: Trial, runs: list[Answer], *, is_whole: bool = True
+) -> HeldOut:
     task = setup.task
     outputs = torch.cat([run.outputs for run in runs])
     labels = held_labels(setup, folds)
     features = [run.features for run in runs if run.features is not None]
-    errors = []
-    for run, fold in zip(runs, folds, strict=True):
-        try:
-            errors.append(task.error(run.outputs, setup.labels[fold.held].cpu()))
-        except DataError:  # a fold may lack what a metric such as AUROC needs
-            errors.append(math.nan)
+    errors = [_error_if_any(task, run.outputs, setup.labels[fold.held]) for run, fold in zip(runs, folds, strict=True)]
     stages = {stage for run in runs for stage in run.seconds}
     return HeldOut(
         trial,
         outputs,
         torch.cat(features) if len(features) == len(runs) else None,
         float(task.loss(outputs.double(), labels)),
-        task.error(outputs, labels),
+        task.error(outputs, labels) if is_whole else _error_if_any(task, outputs, labels),
         tuple(errors),
         task.scores(outputs, labels),
         {stage: float(np.mean([run.seconds.get(stage, 0.0) for run in runs])) for stage in sorted(stages)},
