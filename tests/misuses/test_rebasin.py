@@ -10,7 +10,7 @@ from tests.misuses.things import Net, make_mlp
 from torch import nn
 
 import interbasin as ib
-from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError, WiringError
+from interbasin.errors import DataError, DivergedError, FileError, ShapeError, UnknownNameError, WiringError
 
 
 def rebasin(source: object = None, target: object = None, inputs: object = ..., **options: object) -> ib.rebasin:
@@ -121,7 +121,7 @@ def with_tanh() -> nn.Module:
     (
         "fine-tuning that meets NaN",
         lambda: rebasin(finetune=1, data=the.labelled, loss=lambda out, labels: out.sum() * math.nan),
-        DataError,
+        DivergedError,
         "nan",
     ),
     ("a barrier without data", lambda: rebasin(points=5), DataError, "labels"),
