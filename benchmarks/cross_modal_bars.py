@@ -101,9 +101,12 @@ def _bars_of_all(bars: Bars, store: Store) -> None:
         average = statistics.fmean(value for value, _ in behind.values()), min(seeds for _, seeds in behind.values())
     bars.most(f"all settings: {names}, on average", average, AUTO_BEHIND_MEAN)
     cells = store.of(TABLE)
-    agreed = [cell for cell in cells if cell["agreement"]["agrees"]]
-    share = (len(agreed) / len(cells), len(cells)) if cells else None
-    bars.least("share of cells whose verdict the test data agree with", share, AGREEMENT, of=len(cells))
+    for key, title in (
+        ("agrees", "share of cells whose verdict the test data agree with"),
+        ("agrees_by_name", "the same by the one row that the verdict named"),
+    ):
+        agreed = sum(cell["agreement"][key] for cell in cells)
+        bars.least(title, (agreed / len(cells), len(cells)) if cells else None, AGREEMENT, of=len(cells))
 
 
 def _errors(store: Store, setting: Setting, method: str) -> list[float]:

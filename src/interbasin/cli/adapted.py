@@ -51,10 +51,10 @@ def show_result(
     output: Path,
     use: Mapping[str, str],
 ) -> None:
-    samples = plural(int(result.request["samples"]), "labelled sample")
-    console.print(f"{result.method} ({result.trial}), fitted to {samples}")
     from interbasin.evaluate.prediction import error_metric
 
+    samples = plural(int(result.request["samples"]), "labelled sample")
+    console.print(f"{result.method} ({result.trial}), fitted to {samples}")
     metric = error_metric(result.request["task"], result.request["metric"])
     console.print(f"errors are {metric.name}: {metric.about}", soft_wrap=True)
     if metric.compared_by:

@@ -85,10 +85,10 @@ def lies_among(features: Tensor, others: Tensor, generator: torch.Generator) -> 
     for _ in range(19):
         order = torch.randperm(len(others), generator=generator)
         rest = others[order[count : count + LARGEST_REST]]
-        asked, usual = (float(wasserstein(rows, rest)) for rows in (features, others[order[:count]]))
-        if asked <= usual:
+        distance, usual = (float(wasserstein(rows, rest)) for rows in (features, others[order[:count]]))
+        if distance <= usual:
             return True
-        if asked > CLEARLY_FARTHER * usual:
+        if distance > CLEARLY_FARTHER * usual:
             return False
     return False
 

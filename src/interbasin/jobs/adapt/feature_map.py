@@ -216,15 +216,15 @@ def align_features(
     def look(step: int) -> Tensor:
         with torch.no_grad():
             parts = [map_inputs(inputs[part]) for part in torch.split(looked_at, 256)]
-            seen = torch.cat([part[0] for part in parts])
-            distance = float(wasserstein(seen, sample))
+            features = torch.cat([part[0] for part in parts])
+            distance = float(wasserstein(features, sample))
             shares = head.probabilities(torch.cat([part[1] for part in parts]))
         crossed = distortion(shares, labels[looked_at], classes, seed=options.seed).crossed
         looks.append(AlignmentStep(step, head.omega * distance, crossed))
         best.look(looks[-1].gap if options.with_distortion else looks[-1].alignment, feature_map.embedder)
         if report is not None:
             report(looks[-1])
-        return seen
+        return features
 
     with _freeze(feature_map, head):
         if lies_among(look(0), source_features.to(device), generator_of(options.seed)):

@@ -308,7 +308,7 @@ def _run_methods(
     failed: list[str] = []
     expected = 0.0
 
-    def numbered(text: str) -> None:
+    def report_method(text: str) -> None:
         report(f"method {order.index(name) + 1} of {len(order)}: {text}")
 
     for name in order:
@@ -317,7 +317,7 @@ def _run_methods(
             left_out.append(name)
             continue
         try:
-            runs[name] = hold_out(setup, folds, name, recall=journal.recall, report=numbered)
+            runs[name] = hold_out(setup, folds, name, recall=journal.recall, report=report_method)
         except FitError as error:
             if name == asked:
                 raise
