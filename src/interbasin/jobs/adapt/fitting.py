@@ -17,6 +17,8 @@ from interbasin.jobs.adapt.fine_tuning import fine_tune
 from interbasin.jobs.adapt.network import TargetNetwork, in_chunks, start_head
 from interbasin.jobs.adapt.setup import Setup
 
+NORM_CHUNK = 256  # inputs whose statistics are averaged: in few batches, so that a small last one counts little
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -99,7 +101,7 @@ def settle_norms(feature_map: FeatureMap, inputs: Tensor) -> None:
     for norm in norms:
         norm.momentum = None  # a plain mean over batches
         norm.train()
-    in_chunks(feature_map, inputs)
+    in_chunks(feature_map, inputs, NORM_CHUNK)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()

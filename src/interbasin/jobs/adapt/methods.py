@@ -51,8 +51,12 @@ class TransportNetwork(nn.Module):
         return features
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logs: Tensor = self.transport(self.features(inputs))
-        return logs
+        return self.with_features(inputs)[0]
+
+    def with_features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and features, by one pass through the body."""
+        features = self.features(inputs)
+        return self.transport(features), features
 
 
 # ---------------------------------------------------------------------- without a network

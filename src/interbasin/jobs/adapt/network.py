@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from interbasin.jobs.adapt.feature_map import FeatureMap
 from interbasin.jobs.adapt.task import TargetTask
 
-CHUNK = 256  # inputs that are looked at together
+CHUNK = 64  # inputs that are looked at together: what a layer puts out for more of them leaves the cache
 STRENGTHS = (1e-3, 1e-1, 1e1, 1e3)  # of a probe's penalty, relative to the features' size
 STRENGTH = 1e-1
 MOST_WEIGHTS = 4_000_000  # of a head over all states of a body
@@ -82,6 +82,11 @@ class TargetNetwork(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         return self.read_out(self.head_inputs(inputs))
 
+    def with_features(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and features, by one pass through the body."""
+        states = self.feature_map.states(inputs)
+        return self.read_out(self.read_states(states)), self.feature_map.pool_states(states)
+
     # ------------------------------------------------------------------ fields
 
     def _rows(self, states: Tensor) -> Tensor:
@@ -133,9 +138,9 @@ class TargetNetwork(nn.Module):
 
 
 @torch.no_grad()
-def in_chunks(function: nn.Module, inputs: Tensor) -> Tensor:
+def in_chunks(function: nn.Module, inputs: Tensor, chunk: int = CHUNK) -> Tensor:
     """What a function of inputs puts out, a few inputs at a time."""
-    return torch.cat([function(part) for part in torch.split(inputs, CHUNK)])
+    return torch.cat([function(part) for part in torch.split(inputs, chunk)])
 
 
 @torch.no_grad()

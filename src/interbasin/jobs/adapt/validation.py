@@ -172,13 +172,13 @@ def fit(setup: Setup, name: str, rows: Tensor, trial: Trial) -> Fitted:
 
 def answer(fitted: Fitted, inputs: Tensor) -> Answer:
     """Outputs and features of a fitted model, in the memory of the CPU, as those of a journal are."""
-    outputs = in_chunks(fitted.model, inputs)
-    read: Any = getattr(fitted.model, "features", None)
-    features = None
-    if read is not None:
-        with torch.no_grad():
-            features = torch.cat([read(part) for part in torch.split(inputs, CHUNK)]).cpu()
-    return Answer(outputs.cpu(), features, fitted.seconds, fitted.steps)
+    read: Any = getattr(fitted.model, "with_features", None)
+    if read is None:
+        return Answer(in_chunks(fitted.model, inputs).cpu(), None, fitted.seconds, fitted.steps)
+    with torch.no_grad():
+        pairs = [read(part) for part in torch.split(inputs, CHUNK)]
+    outputs, features = (torch.cat(parts).cpu() for parts in zip(*pairs, strict=True))
+    return Answer(outputs, features, fitted.seconds, fitted.steps)
 
 
 def held_labels(setup: Setup, folds: tuple[Fold, ...]) -> Tensor:
