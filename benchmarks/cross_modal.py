@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import frame
 from cross_modal_bars import find_bars
-from cross_modal_cells import LONG, LONGER, SPECIALISTS, STAGE_ONE, STEPS, TABLE, Store, Work
+from cross_modal_cells import LONG, LONGER, SPECIALISTS, STAGE_ONE, STEPS, TABLE, TIME, Store, Work
 from cross_modal_figures import draw
 from cross_modal_sources import SOURCES, data_folder
 from cross_modal_summary import report, summarise
@@ -58,11 +58,12 @@ CORE = (
     ("burgers", 100),
     ("ecg5000", ALL),
 )
-# What bars and the verdict need; on planted patches also the control of more steps and the rival that times are
-# compared with. The rest of the methods comes with --all.
+# What bars and the verdict need; on planted patches also the control of more steps and the rival. The rest of the
+# methods comes with --all.
 SMALL = ("raw-linear", "nearest", "random-body", "linear-probe", "scratch", "naive", "fa", "recraft")
 MAIN = (*SMALL, "warm", "orca")
 FEW = ("raw-linear", "nearest", "scratch", "naive", "fa", "recraft")  # of the quick form
+WITHOUT_OMEGA = {"omegas": ()}  # of stage one
 FIELDS = ("advection", "burgers", "reaction-diffusion", "darcy-16")
 
 Stage = Callable[[], Iterator[Work]]
@@ -84,10 +85,17 @@ def specialists() -> Iterator[Work]:
                 yield Work(SPECIALISTS, "", target, labels, seed)
 
 
+def times() -> Iterator[Work]:
+    for target in ("rotated-patches", "ecg200", "burgers"):
+        yield Work(TIME, VIT, target, 100, 0)
+
+
 def stage_one() -> Iterator[Work]:
     for seed in range(SEEDS):
-        for target in (*PLANTED, "ecg200", "ecg5000", *(f"rotated-merged-{count}" for count in CLASSES)):
+        for target in (*PLANTED, "ecg200", "ecg5000"):
             yield Work(STAGE_ONE, VIT, target, 100, seed)
+        for count in CLASSES:  # where distortion begins to matter; omega is looked at above
+            yield Work(STAGE_ONE, VIT, f"rotated-merged-{count}", 100, seed, options=WITHOUT_OMEGA)
 
 
 def more_methods() -> Iterator[Work]:
@@ -123,8 +131,10 @@ def more_specialists() -> Iterator[Work]:
 
 def more_stage_one() -> Iterator[Work]:
     for seed in range(SEEDS):
-        for target in ("advection", "burgers", *(f"merged-labels-{count}" for count in CLASSES)):
+        for target in ("advection", "burgers"):
             yield Work(STAGE_ONE, VIT, target, 100, seed)
+        for count in CLASSES:
+            yield Work(STAGE_ONE, VIT, f"merged-labels-{count}", 100, seed, options=WITHOUT_OMEGA)
 
 
 def quick() -> Iterator[Work]:
@@ -133,13 +143,15 @@ def quick() -> Iterator[Work]:
     yield Work(TABLE, QUICK, "advection", 100, 0, FEW, steps=10, options=short)
     yield Work(STAGE_ONE, QUICK, "rotated-patches", 100, 0, steps=10, options={**short, "omegas": (0.3, 3.0)})
     yield Work(SPECIALISTS, "", "advection", 100, 0, steps=3)
+    yield Work(LONG, QUICK, "advection", 100, 0, steps=20)
+    yield Work(TIME, QUICK, "advection", 100, 0, steps=2, options=short)
 
 
 def named(*stages: Stage) -> dict[str, Stage]:
     return {stage.__name__.replace("_", "-"): stage for stage in stages}
 
 
-USUAL = named(core, specialists, stage_one)
+USUAL = named(core, specialists, stage_one, times)
 REST = named(more_methods, longer, more_specialists, more_stage_one, more_targets)
 STAGES = {**USUAL, **REST, **named(quick)}
 
@@ -147,10 +159,10 @@ STAGES = {**USUAL, **REST, **named(quick)}
 # ---------------------------------------------------------------------- running
 
 
-def run_work(work: Work) -> dict[str, Any]:
+def run_work(work: Work, folder: Path) -> dict[str, Any]:
     """A cell, in a process of its own thread."""
     torch.set_num_threads(1)
-    return work.run()
+    return work.run(folder)
 
 
 def run(store: Store, works: Sequence[Work], workers: int, until: float) -> None:
@@ -176,14 +188,14 @@ def run(store: Store, works: Sequence[Work], workers: int, until: float) -> None
         for work in waiting:
             if time.monotonic() > until:
                 break
-            keep(work, run_work(work))
+            keep(work, run_work(work, store.folder))
         return
     context = multiprocessing.get_context("spawn")  # threads of numerical libraries do not survive a fork
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         running: dict[Future[dict[str, Any]], Work] = {}
         while True:
             while len(running) < workers and time.monotonic() <= until and (work := next(waiting, None)) is not None:
-                running[pool.submit(run_work, work)] = work
+                running[pool.submit(run_work, work, store.folder)] = work
             if not running:
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:

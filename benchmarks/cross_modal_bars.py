@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cross_modal_cells import ALL, TABLE, Store
+from cross_modal_cells import ALL, TABLE, TIME, Store
 from cross_modal_summary import AUTO, Setting, by_seed, gap, mean, row_of, settings_of
 from cross_modal_targets import MERGED
 from transport_bars import Bars
@@ -16,7 +17,7 @@ VIT = "mnist-vit"
 PATCHES_AT_MOST, SHARE_OF_NAIVE, BEHIND_FA = 0.20, 0.5, 0.02
 BELOW_SCRATCH = {"ecg200": 0.05, "ecg5000": 0.02}
 AUTO_BEHIND, AUTO_BEHIND_FEW, AUTO_BEHIND_MEAN, MANY = 0.03, 0.05, 0.01, 500
-AGREEMENT, ACCURACY, TIME = 0.9, 0.93, 1.3
+AGREEMENT, ACCURACY, SHARE_OF_TIME = 0.9, 0.93, 1.3
 RIVALS = ("naive", "scratch", "recraft")
 
 
@@ -48,7 +49,7 @@ def _bars_of_planted(bars: Bars, store: Store) -> None:
         labels: Setting = (VIT, target, 100)
         bars.most(f"{name}, 100 labels: recraft above fa", gap(store, labels, "recraft", "fa"), BEHIND_FA)
         distortions = gap(store, labels, "recraft", "fa", term("fld_crossed"))
-        bars.most(f"{name}, 100 labels: cross-fitted FLD of recraft above that of fa", distortions, 0)
+        bars.below(f"{name}, 100 labels: cross-fitted FLD of recraft above that of fa", distortions, 0)
 
 
 def term(name: str) -> Callable[[Mapping[str, Any], str], float | None]:
@@ -96,10 +97,15 @@ def _bars_of_all(bars: Bars, store: Store) -> None:
         worst = max(own, key=lambda setting: own[setting][0]) if own else None
         where = f"{worst[0]}, {worst[1]}, {worst[2] or 'all'} labels" if worst else ""
         bars.most(title, own[worst] if worst else None, bar, where)
-    average = None
-    if behind:
-        average = statistics.fmean(value for value, _ in behind.values()), min(seeds for _, seeds in behind.values())
-    bars.most(f"all settings: {names}, on average", average, AUTO_BEHIND_MEAN)
+    for title, least in (
+        (f"all settings: {names}, on average", -math.inf),
+        ("the same, where auto is ahead counted as even", 0.0),
+    ):
+        average = None
+        if behind:
+            values = [max(value, least) for value, _ in behind.values()]
+            average = statistics.fmean(values), min(seeds for _, seeds in behind.values())
+        bars.most(title, average, AUTO_BEHIND_MEAN)
     cells = store.of(TABLE)
     for key, title in (
         ("agrees", "share of cells whose verdict the test data agree with"),
@@ -122,19 +128,12 @@ def _auto_behind(store: Store, setting: Setting) -> tuple[float, int] | None:
 
 def _bar_of_time(bars: Bars, store: Store) -> None:
     """One fit of RECRAFT with a new head, both stages, beside one fit of ORCA, on the same task; worst of all."""
-    shares: dict[Setting, tuple[float, int]] = {}
-    for setting in settings_of(store):
-        ours = by_seed(store, setting, "recraft-head", seconds) or by_seed(store, setting, "recraft", seconds)
-        theirs = by_seed(store, setting, "orca", seconds)
-        seeds = ours.keys() & theirs.keys()
-        if seeds:
-            share = sum(ours[seed] for seed in seeds) / sum(theirs[seed] for seed in seeds)
-            shares[setting] = (share, len(seeds))
-    worst = max(shares, key=lambda setting: shares[setting][0]) if shares else None
-    where = f"{worst[0]}, {worst[1]}, {worst[2] or 'all'} labels" if worst else ""
-    bars.most("training time of recraft as a share of orca's, worst", shares[worst] if worst else None, TIME, where)
-
-
-def seconds(cell: Mapping[str, Any], method: str) -> float | None:
-    row = row_of(cell, method)
-    return None if row is None or "seconds" not in row else sum(row["seconds"].values())
+    shares = {
+        (cell["source"], cell["target"]): row["share_of_orca"]
+        for cell in store.of(TIME)
+        if (row := row_of(cell, "recraft")) is not None
+    }
+    worst = max(shares, key=lambda place: shares[place]) if shares else None
+    value = (shares[worst], len(shares)) if worst else None
+    where = ", ".join(worst) if worst else ""
+    bars.add("training time of recraft as a share of orca's, worst", value, SHARE_OF_TIME, sign="<=", where=where, of=3)

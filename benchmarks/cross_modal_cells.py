@@ -1,7 +1,8 @@
 """Cells of the cross-modal benchmark: one JSON each, written when it is done; what is done is not done again.
 
 - a *table* is all methods on one target of one source, with so many labels and one seed: a comparison by ``ib.adapt``;
-- *longer* is the same at ten times the steps, for naive fine-tuning and from scratch alone;
+- *longer* is naive fine-tuning and from scratch at ten times the steps, with the rates that were chosen for the table;
+- *time* is what one fit of each method that trains takes, by stage, several times by turns in one process;
 - *specialists* are networks made for fields, or MiniRocket for time series, on a target, whatever the source;
 - *stage one* looks at the alignment by itself: the semantic gap and the target's error as it goes on, where features of
   source and target lie, and what becomes of both as omega is changed (`cross_modal_stage_one`).
@@ -11,13 +12,17 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -25,16 +30,18 @@ import frame
 import interbasin as ib
 from cross_modal_sources import source_case
 from cross_modal_specialists import run_specialist, specialists_of
-from cross_modal_stage_one import look_at_stage_one
-from cross_modal_targets import ALL, Target, target_case
+from cross_modal_stage_one import look_at_stage_one, make_setup
+from cross_modal_targets import ALL, Target, error_of, target_case
 from interbasin.errors import FileError
 from interbasin.evaluate.bootstrap import Bootstrap
-from interbasin.jobs.adapt.methods import METHODS
+from interbasin.jobs.adapt.methods import METHODS, trials_of
 from interbasin.jobs.adapt.result import summarize_row, summarize_verdict
+from interbasin.jobs.adapt.validation import answer, fit
 
 STEPS, BATCH, LONGER = 150, 16, 10
 STATE = Path(__file__).parent / ".cache" / "cross_modal"  # of cells that were begun
-TABLE, LONG, SPECIALISTS, STAGE_ONE = "table", "longer", "specialists", "stage-one"
+TABLE, LONG, TIME, SPECIALISTS, STAGE_ONE = "table", "longer", "time", "specialists", "stage-one"
+TIMED, ROUNDS = ("naive", "fa", "orca", "pare", "mona", "recraft"), 3
 GROUPS = {"transfer": "transfer", "align": "align", "scratch": "scratch", "simple-model": "simple"}  # of verdicts
 
 
@@ -43,7 +50,7 @@ class Work:
     """A cell that can be run.
 
     Attributes:
-        kind: One of the four above.
+        kind: One of the five above.
         source: Of `cross_modal_sources.SOURCES`; empty for specialists.
         target: Of `cross_modal_targets.TARGETS`.
         labels: How many; `ALL` for all there are.
@@ -79,8 +86,8 @@ class Work:
             return False
         return self.kind != TABLE or self.wanted <= {row["method"] for row in cell["rows"]}
 
-    def run(self) -> dict[str, Any]:
-        """The cell."""
+    def run(self, folder: Path) -> dict[str, Any]:
+        """The cell; ``folder`` holds those that are there."""
         started, clock = time.process_time(), time.monotonic()
         target = target_case(self.target, self.source, self.labels, self.seed)
         cell = {
@@ -94,21 +101,25 @@ class Work:
             "metric": target.metric,
             "samples": len(target.train[0]),
             "test_samples": len(target.test[0]),
-            **self._figures(target),
+            **self._figures(target, folder),
             "processor": frame.environment(seed=self.seed, threads=1)["processor"],
             "process_seconds": time.process_time() - started,
             "seconds": time.monotonic() - clock,
         }
         return _plain(cell)
 
-    def _figures(self, target: Target) -> dict[str, Any]:
+    def _figures(self, target: Target, folder: Path) -> dict[str, Any]:
         if self.kind == SPECIALISTS:
             names = specialists_of(target)
             return {"rows": [{"method": name, **run_specialist(name, target, self.steps, self.seed)} for name in names]}
         if self.kind == STAGE_ONE:
             return look_at_stage_one(self.source, target, self.seed, **self.options)
+        if self.kind == LONG:
+            return {"rows": self._train_longer(target, Store(folder))}
+        if self.kind == TIME:
+            return {"rows": self._time_methods(target)}
         case = source_case(self.source)
-        methods = [name for name in METHODS if name in (self.wanted if self.kind == TABLE else ("scratch", "naive"))]
+        methods = [name for name in METHODS if name in self.wanted]
 
         def adapt() -> Any:
             return ib.adapt(
@@ -117,7 +128,7 @@ class Work:
                 target.train,
                 test=target.test,
                 task=target.task,
-                method="auto" if self.kind == TABLE else "naive",
+                method="auto",
                 compare=methods,
                 steps=self.steps,
                 batch_size=BATCH,
@@ -131,6 +142,42 @@ class Work:
         except FileError:  # what was begun is of other settings or of another version, and worth nothing
             shutil.rmtree(STATE / self.name)
             return figures_of(adapt())
+
+    def _train_longer(self, target: Target, store: Store) -> list[dict[str, Any]]:
+        """Two methods, each with the rate that held-out samples chose at the usual number of steps."""
+        table = replace(self, kind=TABLE).name
+        cell = store.cells.get(table)
+        if cell is None:
+            raise RuntimeError(f"{self.name} takes its rates from the table {table}, which is not there; run it first.")
+        chosen = {row["method"]: row["trial"] for row in cell["rows"]}
+        setup = make_setup(self.source, target, self.seed, steps=self.steps)
+        rows = []
+        for method in ("scratch", "naive"):
+            trial = next(trial for trial in trials_of(method, setup) if trial.name == chosen[method])
+            fitted = fit(setup, method, torch.arange(len(target.train[0])), trial)
+            outputs = answer(fitted, target.test[0]).outputs
+            error = error_of(outputs, target.test[1], target.metric)
+            rows.append({"method": method, "trial": trial.name, "error_test": error, "seconds": fitted.seconds})
+        return rows
+
+    def _time_methods(self, target: Target) -> list[dict[str, Any]]:
+        """Seconds of one fit under a new head, by stage: medians over rounds in which methods take turns."""
+        setup = make_setup(self.source, target, self.seed, steps=self.steps, **self.options)
+        rounds: dict[str, list[Mapping[str, float]]] = {method: [] for method in TIMED}
+        for _ in range(ROUNDS):
+            for method in TIMED:
+                trial = next(each for each in trials_of(method, setup) if each.options["predictor"] == "head")
+                alone = replace(setup, alignments={})  # nothing that was aligned before is at hand
+                rounds[method].append(fit(alone, method, torch.arange(len(target.train[0])), trial).seconds)
+        totals = {method: [sum(seconds.values()) for seconds in held] for method, held in rounds.items()}
+        return [
+            {
+                "method": method,
+                "seconds": {stage: statistics.median(each[stage] for each in held) for stage in held[0]},
+                "share_of_orca": statistics.median(map(operator.truediv, totals[method], totals["orca"])),
+            }
+            for method, held in rounds.items()
+        ]
 
 
 def figures_of(result: Any) -> dict[str, Any]:
@@ -239,4 +286,4 @@ class Store:
         ]
 
 
-__all__ = ["ALL", "BATCH", "LONG", "LONGER", "SPECIALISTS", "STAGE_ONE", "STEPS", "TABLE", "Store", "Work"]
+__all__ = ["ALL", "BATCH", "LONG", "LONGER", "SPECIALISTS", "STAGE_ONE", "STEPS", "TABLE", "TIME", "Store", "Work"]

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cross_modal_bars import seconds, term
-from cross_modal_cells import STAGE_ONE, Store
+from cross_modal_bars import term
+from cross_modal_cells import STAGE_ONE, TIME, Store
 from cross_modal_summary import Setting, mean, settings_of
 from interbasin.outcome.plots import bar_chart, line_chart, scatter_chart
 
@@ -29,16 +29,17 @@ def draw(store: Store, folder: Path, stem: str) -> None:
     for cell in store.of(STAGE_ONE):
         if cell["seed"] == 0:
             _draw_gap(cell, folder, f"{stem}-gap-{cell['target']}")
-            _draw_places(cell, folder, f"{stem}-features-{cell['target']}")
-            _draw_omega(store, cell, folder, f"{stem}-omega-{cell['target']}")
+            if cell["omega"]:
+                _draw_places(cell, folder, f"{stem}-features-{cell['target']}")
+                _draw_omega(store, cell, folder, f"{stem}-omega-{cell['target']}")
     _draw_merging(store, folder, stem)
+    _draw_times(store, folder, stem)
     settings = settings_of(store)
     for source in dict.fromkeys(setting[0] for setting in settings):
         own = [setting for setting in settings if setting[0] == source]
         _draw_terms(store, own, folder, f"{stem}-terms-{source}", source)
         _draw_bounds(store, own, folder, f"{stem}-bounds-{source}", source)
         _draw_bars(store, own, ABLATION, folder / f"{stem}-ablation-{source}.svg", f"{source}: ablation", "error")
-        _draw_times(store, own, folder / f"{stem}-time-{source}.svg", source)
 
 
 def name_of(setting: Setting) -> str:
@@ -173,12 +174,12 @@ def _draw_bars(
         path.write_text(bar_chart(bars, title=title, x_label=label), "utf-8")
 
 
-def _draw_times(store: Store, settings: Iterable[Setting], path: Path, source: str) -> None:
-    bars: dict[str, dict[str, float]] = {}
-    for setting in settings:
-        for name, method in (("naive", "naive"), ("orca", "orca"), ("pare", "pare"), ("recraft", "recraft-head")):
-            value = mean(store, setting, method, seconds)
-            if value is not None:
-                bars.setdefault(name_of(setting), {})[name] = value
+def _draw_times(store: Store, folder: Path, stem: str) -> None:
+    """Seconds of one fit, both stages (figure 8)."""
+    bars = {
+        f"{cell['source']}, {cell['target']}": {row["method"]: sum(row["seconds"].values()) for row in cell["rows"]}
+        for cell in store.of(TIME)
+    }
     if bars:
-        path.write_text(bar_chart(bars, title=f"{source}: time of one training", x_label="seconds"), "utf-8")
+        chart = bar_chart(bars, title="Time of one training", x_label="seconds on one thread")
+        (folder / f"{stem}-time.svg").write_text(chart, "utf-8")

@@ -192,24 +192,3 @@ class WordEmbedder(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.embeddings(tokens) * (tokens != self.padding)[..., None]
         return out
-
-
-class MaskedEncoder(nn.Module):
-    """An encoder that looks at no token of zeros; in the place of each it puts the mean of the others.
-
-    The mean over all tokens is then that over those that there are, as the model pools them. A target has no zeros.
-    """
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, body_inputs: Tensor) -> Tensor:
-        held = (body_inputs != 0).any(-1)
-        if bool(held.all()):
-            states: Tensor = self.encoder(body_inputs)[0]
-            return states
-        states = self.encoder(body_inputs, attention_mask=held[:, None, None])[0]
-        mask = held[..., None]
-        mean = (states * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
-        return torch.where(mask, states, mean)

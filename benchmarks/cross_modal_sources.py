@@ -24,7 +24,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import text_encoders
 from cross_modal_networks import (
     Block,
-    MaskedEncoder,
     PatchEmbedder,
     WordEmbedder,
     divide_crepe,
@@ -203,13 +202,12 @@ def minilm() -> SourceCase:
         encoded = tokenizer(list(texts), padding=True, truncation=True, max_length=TOKENS, return_tensors="pt")
         return encoded["input_ids"], labels
 
-    source = Source(
-        WordEmbedder(model.embeddings, tokenizer.pad_token_id),
-        MaskedEncoder(model.encoder),
-        layout="tokens",
-        fittings=Fittings(
-            positions=model.embeddings.position_embeddings.weight.detach()[:TOKENS], norm=model.embeddings.LayerNorm
-        ),
+    parts = Source.of(model)
+    positions = model.embeddings.position_embeddings.weight.detach()[:TOKENS]
+    source = replace(
+        parts,
+        embedder=WordEmbedder(model.embeddings, tokenizer.pad_token_id),
+        fittings=replace(parts.fittings, positions=positions),
     )
     inputs, labels = tokens("train")
     chosen = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[: PROXY["minilm"]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def look_at_stage_one(
     test = target.test[0][:TESTED], setup.task.classes_of(target.test[1][:TESTED])
     runs, places = {}, {"source": setup.features[:SHOWN], "none": _features(setup.new_map(own_body=False), test[0])}
     for name, with_distortion in (("fa", False), ("fa+fld", True)):
-        feature_map, runs[name] = align(setup, setup.head, test, with_distortion=with_distortion)
+        feature_map, runs[name] = follow_alignment(setup, test, with_distortion=with_distortion)
         places[name] = _features(feature_map, test[0])
     return {
         "runs": runs,
@@ -71,11 +70,11 @@ def make_setup(source: str, target: Target, seed: int, **options: Any) -> Setup:
     )
 
 
-def align(
-    setup: Setup, head: SourceHead, test: tuple[Tensor, Tensor], *, with_distortion: bool
-) -> tuple[FeatureMap, dict[str, list[float]]]:
+def follow_alignment(
+    setup: Setup, test: tuple[Tensor, Tensor], *, with_distortion: bool
+) -> tuple[FeatureMap, dict[str, Any]]:
     """An aligned feature map, and what was seen on the way: the terms of the gap, and the error on test samples."""
-    feature_map = setup.new_map(own_body=False)
+    feature_map, head = setup.new_map(own_body=False), setup.head
     curves: dict[str, list[float]] = {"step": [], "fa": [], "fld": [], "error": []}
 
     def look(step: AlignmentStep) -> None:
@@ -84,17 +83,19 @@ def align(
         curves["fld"].append(step.distortion)
         curves["error"].append(_transported_error(setup, head, feature_map, test))
 
-    options = setup.settings.alignment(with_distortion=with_distortion, seed=setup.seed)
-    inputs = setup.samples.inputs
-    align_features(feature_map, head, setup.features, inputs, setup.classes, options=options, report=look)
-    features = in_chunks(feature_map, inputs)
-    shares, count = head.probabilities(features), setup.task.class_count
+    _align(setup, head, feature_map, with_distortion=with_distortion, report=look)
+    shares, count = head.probabilities(in_chunks(feature_map, setup.samples.inputs)), setup.task.class_count
     return feature_map, {
         **curves,
         # Of the map that stays, which is the one with the smallest gap.
         "error_last": _transported_error(setup, head, feature_map, test),
         "fld_last": distortion(shares, setup.classes, count, seed=setup.seed).crossed,
     }
+
+
+def _align(setup: Setup, head: SourceHead, feature_map: FeatureMap, *, with_distortion: bool, **options: Any) -> None:
+    how = setup.settings.alignment(with_distortion=with_distortion, seed=setup.seed)
+    align_features(feature_map, head, setup.features, setup.samples.inputs, setup.classes, options=how, **options)
 
 
 def _transported_error(setup: Setup, head: SourceHead, feature_map: FeatureMap, test: tuple[Tensor, Tensor]) -> float:
@@ -126,14 +127,15 @@ def sweep_omega(setup: Setup, test: tuple[Tensor, Tensor], omegas: Sequence[floa
     for omega in omegas:
         # Here the head may become as bad as it takes: the price is what is shown.
         head = recalibrate(linear, setup.features, setup.proxy_labels, omega=omega, allowed=1e3)
-        _, run = align(replace(setup, head=head), head, test, with_distortion=True)
+        feature_map = setup.new_map(own_body=False)
+        _align(setup, head, feature_map, with_distortion=True)
         rows.append(
             {
                 "omega": omega,
                 "measured": head.omega,
                 "proxy_accuracy": head.accuracy,
                 "proxy_loss": head.loss,
-                "error": run["error_last"],
+                "error": _transported_error(setup, head, feature_map, test),
             }
         )
     return rows

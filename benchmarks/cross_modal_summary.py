@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 import frame
-from cross_modal_cells import LONG, SPECIALISTS, STAGE_ONE, TABLE, Store
+from cross_modal_cells import LONG, SPECIALISTS, STAGE_ONE, TABLE, TIME, Store
 from interbasin.evaluate.bootstrap import Bootstrap
 
 AUTO = "auto"
@@ -33,6 +33,7 @@ def summarise(store: Store) -> dict[str, Any]:
         "verdicts": verdicts(store),
         "bounds": bounds(store),
         "longer": longer(store),
+        "times": times(store),
         "stage_one": stage_one(store),
     }
 
@@ -176,7 +177,6 @@ def overall(store: Store) -> dict[str, Any]:
         # A tie counts for all who share it.
         "wins": {name: int(value) for name, value in zip(common, (errors <= least).sum(0), strict=True)},
         "above_naive": {name: _above(cells, name) for name in [*common, AUTO] if name != "naive"},
-        "seconds": _seconds(cells),
     }
 
 
@@ -188,17 +188,12 @@ def _above(cells: Sequence[Mapping[str, Any]], name: str, other: str = "naive") 
     return {**ends, "cells": len(values)}
 
 
-def _seconds(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Of one fit, by source, method and stage."""
-    entries: dict[str, dict[str, dict[str, float]]] = {}
-    for source in sorted({cell["source"] for cell in cells}):
-        rows = [row for cell in cells if cell["source"] == source for row in cell["rows"]]
-        for name in dict.fromkeys(row["method"] for row in rows):
-            own = [row["seconds"] for row in rows if row["method"] == name]
-            stages = sorted({stage for seconds in own for stage in seconds})
-            means = {stage: _short(statistics.fmean(each.get(stage, 0.0) for each in own)) for stage in stages}
-            entries.setdefault(source, {})[name] = means
-    return entries
+def times(store: Store) -> list[dict[str, Any]]:
+    """Of one fit, by method and stage, and as a share of ORCA's."""
+    return [
+        {**{name: cell[name] for name in ("source", "target", "labels", "steps")}, "rows": cell["rows"]}
+        for cell in sorted(store.of(TIME), key=lambda cell: (cell["source"], cell["target"]))
+    ]
 
 
 def verdicts(store: Store) -> dict[str, Any]:

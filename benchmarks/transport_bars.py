@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import statistics
 from typing import Any
 
@@ -11,6 +12,7 @@ from transport_rows import LABEL_FREE, ONE
 from transport_studies import CASES
 from transport_summary import BATCHES, SEEDS, TASKS, Figures, Which, warm_curves
 
+COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt}
 FEW_SEEDS = 2  # where depths differ
 
 # The bars, in points of accuracy.
@@ -34,7 +36,7 @@ class Bars:
         self.not_measured: list[str] = []
 
     def add(
-        self, name: str, gap: tuple[float, int] | None, bar: float, *, most: bool, where: str = "", of: int = 0
+        self, name: str, gap: tuple[float, int] | None, bar: float, *, sign: str, where: str = "", of: int = 0
     ) -> None:
         """Add a bar: what was found, and over how many seeds (or cases) of those that there are."""
         if gap is None:
@@ -45,18 +47,21 @@ class Bars:
         if seeds < of:
             where = f"{where}; {seeds} of {of} only".removeprefix("; ")
         self.found[name] = {
-            "bar": f"{'<=' if most else '>='} {bar:g}",
+            "bar": f"{sign} {bar:g}",
             "found": value,
-            "met": value <= bar if most else value >= bar,
+            "met": COMPARISONS[sign](value, bar),
             "seeds": seeds,
             "where": where,
         }
 
     def least(self, name: str, gap: tuple[float, int] | None, bar: float, where: str = "", of: int = 0) -> None:
-        self.add(name, gap, bar, most=False, where=where, of=of)
+        self.add(name, gap, bar, sign=">=", where=where, of=of)
 
     def most(self, name: str, gap: tuple[float, int] | None, bar: float, where: str = "") -> None:
-        self.add(name, gap, bar, most=True, where=where)
+        self.add(name, gap, bar, sign="<=", where=where)
+
+    def below(self, name: str, gap: tuple[float, int] | None, bar: float, where: str = "") -> None:
+        self.add(name, gap, bar, sign="<", where=where)
 
 
 def _count(batches: int) -> str:
@@ -167,7 +172,7 @@ def _bars_of_verdicts(bars: Bars, store: Store) -> None:
         is_known = len(cells) >= CASES or right < len(cells)
         share = (right / len(cells), len(cells)) if is_known else None
         where = f"{right} of {len(cells)}"
-        bars.add(f"{name}, share of at least {CASES} cases", share, 1, most=False, where=where, of=CASES)
+        bars.add(f"{name}, share of at least {CASES} cases", share, 1, sign=">=", where=where, of=CASES)
 
 
 def _bars_of_warm_start(bars: Bars, store: Store) -> None:

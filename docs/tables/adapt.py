@@ -79,7 +79,8 @@ def _difference(cell: Mapping[str, Any] | None) -> str:
     if not cell:
         return ""
     seeds_apart = f" ({cell['better']} better, {cell['worse']} worse)" if "better" in cell else ""
-    return f"{cell['mean']:+.3f} ± {cell['deviation']:.3f}{seeds_apart}"
+    deviation = f" ± {cell['deviation']:.3f}" if cell["seeds"] > 1 else ""
+    return f"{cell['mean']:+.3f}{deviation}{seeds_apart}"
 
 
 def ranks(results: dict[str, Any]) -> str:
@@ -97,16 +98,18 @@ def ranks(results: dict[str, Any]) -> str:
 
 
 def times(results: dict[str, Any]) -> str:
-    """Seconds of one fit, by stage."""
-    parts = []
-    for source, methods in results["overall"].get("seconds", {}).items():
-        stages = sorted({stage for seconds in methods.values() for stage in seconds})
-        rows = [
-            (f"`{name}`", *(number(seconds.get(stage)) for stage in stages), number(sum(seconds.values())))
-            for name, seconds in methods.items()
-        ]
-        parts += [f"**{SOURCES.get(source, source)}**", table(("", *stages, "all"), rows)]
-    return "\n\n".join([*parts, environment(results)])
+    """Seconds of one fit, by stage, and as a share of ORCA's."""
+    if not results["times"]:
+        return "Not measured yet: `python benchmarks/cross_modal.py --only times` does."
+    rows = []
+    for entry in results["times"]:
+        for row in entry["rows"]:
+            seconds = row["seconds"]
+            stages = [number(seconds.get(stage)) for stage in ("alignment", "training")]
+            place = (SOURCES.get(entry["source"], entry["source"]), place_of(entry), f"`{row['method']}`")
+            rows.append((*place, *stages, number(sum(seconds.values())), number(row["share_of_orca"])))
+    columns = ("source", "target, labels", "method", "alignment", "training", "all", "of `orca`'s")
+    return "\n\n".join([table(columns, rows, words=(0, 1, 2)), environment(results)])
 
 
 def verdicts(results: dict[str, Any]) -> str:
