@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.transfer import mean_distance
-from interbasin.jobs.adapt import Source
+from interbasin.jobs.adapt import Fittings, Source
 from interbasin.jobs.adapt.setup import redraw
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
@@ -208,3 +208,27 @@ def test_a_body_is_drawn_anew_whole_and_by_its_seed():
     assert all(torch.equal(body.state_dict()[name], after[name]) for name, _ in body.named_parameters())
     redraw(body, 4)
     assert not torch.equal(body[0].weight, after["0.weight"])
+
+
+def test_nothing_that_the_source_has_learned_is_left_in_a_network_drawn_anew():
+    tokens = nn.Sequential(nn.Conv2d(1, 4, 2, 2), nn.Flatten(2))
+    fittings = Fittings(tokens[0], draw(1, 4), draw(5, 4, seed=1), nn.LayerNorm(4))
+    with torch.no_grad():
+        fittings.norm.weight.normal_()
+
+    class Embedder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = tokens
+
+        def forward(self, images):
+            rows = self.tokens(images).mT
+            return torch.cat([fittings.prefix.expand(len(rows), -1, -1), rows], 1) + fittings.positions
+
+    source = Source(Embedder(), nn.Linear(4, 4), layout="tokens", fittings=fittings)
+    setup = make_setup(source, proxy=(draw(40, 1, 4, 4), LABELS), target=(draw(30, 1, 4, 4), torch.arange(30) % 2))
+    learned, fresh = setup.new_map().state_dict(), setup.new_map(random_body=True).state_dict()
+    assert learned.keys() == fresh.keys() and "embedder.positions" in learned
+    kept = [name for name in learned if name != "embedder.norm.bias" and torch.equal(learned[name], fresh[name])]
+    assert not kept
+    torch.testing.assert_close(learned["embedder.cut.weight"], tokens[0].weight)  # what a transfer takes over

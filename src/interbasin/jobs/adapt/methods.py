@@ -192,9 +192,9 @@ METHODS: MethodTable[FitMethod] = MethodTable(
         ),
         _method("nearest", "cover:67", "the label of the nearest training sample", _nearest, "simple", "none"),
         _method(
-            "random-body", "", "a linear head on features of a body drawn anew", _random_body, "scratch", "strength"
+            "random-body", "", "a linear head on features of a network drawn anew", _random_body, "scratch", "strength"
         ),
-        _method("scratch", "", "everything trained, from a body drawn anew", _scratch, "scratch", "rate"),
+        _method("scratch", "", "everything trained, from a network drawn anew", _scratch, "scratch", "rate"),
         _method(
             "linear-probe", "", "a linear head on features of the source's body", _linear_probe, "transfer", "strength"
         ),

@@ -120,7 +120,10 @@ class Setup:
         return self.task.classes_of(self.labels)
 
     def new_map(self, *, own_body: bool = True, random_body: bool = False, seed: int | None = None) -> FeatureMap:
-        """A feature map with a new embedder, on the source's body, a copy of it, or one with weights drawn anew."""
+        """A feature map with a new embedder, on the source's body, a copy of it, or one with weights drawn anew.
+
+        With a body drawn anew nothing that the source has learned is left in an embedder that is made here, either.
+        """
         source = self.source
         if own_body or random_body:
             source = replace(source, body=copy.deepcopy(source.body))
@@ -130,6 +133,8 @@ class Setup:
         if self.embedder is None:
             shape = tuple(self.samples.inputs.shape[1:])
             embedder = make_embedder(source, self.body_inputs, shape, seed).to(self.body_inputs.device)
+            if random_body:
+                redraw(embedder, seed)
         else:
             embedder = copy.deepcopy(self.embedder)
         return FeatureMap(source, embedder, self.scale)
@@ -358,11 +363,12 @@ def _linear_head(source: Source) -> nn.Module | None:
 
 
 @torch.no_grad()
-def redraw(body: nn.Module, seed: int) -> None:
-    """Draw the weights of a body anew, as its modules begin; what has no beginning of its own is shuffled."""
+@torch.no_grad()
+def redraw(part: nn.Module, seed: int) -> None:
+    """Draw the weights of a part anew, as its modules begin; what has no beginning of its own is shuffled."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for module in body.modules():
+        for module in part.modules():
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
