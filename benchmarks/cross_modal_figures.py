@@ -155,7 +155,7 @@ def _draw_bounds(store: Store, settings: Iterable[Setting], folder: Path, stem: 
         for name, field in names.items():
             value = mean(store, setting, "recraft", term(field))
             if value is not None:
-                bars.setdefault(name_of(setting), {})[name] = value
+                bars.setdefault(name, {})[name_of(setting)] = value
     if bars:
         chart = bar_chart(bars, title=f"{source}: the bound by task", x_label="nats, of recraft", log=True)
         (folder / f"{stem}.svg").write_text(chart, "utf-8")
@@ -169,17 +169,17 @@ def _draw_bars(
         for name, method in methods.items():
             value = mean(store, setting, method)
             if value is not None:
-                bars.setdefault(name_of(setting), {})[name] = value
+                bars.setdefault(name, {})[name_of(setting)] = value
     if bars:
         path.write_text(bar_chart(bars, title=title, x_label=label), "utf-8")
 
 
 def _draw_times(store: Store, folder: Path, stem: str) -> None:
     """Seconds of one fit, both stages (figure 8)."""
-    bars = {
-        f"{cell['source']}, {cell['target']}": {row["method"]: sum(row["seconds"].values()) for row in cell["rows"]}
-        for cell in store.of(TIME)
-    }
+    bars: dict[str, dict[str, float]] = {}
+    for cell in store.of(TIME):
+        for row in cell["rows"]:
+            bars.setdefault(row["method"], {})[f"{cell['source']}, {cell['target']}"] = sum(row["seconds"].values())
     if bars:
         chart = bar_chart(bars, title="Time of one training", x_label="seconds on one thread")
         (folder / f"{stem}-time.svg").write_text(chart, "utf-8")
