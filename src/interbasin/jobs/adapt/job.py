@@ -22,7 +22,7 @@ from interbasin.jobs.adapt.result import Adaptation
 from interbasin.jobs.adapt.settings import make_settings
 from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup
 from interbasin.jobs.adapt.source import Source
-from interbasin.jobs.adapt.table import labels_of, measure_bounds, notes_on, row_name, table_rows
+from interbasin.jobs.adapt.table import labels_of, measure_bounds, note_on_fields, notes_on, row_name, table_rows
 from interbasin.jobs.adapt.task import Fold, Samples, TargetTask, divide, read_samples
 from interbasin.jobs.adapt.validation import (
     Answer,
@@ -30,6 +30,7 @@ from interbasin.jobs.adapt.validation import (
     MethodRun,
     answer,
     fit,
+    held_labels,
     hold_out,
     standard_error,
 )
@@ -171,6 +172,7 @@ def adapt(
         bounds = measure_bounds(setup, folds, runs, tested, answers, chosen, bool(compare))
     bound = bounds.get(chosen.method)
     notes += notes_on(setup, bound, chosen, fitted)
+    notes += note_on_fields(task_of, chosen.chosen.scores, held_labels(setup, folds), "the held-out samples")
     table = tuple(row for run in runs for row in table_rows(setup, folds, run, bool(compare), answers, tested, bounds))
     metrics: dict[str, float] = {"error_valid": chosen.chosen.error}
     scores_test = {}
@@ -180,6 +182,7 @@ def adapt(
         scores_test = {
             row_name(*names): task_of.scores(reply.outputs, labels_of(tested)) for names, reply in answers.items()
         }
+        notes += note_on_fields(task_of, scores_test[row_name(*key)], labels_of(tested), "the test data")
     if bound is not None:
         metrics |= {"omega": bound.omega, **bound.metrics()}
     return Adaptation(

@@ -233,6 +233,7 @@ class TargetTask:
                     "samples of at least two classes."
                 )
             return cls(kind, (len(counts),), chosen, torch.zeros(()), torch.ones(()))
+        chosen = chosen.for_fields(labels) if kind == "dense" else chosen
         values = labels.double().flatten(1)
         centred = values - values.mean(0)
         if float(centred.abs().max()) <= LEAST_SPREAD * float(values.abs().max()):
