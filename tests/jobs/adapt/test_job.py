@@ -64,6 +64,17 @@ def test_the_same_seed_gives_the_same_result_whatever_was_drawn_before():
     assert str(first.verdict) == str(second.verdict)
 
 
+def test_the_callers_autocast_changes_nothing():
+    options: dict[str, Any] = {"method": "naive", "compare": ["recraft"], "test": make_target(12)}
+    expected = run(**options)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = run(**options)
+        assert torch.is_autocast_enabled("cpu")
+    inputs = draw(4, 1, 8, seed=8)
+    assert torch.equal(result.model(inputs), expected.model(inputs))
+    assert errors(result) == errors(expected) and result.metrics == expected.metrics
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "multilabel", "regression", "dense"])
 @pytest.mark.parametrize("method", ["auto", *METHODS])

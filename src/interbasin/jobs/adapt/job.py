@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interbasin.activations.forward import without_autocast
 from interbasin.batches import reporter_of
 from interbasin.checks import require_finite
 from interbasin.errors import DataError, FitError, ShapeError
@@ -47,6 +48,7 @@ PLAIN = "naive"  # what auto takes unless another method is better by a standard
 
 
 @torch.inference_mode(False)
+@without_autocast()  # precision= says what trainings are cast to; distances and probes take float32
 @torch.random.fork_rng(devices=[])  # layers draw weights when they are made
 def adapt(
     source: Source | nn.Module,
