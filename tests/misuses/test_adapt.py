@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,54 @@ class ManyTokens(nn.Module):
         return self.token.expand(len(inputs), 5, 8)
 
 
-def too_long() -> object:
-    return adapt(source=ib.Source(TokenEmbedder(), TokenBody(), nn.Linear(8, 3)), embedder=ManyTokens())
+class OneToken(ManyTokens):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.token.expand(len(inputs), 1, 8)
+
+
+def with_tokens(embedder: nn.Module) -> object:
+    return adapt(source=ib.Source(TokenEmbedder(), TokenBody(), nn.Linear(8, 3)), embedder=embedder)
+
+
+class Detached(nn.Sequential):
+    """Layers through which no gradient comes back."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).detach()  # type: ignore[no-any-return]
+
+
+class Sum(nn.Module):
+    """A body that has one answer for all inputs."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.sum(0, keepdim=True)
+
+
+class Lazy(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.LazyLinear(8))
+
+
+def with_parts(**parts: nn.Module) -> ib.Source:
+    own = the.source_of_adapt
+    return ib.Source(**{"embedder": own[:2], "body": own[2:4], "head": own[4]} | parts)
+
+
+def hooked() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 8)), nn.ReLU())
+
+
+def parametrised() -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), nn.ReLU())
+
+
+def mask(values: Tensor) -> Any:
+    """A masked array with its first number masked."""
+    array = np.ma.array(values.numpy())
+    array[0] = np.ma.masked
+    return array
 
 
 def in_a_strangers_folder() -> object:
@@ -158,6 +205,33 @@ def in_a_strangers_folder() -> object:
         DataError,
         "Row 2 of the labels",
     ),
+    ("1e300 in an input", lambda: train(spoil(draw(20, 1, 6).double(), 5, 1e300)), DataError, "1e+300, and float32"),
+    (
+        "a row of large numbers",
+        lambda: train(spoil(draw(20, 1, 6), 5, 3e38)),
+        DataError,
+        "Row 5 of the inputs of the tr",
+    ),
+    ("large numbers in the test", lambda: adapt(test=(spoil(draw(20, 1, 6), 7, 3e38), labels())), DataError, "Row 7"),
+    ("features that mean nothing", lambda: adapt(test=(spoil(draw(20, 1, 6), 7, 1e15), labels())), DataError, "Row 7"),
+    (
+        "large unlabelled inputs",
+        lambda: adapt(unlabelled=spoil(draw(5, 1, 6), 2, 1e15)),
+        DataError,
+        "Row 2 of the inpu",
+    ),
+    (
+        "1e300 in the proxy",
+        lambda: adapt(proxy=(spoil(draw(30, 4).double(), 4, 1e300), labels(30))),
+        DataError,
+        "float32",
+    ),
+    ("masked inputs", lambda: train(mask(draw(20, 1, 6))), DataError, "the training data are plain arrays"),
+    ("masked labels", lambda: train(draw(20, 1, 6).numpy(), mask(labels())), DataError, ".filled(value)"),
+    ("a masked batch", lambda: adapt(train=[(mask(draw(20, 1, 6)), labels().numpy())]), DataError, "a masked array"),
+    ("masked test inputs", lambda: adapt(test=(mask(draw(20, 1, 6)), labels().numpy())), DataError, "the test data"),
+    ("a masked proxy", lambda: adapt(proxy=(mask(draw(30, 4)), labels(30).numpy())), DataError, "the proxy are plain"),
+    ("masked labels of the proxy", lambda: adapt(proxy=(draw(30, 4), mask(labels(30)))), DataError, "a masked array"),
     ("no sample at all", lambda: train(draw(0, 1, 6), labels(0)), DataError, "no samples"),
     ("six samples", lambda: train(draw(6, 1, 6), labels(6)), DataError, "too few"),
     ("nine samples", lambda: train(draw(9, 1, 6), labels(9)), DataError, "9 labelled samples"),
@@ -169,7 +243,9 @@ def in_a_strangers_folder() -> object:
     ("inputs with four axes", lambda: train(draw(20, 1, 2, 2, 2)), ShapeError, "(1, 2, 2, 2); an embedder"),
     ("inputs without a scale", lambda: train(1e20 * draw(20, 1, 6)), DataError, "spread"),
     ("fields of another shape", lambda: train(task="dense"), ShapeError, "channels"),
-    ("a target that is too long", too_long, ShapeError, "two tokens"),
+    ("a target that is too long", lambda: with_tokens(ManyTokens()), ShapeError, "two tokens"),
+    ("a target that should be shorter", lambda: with_tokens(ManyTokens()), ShapeError, "(2, 8): give shorter inputs"),
+    ("a target that is too short", lambda: with_tokens(OneToken()), ShapeError, "(2, 8): give longer inputs"),
     (
         "an embedder that feeds no body",
         lambda: adapt(embedder=nn.Sequential(nn.Flatten(), nn.Linear(6, 9))),
@@ -188,6 +264,41 @@ def in_a_strangers_folder() -> object:
     ("a source that cannot be divided", lambda: adapt(source=nn.Bilinear(2, 2, 2)), WiringError, DIVIDED),
     ("a layer for a source", lambda: adapt(source=nn.Linear(4, 3)), WiringError, DIVIDED),
     ("a name for a source", lambda: adapt(source="bert"), WiringError, DIVIDED),
+    (
+        "a body of another width",
+        lambda: adapt(source=with_parts(body=nn.Linear(7, 8))),
+        WiringError,
+        "puts out (30, 8)",
+    ),
+    ("a head of another width", lambda: adapt(source=with_parts(head=nn.Linear(9, 3))), ShapeError, "reads 9 numbers"),
+    ("a body that adds inputs up", lambda: adapt(source=with_parts(body=Sum())), WiringError, "keeps the first axis"),
+    (
+        "a body without a gradient",
+        lambda: adapt(source=with_parts(body=Detached(nn.Linear(8, 8)))),
+        WiringError,
+        "The body puts out a tensor without a gradient",
+    ),
+    (
+        "an embedder without a gradient",
+        lambda: adapt(embedder=Detached(nn.Flatten(), nn.Linear(6, 8))),
+        WiringError,
+        "The embedder puts out a tensor without a gradient",
+    ),
+    ("a body with a hook", lambda: adapt(source=with_parts(body=hooked())), WiringError, "parametrizations"),
+    (
+        "a LoRA on weights that are computed",
+        lambda: adapt(source=with_parts(body=parametrised()), body="lora"),
+        WiringError,
+        "remove_parametrizations",
+    ),
+    (
+        "a lazy body",
+        lambda: adapt(source=with_parts(body=nn.LazyLinear(8))),
+        WiringError,
+        "a LazyLinear that has seen no",
+    ),
+    ("a lazy head", lambda: adapt(source=with_parts(head=nn.LazyLinear(3))), WiringError, "call the model once"),
+    ("a lazy embedder", lambda: adapt(embedder=Lazy()), WiringError, "The embedder has a LazyLinear (1)"),
     ("a part that is no module", lambda: ib.Source(nn.Linear(2, 2), "body"), DataError, "body"),  # type: ignore[arg-type]
     ("a pool that is none", lambda: ib.Source(nn.Identity(), nn.Identity(), pool="max"), UnknownNameError, "mean"),  # type: ignore[arg-type]
     ("a method that is none", lambda: adapt(method="recraftt"), UnknownNameError, "recraft"),

@@ -21,7 +21,7 @@ from interbasin.jobs.adapt.journal import Journal, find_place, open_journal
 from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import Adaptation
 from interbasin.jobs.adapt.settings import make_settings
-from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup
+from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup, require_features
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.table import labels_of, measure_bounds, note_on_fields, notes_on, row_name, table_rows
 from interbasin.jobs.adapt.task import Fold, Samples, TargetTask, divide, read_samples
@@ -150,6 +150,8 @@ def adapt(
     setup = prepare_setup(
         parts, proxy, task_of, samples, unlabelled=more, settings=settings, embedder=embedder, seed=seed, watch=watch
     )
+    if tested is not None:
+        require_features(setup, tested.inputs, "the test data")
     notes = list(setup.notes)
     journal = open_journal(place, setup, None if tested is None else tested.inputs)
     if journal.count_done():
