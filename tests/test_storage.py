@@ -407,3 +407,19 @@ def test_a_number_that_changed_on_the_disk_is_noticed(tmp_path, dtype):
     refused(lambda: read_record(tmp_path / "saved", "thing", "thing", 1), FileError, ("damaged", str(path)))
     retensored(tmp_path / "saved", "thing", {"empty": None})  # as an earlier version wrote it, without a checksum
     assert set(read_record(tmp_path / "saved", "thing", "thing", 1)[1]) == {"one", "single"}
+
+
+def test_an_edited_document_of_a_sealed_record_is_noticed(tmp_path):
+    document = {"steps": 3, "parts": {2: "a", 10: "b"}, "pair": (1, 2.5)}
+    with new_folder(tmp_path / "saved", ("thing",)) as folder:
+        write_record(folder, "thing", "thing", 1, document, {}, sealed=True)
+    path = tmp_path / "saved" / "thing.json"
+    assert read_record(tmp_path / "saved", "thing", "thing", 1, sealed=True)[0]["parts"] == {"2": "a", "10": "b"}
+    words = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps(dict(reversed(words.items()))), "utf-8")  # in another order it says the same
+    assert read_record(tmp_path / "saved", "thing", "thing", 1, sealed=True)[0]["steps"] == 3
+    for edited in (words | {"steps": 4}, words | {"more": 1}, {key: words[key] for key in words if key != "seal"}):
+        path.write_text(json.dumps(edited), "utf-8")
+        expected = (str(path), "does not say what was saved")
+        refused(lambda: read_record(tmp_path / "saved", "thing", "thing", 1, sealed=True), FileError, expected)
+        assert read_record(tmp_path / "saved", "thing", "thing", 1)[1] == {}  # for whoever does not ask for a seal

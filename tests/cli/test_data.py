@@ -53,6 +53,12 @@ def test_a_gap_is_planted_in_the_data_that_are_named():
     assert read_pairs("r.npz", split="test")[0].shape == (360, 1, 8, 8)
 
 
+def test_people_are_told_which_names_a_merged_label_stands_for():
+    Path("t.csv").write_text("a,label\n" + "".join(f"{row},{('saw', 'sine', 'bell')[row % 3]}\n" for row in range(6)))
+    done = run("data", "merged-labels", "--from", "t.csv", "--classes", 1, "-o", "m.npz")
+    assert "label 0" in done.stdout and "bell, saw, sine" in done.stdout
+
+
 def test_a_table_names_the_column_of_its_labels():
     Path("t.csv").write_text("a,b,kind\n" + "".join(f"{row},1,{row % 3}\n" for row in range(6)))
     words = ("data", "merged-labels", "--from", "t.csv", "--classes", 2, "-o", "m.npz")

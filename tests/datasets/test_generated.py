@@ -81,6 +81,35 @@ def test_labels_are_merged_alike_in_both_parts():
     assert splits_of("n.npz") == ()
 
 
+def test_labels_with_names_keep_them():
+    kinds = np.array(["saw", "sine", "bell"])
+    images = np.arange(24.0).reshape(6, 2, 2)
+    np.savez("d.npz", x=images, y=kinds[[0, 1, 2, 0, 1, 2]], x_test=images[:2], y_test=kinds[[2, 0]])
+    write_data("rotated-patches", "r.npz", source="d.npz", patch=2)
+    for split, expected in (("train", [1, 2, 0, 1, 2, 0]), ("test", [0, 1])):
+        _, labels, classes = read_pairs("r.npz", split=split)
+        assert classes == ("bell", "saw", "sine") and labels.tolist() == expected
+    written = write_data("merged-labels", "m.npz", source="d.npz", classes=2, seed=1)
+    merged = written.request["merged"]
+    assert sorted(name for names in merged for name in names) == ["bell", "saw", "sine"] and len(merged) == 2
+    for name, label in zip(kinds[[0, 1, 2, 0, 1, 2]], read_pairs("m.npz")[1].tolist(), strict=True):
+        assert name in merged[label]
+    assert written.summary()["request"]["merged"] == merged
+
+
+def test_a_name_is_the_same_class_in_both_parts_of_a_folder_of_images():
+    from PIL import Image
+
+    for split, kinds in (("train", "ab"), ("test", "b")):  # the only class of the test part has number 0 there
+        for kind in kinds:
+            Path(split, kind).mkdir(parents=True)
+            for number in range(2):
+                Image.fromarray(np.full((4, 4), 9 * number, np.uint8)).save(Path(split, kind, f"{number}.png"))
+    written = write_data("merged-labels", "m.npz", source=".", classes=2)
+    place = written.request["merged"].index(["b"])
+    assert read_pairs("m.npz", split="test")[1].tolist() == [place, place]
+
+
 def test_nothing_is_overwritten_unasked_and_only_what_was_made_here_if_asked():
     write_data("advection", "a.npz", count=3)
     before = Path("a.npz").read_bytes()

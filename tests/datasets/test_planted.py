@@ -31,6 +31,17 @@ def test_labels_are_merged_into_as_many_as_asked_and_none_is_divided():
         assert all(len(merged[labels == old].unique()) == 1 for old in range(10))
 
 
+def test_labels_that_do_not_occur_do_not_count():
+    labels = torch.tensor([3, 7, 40, 3, 41, 7])
+    for seed in range(5):
+        merged = merge_labels(labels, 4, seed=seed)
+        assert sorted(merged.unique().tolist()) == [0, 1, 2, 3]
+        assert torch.equal(merged, merge_labels(torch.tensor([0, 1, 2, 0, 3, 1]), 4, seed=seed))
+    with pytest.raises(DataError, match="4 labels were to become 5"):
+        merge_labels(labels, 5)
+    assert merge_labels(torch.tensor([0, 10**12]), 2).unique().tolist() == [0, 1]
+
+
 def test_what_cannot_be_planted_is_refused():
     with pytest.raises(ShapeError, match="patches of 3 by 3"):
         rotate_patches(torch.zeros(1, 1, 8, 8), 3)

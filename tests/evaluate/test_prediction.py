@@ -124,3 +124,26 @@ def test_a_column_that_is_always_the_same_does_not_blow_errors_up():
     outputs = labels + torch.tensor([0.0, 1e-6])
     assert error_metric("regression").measure(outputs, labels) == pytest.approx(0.0, abs=1e-9)
     assert float(error_metric("regression").score(outputs, labels).max()) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["nrmse", "relative-l2"])
+def test_a_field_of_zeros_does_not_decide_an_error_that_is_relative_to_fields(name):
+    _, fields = draw("dense", 5, count=20)
+    labels = fields[:8].clone()
+    labels[2], labels[3] = 0, 1e-9 * labels[3]
+    outputs = labels + 0.1
+    plain = error_metric("dense", name)
+    scores = plain.for_fields(fields).score(outputs, labels)
+    assert float(plain.score(outputs, labels)[2]) > 1e4  # without training fields nothing tells what is usual
+    assert float(scores[2:4].max()) < 0.5 and plain.for_fields(fields).measure(outputs, labels) < 0.5
+    rest = [0, 1, 4, 5, 6, 7]
+    assert torch.equal(scores[rest], plain.score(outputs, labels)[rest])  # to the bit
+
+
+def test_a_channel_that_is_zero_in_all_fields_is_measured_by_the_others():
+    _, fields = draw("dense", 6)
+    fields[:, 1] = 0
+    metric = error_metric("dense").for_fields(fields)
+    assert metric.measure(fields + 0.1, fields) < 1
+    assert metric.relative_sizes(fields).tolist() == [0.0] * len(fields)
+    assert error_metric("dense", "mae").for_fields(fields).relative_sizes(fields) is None

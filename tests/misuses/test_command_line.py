@@ -411,6 +411,18 @@ def test_translations_that_cannot_be_made_are_refused(misuse):
         1,
         "viscosity",
     ),
+    (
+        "an equation that never ends",
+        lambda: ["data", "burgers", "-o", "a.npz", "--set", "time=1e9"],
+        1,
+        "give a smaller time",
+    ),
+    (
+        "an equation that overflows",
+        lambda: ["data", "reaction-diffusion", "-o", "a.npz", "--set", "growth=1e6"],
+        1,
+        "not finite",
+    ),
     ("patches of an equation", lambda: ["data", "burgers", "-o", "a.npz", "--patch", 4], 1, "rotated-patches"),
     ("patches of nothing", lambda: ["data", "rotated-patches", "-o", "a.npz"], 1, "--from"),
     (

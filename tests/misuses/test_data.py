@@ -14,6 +14,7 @@ from tests.test_storage import TOO_LONG
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError
 
 X = np.arange(7 * 6, dtype=np.float32).reshape(7, 2, 3)
+WIDE = X.astype(np.float64)
 Y = np.array([0, 1, 2, 0, 1, 2, 0])
 TAKES = torch.zeros(1, 2, 3)
 
@@ -45,6 +46,10 @@ class NoTokens(Words):
 def read(name: Any, content: Any = None, **options: Any) -> list[Any]:
     """All batches of a file, or of what has that name."""
     return list(public.open_data(name if content is None else the.file(name, content), **options))
+
+
+def equation(name: str, **numbers: float) -> object:
+    return public.write_data(name, "a.npz", count=2, test_count=0, points=8, numbers=numbers)
 
 
 def read_text(content: str | bytes = "a", **options: Any) -> list[Any]:
@@ -102,6 +107,17 @@ def image(width: int = 4) -> bytes:
     ("a limit of none", lambda: read("digits", limit=0), DataError, "limit"),
     ("a seed in words", lambda: read("digits", shuffle=True, seed="x"), DataError, "seed"),
     ("a deviation of zero", lambda: read("digits", std=0.0), DataError, "0.0"),
+    ("an array beyond float32", lambda: read("x.npy", np.where(X == 7, 1e300, WIDE)), DataError, "is 1e+300 in"),
+    ("labels beyond float32", lambda: read("x.npz", {"x": X, "y": np.full(7, 1e300)}), DataError, "float32 ends at"),
+    (
+        "fields beyond float32",
+        lambda: read("x.npz", {"x": X, "y": WIDE + 1e300}),
+        DataError,
+        "or a number beyond float32",
+    ),
+    ("a csv file beyond float32", lambda: read("x.csv", "a,y\n1,2\n1e300,2\n"), DataError, "Row 1 (line 3)"),
+    ("a csv file with 1e300", lambda: read("x.csv", "a,y\n1,2\n1e300,2\n"), DataError, "has 1e+300, where float32"),
+    ("csv labels of 1e300", lambda: read("x.csv", "a,y\n1,2.5\n1,1e300\n"), DataError, "is 1e+300, and float32"),
     ("a mean of NaN", lambda: read("digits", mean=math.nan), DataError, "nan"),
     ("more means than channels", lambda: read("digits", mean=[0.1, 0.2]), ShapeError, "(8, 8)"),
     ("means of tokens", lambda: read("x.npy", X.astype(np.int64), mean=1.0), DataError, "tokens"),
@@ -211,6 +227,11 @@ def image(width: int = 4) -> bytes:
         DataError,
         "merged-labels",
     ),
+    ("an equation that never ends", lambda: equation("burgers", time=1e9), DataError, "steps until time 1e+09"),
+    ("an equation that overflows", lambda: equation("reaction-diffusion", growth=1e6), DataError, "growth 1e+06"),
+    ("numbers nearer to usual ones", lambda: equation("reaction-diffusion", growth=1e6), DataError, "growth 1, time 1"),
+    ("fields that turn too often", lambda: equation("advection", speed=1e300), DataError, "go round the interval"),
+    ("a source of infinity", lambda: equation("darcy", source=1e300), DataError, "not finite with source 1e+300"),
     ("a gap in nothing", lambda: public.write_data("rotated-patches", "a.npz"), DataError, "source="),
     (
         "a gap in what is not there",

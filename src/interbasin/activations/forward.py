@@ -304,3 +304,12 @@ def active_autocasts() -> list[tuple[str, torch.dtype]]:
     """The kinds of devices that this thread casts for, and to which dtype."""
     kinds = ["cpu", *(["cuda"] if torch.cuda.is_available() else []), *(["xpu"] if torch.xpu.is_available() else [])]
     return [(kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)]
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """A block that calculates in the precision of its tensors, whatever the caller casts to."""
+    with contextlib.ExitStack() as stack:
+        for kind, _ in active_autocasts():
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from interbasin.activations.forward import Call, Caller, SteppedForward, active_autocasts
+from interbasin.activations.forward import Call, Caller, SteppedForward, without_autocast
 from interbasin.activations.places import Reading
 from interbasin.activations.plan import Key, Plan
 from interbasin.activations.tokens import (
@@ -269,8 +269,7 @@ def _summing(where: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        for kind, _ in active_autocasts():
-            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(without_autocast())
         try:
             yield
         except InterbasinError as error:

@@ -111,4 +111,5 @@ def _list(terminal: Terminal) -> None:
 def _show(console: Console, written: GeneratedData) -> None:
     shapes = [(name, " x ".join(map(str, shape))) for name, shape in written.shapes.items()]
     console.print(f"Wrote {written.output}: {written.name}.")
-    print_facts(console, shapes)
+    merged = written.request.get("merged", ())
+    print_facts(console, [*shapes, *((f"label {number}", ", ".join(names)) for number, names in enumerate(merged))])

@@ -65,7 +65,8 @@ def read_rows(array: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
 
 def number_labels(values: NDArray[Any]) -> Tensor:
     """Labels that are numbers, as a tensor: float32, or int64 where they are whole."""
-    return torch.from_numpy(values.astype(np.float32 if values.dtype.kind == "f" else np.int64))
+    with np.errstate(over="ignore"):  # what becomes infinite is refused by its sample
+        return torch.from_numpy(values.astype(np.float32 if values.dtype.kind == "f" else np.int64))
 
 
 def arrays_of(name: str, x: NDArray[Any], y: NDArray[Any] | None, known: Sequence[str] = ()) -> ArraySamples:
@@ -94,7 +95,7 @@ def arrays_of(name: str, x: NDArray[Any], y: NDArray[Any] | None, known: Sequenc
         labels = ArrayLabels(y)  # read with their samples, for they may be fields as large as these
     else:
         labels = number_labels(y)
-        require_finite_samples(labels, name, None, "the labels of ")
+        require_finite_samples(labels, name, None, "the labels of ", y)
     return ArraySamples(name, x, labels, classes)
 
 

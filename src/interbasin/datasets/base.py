@@ -57,7 +57,7 @@ class Shaping:
         if isinstance(batch, Mapping):
             return self._shape_texts(batch, where)
         tensor = self._to_tensor(batch, where)
-        require_finite_samples(tensor, name, rows)
+        require_finite_samples(tensor, name, rows, given=batch)
         if self.example is not None:
             tensor = _reshape(tensor, self.example, where)
         tensor = self._normalise(tensor, where)
@@ -84,7 +84,8 @@ class Shaping:
         if array.dtype.kind in "iu" and (tokens or (self.example is None and not eight_bit)):
             return torch.from_numpy(array.astype(np.int64))
         dtype = torch.float32 if self.example is None else self.example.dtype
-        tensor = torch.from_numpy(np.array(array, dtype=np.float64 if dtype is torch.float64 else np.float32))
+        with np.errstate(over="ignore"):  # what becomes infinite is refused by its sample
+            tensor = torch.from_numpy(np.array(array, dtype=np.float64 if dtype is torch.float64 else np.float32))
         return (tensor / WHITE if eight_bit and self.scale else tensor).to(dtype)
 
     def _normalise(self, tensor: Tensor, where: str) -> Tensor:
@@ -167,17 +168,40 @@ def _reshape(tensor: Tensor, example: Tensor, where: str) -> Tensor:
     )
 
 
-def require_finite_samples(tensor: Tensor, name: str, rows: Sequence[int] | None, what: str = "") -> None:
+def require_finite_samples(
+    tensor: Tensor, name: str, rows: Sequence[int] | None, what: str = "", given: Any = None
+) -> None:
     """Refuse NaN and infinity in samples, or in ``what`` of them (their labels), with the number of the first.
 
+    Args:
+        tensor: The samples.
+        name: Of the data.
+        rows: The numbers of the samples; by default from 0 on.
+        what: Which part of the data they are: ``"the labels of "``.
+        given: The same numbers as they were before they had the dtype of the tensor.
+
     Raises:
-        DataError: if there are any.
+        DataError: if there are any; says so where only the dtype made them infinite.
     """
     bad = ~tensor.isfinite()
-    if bool(bad.any()):
-        first = int(bad.nonzero()[0][0])
-        number = first if rows is None else rows[first]
-        raise DataError(f"There is NaN or infinity in {what}{name}, sample {number}; take such samples out.")
+    if not bool(bad.any()):
+        return
+    place = tuple(bad.nonzero()[0].tolist())
+    number = place[0] if rows is None else rows[place[0]]
+    where, value = f"{what}{name}, sample {number}", float(tensor[place])
+    if given is not None and math.isfinite(np.asarray(given)[place]):
+        raise DataError(_too_large(f"There is {float(np.asarray(given)[place]):g} in {where}", tensor.dtype))
+    if math.isnan(value):
+        raise DataError(f"There is NaN in {where}; take such samples out.")
+    if given is None and tensor.dtype is not torch.float64:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise DataError(f"There is infinity, or a number beyond {kind}, in {where}; take such samples out.")
+    raise DataError(f"There is infinity in {where}; take such samples out.")
+
+
+def _too_large(fact: str, dtype: torch.dtype) -> str:
+    kind = str(dtype).removeprefix("torch.")
+    return f"{fact}, and {kind} ends at {torch.finfo(dtype).max:.3g}; divide the numbers by their spread first."
 
 
 class Labels(Protocol):
@@ -294,5 +318,8 @@ def class_numbers(values: Sequence[Any], name: str) -> tuple[Tensor, tuple[str, 
     numbers = torch.tensor(list(map(float, values)), dtype=torch.float32)
     bad = (~numbers.isfinite()).nonzero()
     if len(bad):
-        raise DataError(f"Label {int(bad[0])} of {name} is not finite; check what wrote it.")
+        first = int(bad[0])
+        if math.isfinite(values[first]):
+            raise DataError(_too_large(f"Label {first} of {name} is {values[first]:g}", numbers.dtype))
+        raise DataError(f"Label {first} of {name} is not finite; check what wrote it.")
     return numbers, ()

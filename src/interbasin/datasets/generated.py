@@ -11,7 +11,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,8 @@ def write_data(
 
     An equation gives random initial fields ``x`` and what becomes of them, ``y``. ``rotated-patches`` and
     ``merged-labels`` change the inputs, or the labels, of a ``source`` in a way that is known; its test part becomes
-    ``x_test`` and ``y_test``.
+    ``x_test`` and ``y_test``. Where labels have names, ``rotated-patches`` writes these, and ``merged-labels`` says in
+    ``request["merged"]`` which of them each number stands for.
 
     Args:
         name: One of `GENERATORS`.
@@ -174,14 +175,35 @@ def _solve(
     return arrays, {"count": many, "test_count": tests, "points": x.shape[-1], "numbers": settings}
 
 
-def _plant(
-    change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    source: str | os.PathLike[str],
-    label_column: str | None,
-    count: int | None,
-    test_count: int | None,
-    seed: int,
-) -> tuple[Arrays, dict[str, Any]]:
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """Samples of a source, those of its test part last.
+
+    Attributes:
+        inputs, labels: Of all.
+        names: Of the labels, by their numbers, where they have names.
+        count: How many samples are for training.
+        has_test: Whether there is a test part.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    names: tuple[str, ...]
+    count: int
+    has_test: bool
+
+    def arrays(self, x: Tensor, y: Tensor | NDArray[Any]) -> tuple[Arrays, dict[str, Any]]:
+        """What was made of it, in parts, and how many samples each has."""
+        inputs, labels = x.numpy(), np.asarray(y)
+        arrays: Arrays = {"x": inputs[: self.count], "y": labels[: self.count]}
+        if self.has_test:
+            arrays |= {"x_test": inputs[self.count :], "y_test": labels[self.count :]}
+        return arrays, {"count": self.count, "test_count": len(inputs) - self.count}
+
+
+def _read_source(
+    source: str | os.PathLike[str], label_column: str | None, count: int | None, test_count: int | None, seed: int
+) -> _Source:
     if count is not None:
         require_whole("count", count, least=1)
     splits = splits_of(source)
@@ -191,22 +213,36 @@ def _plant(
         )
     has_test = "test" in splits and test_count != 0
     limits = {"train" if splits else None: count} | ({"test": test_count} if has_test else {})
-    parts = [
-        read_pairs(source, split=split, limit=limit, seed=seed, label_column=label_column)
-        for split, limit in limits.items()
-    ]
-    for _, labels, _ in parts:
-        if labels is None:
+    inputs, labels, names = [], [], []
+    for split, limit in limits.items():
+        x, y, classes = read_pairs(source, split=split, limit=limit, seed=seed, label_column=label_column)
+        if y is None:
             raise DataError(
                 f"A gap is planted between inputs and labels, and {source} has no labels; give labelled data."
             )
-    inputs = torch.cat([x for x, _, _ in parts])
-    x, y = change(inputs, torch.cat([labels for _, labels, _ in parts if labels is not None]))
-    first = len(parts[0][0])
-    arrays: Arrays = {"x": x[:first].numpy(), "y": y[:first].numpy()}
-    if has_test:
-        arrays |= {"x_test": x[first:].numpy(), "y_test": y[first:].numpy()}
-    return arrays, {"count": first, "test_count": len(x) - first}
+        inputs.append(x)
+        labels.append(y)
+        names.append(classes)
+    joined = _join_names(labels, names, source)
+    return _Source(torch.cat(inputs), *joined, count=len(inputs[0]), has_test=has_test)
+
+
+def _join_names(
+    labels: Sequence[Tensor], names: Sequence[tuple[str, ...]], source: str | os.PathLike[str]
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The labels of all parts, where a number is the same class in each, and their names."""
+    if len(set(names)) == 1:
+        first = names[0]
+        is_named = first != tuple(map(str, range(len(first))))  # unlike those of the digits, which are their numbers
+        return torch.cat(list(labels)), first if is_named else ()
+    if not all(names):
+        raise DataError(
+            f"Labels of {source} are names in one part and numbers in another, so that which number is which name is "
+            "not clear; write the labels of both alike."
+        )
+    known = tuple(sorted({name for part in names for name in part}))
+    own = [torch.tensor([known.index(name) for name in part]) for part in names]
+    return torch.cat([numbers[part] for numbers, part in zip(own, labels, strict=True)]), known
 
 
 def _rotate(
@@ -220,10 +256,11 @@ def _rotate(
     label_column: str | None = None,
     patch: int = PATCH,
 ) -> tuple[Arrays, dict[str, Any]]:
-    def rotate(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        return rotate_patches(x[:, None] if x.ndim == 3 else x, patch, seed=seed), y  # images of one colour are flat
-
-    arrays, settings = _plant(rotate, source, label_column, count, test_count, seed)
+    given = _read_source(source, label_column, count, test_count, seed)
+    images = given.inputs[:, None] if given.inputs.ndim == 3 else given.inputs  # images of one colour are flat
+    # Labels with names are written as these, which readers number again.
+    labels = np.array(given.names)[given.labels.numpy()] if given.names else given.labels
+    arrays, settings = given.arrays(rotate_patches(images, patch, seed=seed), labels)
     return arrays, {**settings, "patch": patch}
 
 
@@ -238,7 +275,13 @@ def _merge(
     label_column: str | None = None,
     classes: int,
 ) -> tuple[Arrays, dict[str, Any]]:
-    return _plant(lambda x, y: (x, merge_labels(y, classes, seed=seed)), source, label_column, count, test_count, seed)
+    given = _read_source(source, label_column, count, test_count, seed)
+    merged = merge_labels(given.labels, classes, seed=seed)
+    arrays, settings = given.arrays(given.inputs, merged)
+    if given.names:
+        members = [torch.unique(given.labels[merged == label]).tolist() for label in range(classes)]
+        settings["merged"] = [[given.names[number] for number in numbers] for numbers in members]
+    return arrays, settings
 
 
 MEANINGS = {"source": "which DATA to change", "classes": "how many classes to leave"}  # of what a generator needs

@@ -51,8 +51,8 @@ def merge_labels(labels: Tensor, classes: int, *, seed: int = 0) -> Tensor:
     """Labels under new names, several of the old ones in each: the source's labels still tell them, by a table.
 
     Args:
-        labels: Whole numbers from 0 on.
-        classes: How many there are to be; at most as many as there were.
+        labels: Whole numbers from 0 on; those that do not occur do not count.
+        classes: How many there are to be, each of which occurs; at most as many as there were.
         seed: Of the names.
 
     Raises:
@@ -67,8 +67,8 @@ def merge_labels(labels: Tensor, classes: int, *, seed: int = 0) -> Tensor:
             f"Labels of shape {tuple(labels.shape)} and {labels.dtype} cannot be merged; give one class per sample, as "
             "a whole number from 0 on."
         )
-    known = int(labels.max()) + 1
-    if not 1 <= require_whole("classes", classes, least=1) <= known:
-        raise DataError(f"{known} labels were to become {classes}; give at most as many.")
-    order = torch.randperm(known, generator=generator_of(seed))
-    return (order % classes)[labels]
+    known, places = torch.unique(labels, return_inverse=True)
+    if not 1 <= require_whole("classes", classes, least=1) <= len(known):
+        raise DataError(f"{len(known)} labels were to become {classes}; give at most as many.")
+    order = torch.randperm(len(known), generator=generator_of(seed))
+    return (order % classes)[places]

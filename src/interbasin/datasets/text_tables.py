@@ -27,6 +27,7 @@ from interbasin.vectors.files.base import damaged
 LABELS = ("label", "y", "target", "class")  # names of columns that are taken for labels
 NO_LABELS = "none"
 SERIES_ENDINGS = (".tsv", ".tsv.gz")
+LARGEST = float(np.finfo(np.float32).max)
 LISTED = 12  # columns that a message names
 
 
@@ -183,6 +184,10 @@ def _read(
         bad = np.flatnonzero(~np.isfinite(column))
         if len(bad):
             raise _missing(path, int(bad[0]), skipped, names[place], "no number, or NaN or infinity")
+        large = np.flatnonzero(np.abs(column) > LARGEST)
+        if len(large):
+            what = f"{column[large[0]]:g}, where float32 ends at {LARGEST:.3g},"
+            raise _missing(path, int(large[0]), skipped, names[place], what, "divide that column by its spread first")
         numbers[:, position] = column
     if label is None:
         return numbers, None
@@ -192,11 +197,10 @@ def _read(
     return numbers, labels
 
 
-def _missing(path: Path, row: int, skipped: int, column: str, what: str) -> DataError:
-    return DataError(
-        f"Row {row} (line {row + skipped + 1}) of {path} has {what} in column {column!r}; complete such rows, or take "
-        "them out."
-    )
+def _missing(
+    path: Path, row: int, skipped: int, column: str, what: str, advice: str = "complete such rows, or take them out"
+) -> DataError:
+    return DataError(f"Row {row} (line {row + skipped + 1}) of {path} has {what} in column {column!r}; {advice}.")
 
 
 def _name_bad_row(path: Path, delimiter: str, names: Sequence[str], label: int | None, skipped: int) -> None:

@@ -8,7 +8,8 @@ samples, scores are of another measure, which is named.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -20,6 +21,7 @@ from interbasin.errors import DataError
 Kind = Literal["classification", "multilabel", "regression", "dense"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEAST = 1e-12  # of what is divided by
+NO_SIZE = 1e-5  # of the usual size of fields: what is smaller has no size that an error could be relative to
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,36 @@ class ErrorMetric:
         measure: Outputs and labels -> one number.
         score: Outputs and labels -> one number per sample.
         compared_by: What scores are, where the measure is not their mean; else empty.
+        sizes: Of errors that are relative to each field: fields -> their sizes, ``(samples, channels)``.
+        usual: Of these: the size that is usual for each channel. Without, a field of zeros has a huge error.
     """
 
     name: str
     about: str
     kinds: tuple[Kind, ...]
     measure: Callable[[Tensor, Tensor], float]
-    score: Callable[[Tensor, Tensor], Tensor]
+    score: Callable[..., Tensor]
     compared_by: str = ""
+    sizes: Callable[[Tensor], Tensor] | None = None
+    usual: Tensor | None = field(default=None, compare=False)
+
+    def for_fields(self, fields: Tensor) -> ErrorMetric:
+        """The same measure, with the size that is usual among training fields.
+
+        The error of a field that has nearly no size is relative to the usual size.
+        """
+        if self.sizes is None:
+            return self
+        usual = _usual_sizes(self.sizes(fields))
+        score = partial(self.score, usual=usual)
+        return replace(self, score=score, measure=_mean_of(score), usual=usual)
+
+    def relative_sizes(self, fields: Tensor) -> Tensor | None:
+        """The size of each field in units of the usual one, by its smallest channel; None where errors are absolute."""
+        if self.sizes is None or self.usual is None:
+            return None
+        sizes = self.sizes(fields)
+        return (sizes / self.usual.to(sizes)).amin(1)
 
 
 def error_metric(kind: Kind, name: str | None = None) -> ErrorMetric:
@@ -70,16 +94,43 @@ def _distances(outputs: Tensor, labels: Tensor) -> Tensor:
     return (outputs.double() - labels.double()).abs().flatten(1).mean(1)
 
 
-def _roots_of_fields(outputs: Tensor, labels: Tensor) -> Tensor:
+def _roots_of_fields(outputs: Tensor, labels: Tensor, usual: Tensor | None = None) -> Tensor:
     """As PDEBench has it: for every sample and channel, then the mean over channels."""
     squares = (outputs.double() - labels.double()).flatten(2).square().mean(2)
-    return (squares / labels.double().flatten(2).square().mean(2).clamp(min=LEAST)).sqrt().mean(1)
+    return (squares / _own_or_usual(_mean_squares(labels), usual, 2)).sqrt().mean(1)
 
 
-def _relative_distances(outputs: Tensor, labels: Tensor) -> Tensor:
-    sizes = torch.linalg.vector_norm(labels.double().flatten(1), dim=1).clamp(min=LEAST)
-    distances: Tensor = torch.linalg.vector_norm((outputs.double() - labels.double()).flatten(1), dim=1) / sizes
-    return distances
+def _relative_distances(outputs: Tensor, labels: Tensor, usual: Tensor | None = None) -> Tensor:
+    distances = _norms(outputs.double() - labels.double())
+    return (distances / _own_or_usual(_norms(labels), usual, 1))[:, 0]
+
+
+def _mean_squares(fields: Tensor) -> Tensor:
+    return fields.double().flatten(2).square().mean(2)
+
+
+def _root_mean_squares(fields: Tensor) -> Tensor:
+    return _mean_squares(fields).sqrt()
+
+
+def _norms(fields: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(fields.double().flatten(1), dim=1, keepdim=True)
+    return norms
+
+
+def _usual_sizes(sizes: Tensor) -> Tensor:
+    """The median of each column, without zeros; a column of zeros has the largest of the others."""
+    columns = [column[column > 0] for column in sizes.unbind(1)]
+    usual = torch.stack([column.median() if len(column) else sizes.new_zeros(()) for column in columns])
+    return torch.where(usual > 0, usual, usual.max()).clamp(min=LEAST)
+
+
+def _own_or_usual(sizes: Tensor, usual: Tensor | None, power: int) -> Tensor:
+    """What errors are divided by, of sizes to a power: a field's own size or, where it has none, the usual size."""
+    if usual is None:
+        return sizes.clamp(min=LEAST)
+    usual = usual.to(sizes)
+    return torch.where(sizes < (NO_SIZE * usual) ** power, usual**power, sizes)
 
 
 def _mean_of(score: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], float]:
@@ -156,6 +207,7 @@ METRICS: tuple[ErrorMetric, ...] = (
         ("dense",),
         _mean_of(_roots_of_fields),
         _roots_of_fields,
+        sizes=_root_mean_squares,
     ),
     ErrorMetric(
         "relative-l2",
@@ -163,6 +215,7 @@ METRICS: tuple[ErrorMetric, ...] = (
         ("dense",),
         _mean_of(_relative_distances),
         _relative_distances,
+        sizes=_norms,
     ),
     ErrorMetric("mae", "mean absolute error", ("regression", "dense"), _mean_of(_distances), _distances),
 )

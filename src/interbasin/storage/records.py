@@ -24,12 +24,23 @@ if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merg
 
 # A reader that meets a writer between its two files looks again this often.
 READS = 5
+SEAL = "seal"  # the key of a JSON file's own checksum
 
 
 def write_record(
-    folder: Path, name: str, format: str, version: int, document: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    folder: Path,
+    name: str,
+    format: str,
+    version: int,
+    document: Mapping[str, Any],
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    sealed: bool = False,
 ) -> None:
-    """Write ``name.json`` and ``name.safetensors`` into ``folder`` (one that `new_folder` made)."""
+    """Write ``name.json`` and ``name.safetensors`` into ``folder`` (one that `new_folder` made).
+
+    The JSON of a ``sealed`` record has a checksum of its own: it is for the program alone, and nobody is to edit it.
+    """
     from safetensors.torch import save_file
 
     # safetensors refuses views that share memory or are not contiguous: a copy of each is what belongs in a file.
@@ -41,7 +52,16 @@ def write_record(
     except SafetensorError as error:
         raise FileError(f"Could not write {name}.safetensors ({error}); is there room on the disk?") from error
     head = {"format": FORMAT_PREFIX + format, "version": version, "mark": mark, "checksum": _checksum(plain)}
-    write_document(folder / f"{name}.json", {**head, **document})
+    whole = {**head, **document}
+    if sealed:
+        whole[SEAL] = _seal(json.loads(_to_json(whole, f"{name}.json")))
+    write_document(folder / f"{name}.json", whole)
+
+
+def _seal(document: Mapping[str, Any]) -> str:
+    """What changes when anything in a JSON document does, but the order of its keys."""
+    words = {key: value for key, value in document.items() if key != SEAL}
+    return f"{zlib.crc32(json.dumps(words, sort_keys=True).encode()):08x}"
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -57,22 +77,26 @@ def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:
     """Write one JSON file, readable by people, in one go."""
+    path.write_text(_to_json(document, path.name), encoding="utf-8")
+
+
+def _to_json(document: Mapping[str, Any], name: str) -> str:
     try:
-        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        return json.dumps(document, indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise FileError(
-            f"{path.name} cannot be written as JSON ({error}); notes take numbers, text, lists and mappings."
+            f"{name} cannot be written as JSON ({error}); notes take numbers, text, lists and mappings."
         ) from error
-    path.write_text(text, encoding="utf-8")
 
 
 def read_record(
-    folder: str | os.PathLike[str], name: str, format: str, version: int
+    folder: str | os.PathLike[str], name: str, format: str, version: int, *, sealed: bool = False
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The JSON document and the tensors of a record, after checking that it is one of this format and version.
 
     Raises:
-        FileError: if a file is missing, damaged, of another format or of a later version.
+        FileError: if a file is missing, damaged, of another format or of a later version; of a ``sealed`` record, if
+            its JSON was edited.
     """
     folder = as_path(folder)
     for attempt in range(READS):
@@ -88,6 +112,10 @@ def read_record(
                 raise FileError(
                     f"{folder / name}.safetensors is damaged: its numbers are not those that were saved; copy it again "
                     "or make it anew."
+                )
+            if sealed and document.get(SEAL) != _seal(document):
+                raise FileError(
+                    f"{folder / name}.json is damaged: it does not say what was saved; copy it again or make it anew."
                 )
             return document, tensors
         time.sleep(0.01 * (attempt + 1))

@@ -64,6 +64,17 @@ def test_the_same_seed_gives_the_same_result_whatever_was_drawn_before():
     assert str(first.verdict) == str(second.verdict)
 
 
+def test_the_callers_autocast_changes_nothing():
+    options: dict[str, Any] = {"method": "naive", "compare": ["recraft"], "test": make_target(12)}
+    expected = run(**options)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = run(**options)
+        assert torch.is_autocast_enabled("cpu")
+    inputs = draw(4, 1, 8, seed=8)
+    assert torch.equal(result.model(inputs), expected.model(inputs))
+    assert errors(result) == errors(expected) and result.metrics == expected.metrics
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "multilabel", "regression", "dense"])
 @pytest.mark.parametrize("method", ["auto", *METHODS])
@@ -74,6 +85,29 @@ def test_every_method_learns_every_kind(method, kind):
     assert result.model(inputs).shape[1:] == (tuple(labels.shape[1:]) or (3,))
     assert result.metrics["error_test"] >= 0 and str(result.verdict)
     assert (result.bound is None) == (METHODS[result.method].traits["group"] == "simple")
+
+
+def test_fields_of_zeros_decide_no_verdict_and_are_named():
+    inputs, fields = make_target(30, "dense")
+    plain = run(method="nearest", task="dense", train=(inputs, fields), test=(inputs, fields))
+    fields[4] = 0
+    tests = fields.clone()
+    tests[[7, 9]] = 0
+    result = run(method="nearest", task="dense", train=(inputs, fields), test=(inputs, tests))
+    assert max(errors(result).values()) < 2 * max(errors(plain).values())
+    assert result.metrics["error_test"] < 1 and plain.notes == ()
+    assert [note.split(" are ")[0] for note in result.notes] == [
+        "1 of 30 fields of the held-out samples",
+        "3 of 30 fields of the test data",
+    ]
+
+
+def test_small_fields_that_make_most_of_the_error_are_named():
+    inputs, fields = make_target(30, "dense")
+    fields[4] *= 1e-3
+    (note,) = run(method="nearest", task="dense", train=(inputs, fields)).notes
+    assert note.startswith("1 of 30 fields of the held-out samples are smaller than 0.01") and 'metric="mae"' in note
+    assert run(method="nearest", task="dense", train=(inputs, fields), metric="mae").notes == ()
 
 
 # ---------------------------------------------------------------------- what it is given

@@ -138,7 +138,7 @@ def test_a_source_with_weights_that_are_not_finite_is_refused():
 def test_inputs_so_large_that_features_mean_nothing_are_refused():
     labels = torch.arange(30) % 2
     for size in (1e15, 1e38):
-        with pytest.raises(DataError, match=r"as large as .*divide the inputs by their spread"):
+        with pytest.raises(DataError, match=r"Row \d+ .*as large as .*divide the inputs by their spread"):
             make_setup(target=(draw(30, 1, 8).clamp(-3, 3) * size, labels))
 
 
@@ -167,7 +167,9 @@ def test_inputs_longer_than_the_body_allows_are_refused():
 
     source, proxy = Source(nn.Embedding(9, 4), Short()), (torch.arange(320).reshape(40, 8) % 9, LABELS)
     target = draw(30, 1, 50), torch.arange(30) % 2
-    with pytest.raises(ShapeError, match=r"Inputs of shape \(1, 50\).*trained on \(8, 4\): give shorter inputs"):
+    with pytest.raises(
+        ShapeError, match=r"Inputs of shape \(1, 50\) became \(50, 4\).*trained on \(8, 4\): give shorter inputs"
+    ):
         adapt(source, proxy, target, embedder=Long())
     assert len(make_setup(source, proxy=proxy, target=target).new_map()(target[0])) == 30  # its own is short enough
 

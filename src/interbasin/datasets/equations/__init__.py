@@ -22,6 +22,8 @@ Fields = tuple[Array, Array]
 Progress = Callable[[int], None]  # is told how many samples are solved
 Solve = Callable[..., tuple[Array, ...]]  # what a solver makes of fields of all samples, some samples at a time
 
+MOST_STEPS = 200_000  # in time: some minutes for each block of samples
+MOST_TURNS = 1e9  # around the interval: what is left of more is rounding
 BLOCK = 5120  # numbers of a field that advance together: more do not stay in the cache, and take up to twice as long
 
 
@@ -68,6 +70,7 @@ def generate(
 
     Raises:
         UnknownNameError, DataError: if there is no such equation, or it has no such number.
+        DataError: if its numbers ask for too many steps, or for fields that are not finite.
 
     Example:
         >>> inputs, targets = generate("advection", 3, points=32)
@@ -84,8 +87,23 @@ def generate(
         if not (isinstance(value, int | float) and math.isfinite(value) and value >= 0):
             raise DataError(f"{number} of {name} is a number from 0 on, found {value!r}.")
     settings = {**equation.numbers, **numbers}
-    inputs, targets = equation.generate(count, size, generator, _in_blocks(progress), **settings)
-    return inputs.astype(np.float32), targets.astype(np.float32)
+    with np.errstate(all="ignore"):  # what is not finite is refused below
+        try:
+            inputs, targets = equation.generate(count, size, generator, _in_blocks(progress), **settings)
+        except ArithmeticError as error:
+            raise _not_finite(name, settings) from error
+        single: Fields = inputs.astype(np.float32), targets.astype(np.float32)
+    if not all(np.isfinite(fields).all() for fields in single):
+        raise _not_finite(name, settings)
+    return single
+
+
+def _not_finite(name: str, numbers: dict[str, float]) -> DataError:
+    given = ", ".join(f"{number} {value:g}" for number, value in numbers.items())
+    usual = ", ".join(f"{number} {value:g}" for number, value in EQUATIONS[name].numbers.items())
+    return DataError(
+        f"The fields of {name} are not finite with {given}; take numbers that are nearer to the usual ones ({usual})."
+    )
 
 
 def _in_blocks(progress: Progress | None) -> Solve:
@@ -103,13 +121,28 @@ def _in_blocks(progress: Progress | None) -> Solve:
 
 
 def _steps(time: float, allowed: float, least: int) -> int:
-    """So many steps that none is longer than ``allowed``."""
-    return max(least, math.ceil(time / allowed))
+    """So many steps that none is longer than ``allowed``.
+
+    Raises:
+        DataError: if there are too many to wait for.
+    """
+    steps = time / allowed
+    if steps > MOST_STEPS:
+        raise DataError(
+            f"The equation would take {steps:.3g} steps until time {time:g}, and at most {MOST_STEPS:,} are taken; "
+            "give a smaller time, fewer points, or other numbers that are nearer to the usual ones."
+        )
+    return max(least, math.ceil(steps))
 
 
 def _advection(
     count: int, points: int, generator: np.random.Generator, solve: Solve, speed: float, time: float
 ) -> Fields:
+    if speed * time > MOST_TURNS:
+        raise DataError(
+            f"Fields would go round the interval {speed * time:.3g} times, and where they are after more than "
+            f"{MOST_TURNS:g} is rounding; give a smaller speed or time."
+        )
     initial = sums_of_waves(count, points, generator)
     (later,) = solve(lambda field: on_an_interval.solve_advection(field, speed, time), initial)
     return initial[:, None], later[:, None]
@@ -139,7 +172,7 @@ def _diffusion_sorption(
     # PDEBench begins with one random number for the whole interval; waves on it give a network more to look at.
     level = generator.uniform(0, 0.2, (count, 1))
     initial = level * (1 + 0.5 * sums_of_waves(count, points, generator, odd=False) / 2)
-    steps = _steps(time, 0.4 / points**2 / diffusion, 100)
+    steps = _steps(time, 0.4 / points**2 / diffusion if diffusion else math.inf, 100)
     (later,) = solve(lambda field: on_an_interval.solve_diffusion_sorption(field, diffusion, time, steps), initial)
     return initial[:, None], later[:, None]
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interbasin.activations.forward import without_autocast
 from interbasin.batches import reporter_of
 from interbasin.checks import require_finite
 from interbasin.errors import DataError, FitError, ShapeError
@@ -20,9 +21,9 @@ from interbasin.jobs.adapt.journal import Journal, find_place, open_journal
 from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import Adaptation
 from interbasin.jobs.adapt.settings import make_settings
-from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup
+from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup, require_features
 from interbasin.jobs.adapt.source import Source
-from interbasin.jobs.adapt.table import labels_of, measure_bounds, notes_on, row_name, table_rows
+from interbasin.jobs.adapt.table import labels_of, measure_bounds, note_on_fields, notes_on, row_name, table_rows
 from interbasin.jobs.adapt.task import Fold, Samples, TargetTask, divide, read_samples
 from interbasin.jobs.adapt.validation import (
     Answer,
@@ -30,6 +31,7 @@ from interbasin.jobs.adapt.validation import (
     MethodRun,
     answer,
     fit,
+    held_labels,
     hold_out,
     standard_error,
 )
@@ -46,6 +48,7 @@ PLAIN = "naive"  # what auto takes unless another method is better by a standard
 
 
 @torch.inference_mode(False)
+@without_autocast()  # precision= says what trainings are cast to; distances and probes take float32
 @torch.random.fork_rng(devices=[])  # layers draw weights when they are made
 def adapt(
     source: Source | nn.Module,
@@ -147,6 +150,8 @@ def adapt(
     setup = prepare_setup(
         parts, proxy, task_of, samples, unlabelled=more, settings=settings, embedder=embedder, seed=seed, watch=watch
     )
+    if tested is not None:
+        require_features(setup, tested.inputs, "the test data")
     notes = list(setup.notes)
     journal = open_journal(place, setup, None if tested is None else tested.inputs)
     if journal.count_done():
@@ -171,6 +176,7 @@ def adapt(
         bounds = measure_bounds(setup, folds, runs, tested, answers, chosen, bool(compare))
     bound = bounds.get(chosen.method)
     notes += notes_on(setup, bound, chosen, fitted)
+    notes += note_on_fields(task_of, chosen.chosen.scores, held_labels(setup, folds), "the held-out samples")
     table = tuple(row for run in runs for row in table_rows(setup, folds, run, bool(compare), answers, tested, bounds))
     metrics: dict[str, float] = {"error_valid": chosen.chosen.error}
     scores_test = {}
@@ -180,6 +186,7 @@ def adapt(
         scores_test = {
             row_name(*names): task_of.scores(reply.outputs, labels_of(tested)) for names, reply in answers.items()
         }
+        notes += note_on_fields(task_of, scores_test[row_name(*key)], labels_of(tested), "the test data")
     if bound is not None:
         metrics |= {"omega": bound.omega, **bound.metrics()}
     return Adaptation(

@@ -41,9 +41,9 @@ class Journal:
             return compute()
         place = self.folder / f"{NAME}-{_short(key)}"
         try:
-            document, tensors = read_record(place, NAME, FORMAT, VERSION)
+            document, tensors = read_record(place, NAME, FORMAT, VERSION, sealed=True)
             return Answer(tensors["outputs"], tensors.get("features"), document["seconds"], document["steps"])
-        except (FileError, KeyError):  # not there, or not whole: it is done now
+        except (FileError, KeyError):  # not there, not whole, or edited: it is done now
             pass
         answer = compute()
         if int(os.environ.get("RANK", "0")):  # of several processes, which all have this answer, the first one writes
@@ -53,7 +53,7 @@ class Journal:
             tensors["features"] = answer.features
         with new_folder(place, force=True, ours=_is_answer) as folder:
             document = {"seconds": dict(answer.seconds), "steps": answer.steps}
-            write_record(folder, NAME, FORMAT, VERSION, document, tensors)
+            write_record(folder, NAME, FORMAT, VERSION, document, tensors, sealed=True)
         return answer
 
 

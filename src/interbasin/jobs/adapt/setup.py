@@ -15,20 +15,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.data import DataLoader
 
 from interbasin.activations.recording import digest_of
 from interbasin.batches import as_batches, count_inputs, cut_inputs, device_of, split_batch
-from interbasin.errors import DataError, ShapeError
+from interbasin.errors import DataError, InterbasinError, ShapeError, WiringError
 from interbasin.evaluate.transfer import mean_distance
 from interbasin.jobs.adapt.bank import TokenBank
 from interbasin.jobs.adapt.embedders import make_embedder
 from interbasin.jobs.adapt.feature_map import AlignmentStep, FeatureMap
-from interbasin.jobs.adapt.network import in_chunks
 from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead, fit_source_head, recalibrate
-from interbasin.jobs.adapt.task import Samples, TargetTask, refuse_text, require_range
+from interbasin.jobs.adapt.task import Samples, TargetTask, refuse_mask, refuse_text, require_range, to_single
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
 from interbasin.training import Checkpoint
@@ -38,6 +39,8 @@ PROXY_BATCH = 64
 MOST_PROXY = 5000  # samples of the proxy that are looked at
 LARGEST = 1e9  # of a feature of the target, where two of the source are 1 apart
 DISTANCES = 2000  # features whose mean distance is the unit
+FAILURES = (RuntimeError, IndexError, ValueError, TypeError)  # of a module that is given what it does not take
+PASSED_ON = (InterbasinError, torch.OutOfMemoryError)  # errors that say enough
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ def prepare_setup(
     Raises:
         DataError, ShapeError, WiringError: if the proxy has no labels, or the parts do not fit together.
     """
+    _require_parts(source, embedder, settings)
     source, notes = _ready_copy(source)
     if embedder is not None and not any(parameter.is_floating_point() for parameter in embedder.parameters()):
         raise DataError(
@@ -198,6 +202,34 @@ def prepare_setup(
     return setup
 
 
+def _require_parts(source: Source, embedder: nn.Module | None, settings: Settings) -> None:
+    """Refuse modules that cannot be copied and trained as they are."""
+    parts = {
+        "source's embedder": source.embedder,
+        "body": source.body,
+        "source's head": source.head,
+        "embedder": embedder,
+    }
+    for part, module in parts.items():
+        for name, layer in [] if module is None else module.named_modules():
+            where = f"The {part} has a {type(layer).__name__}{f' ({name})' if name else ''}"
+            if any(map(is_lazy, [*layer.parameters(recurse=False), *layer.buffers(recurse=False)])):
+                raise WiringError(
+                    f"{where} that has seen no input yet, so that its width is not known; call the model once first."
+                )
+            hooks = [type(hook).__name__ for hook in layer._forward_pre_hooks.values()]
+            if {"WeightNorm", "SpectralNorm"} & set(hooks):
+                raise WiringError(
+                    f"{where} whose weight is computed by a hook of torch.nn.utils, which cannot be copied; use the "
+                    "function of the same name in torch.nn.utils.parametrizations, or remove the hook."
+                )
+            if part == "body" and settings.body == "lora" and is_parametrized(layer):
+                raise WiringError(
+                    f'{where} whose weight is computed from others, to which body="lora" cannot add; use '
+                    'body="everything", or torch.nn.utils.parametrize.remove_parametrizations.'
+                )
+
+
 def _ready_copy(source: Source) -> tuple[Source, tuple[str, ...]]:
     """A copy that nothing trains, in single precision: halves are too coarse for distances, and doubles take long."""
     kinds = {parameter.dtype for parameter in source.body.parameters() if parameter.is_floating_point()}
@@ -211,29 +243,95 @@ def _ready_copy(source: Source) -> tuple[Source, tuple[str, ...]]:
 
 
 def _try_embedder(setup: Setup) -> None:
-    sizes = setup.samples.inputs.flatten(1).abs().amax(1)
-    inputs = setup.samples.inputs[sizes.topk(min(2, len(sizes))).indices]  # the largest, which fail first
-    try:
-        features = in_chunks(setup.new_map(own_body=False), inputs)
-    except (RuntimeError, IndexError, ValueError) as error:
-        if isinstance(error, DataError | ShapeError):
-            raise
-        reason = (str(error).strip().splitlines() or ["no reason"])[0]
-        raise ShapeError(
-            f"Inputs of shape {tuple(inputs.shape[1:])} went through the embedder, and the body failed on what came "
-            f"out ({reason}); it was trained on {tuple(setup.body_inputs.shape[1:])}: give shorter inputs, or an "
-            "embedder of your own that puts out this shape."
-        ) from error
+    """See that the largest inputs of the target go through embedder and body, and that gradients come back."""
+    features = require_features(setup, setup.samples.inputs, "the target")
     if features.shape[1:] != setup.features.shape[1:]:
         raise ShapeError(
             f"Features of the target have {tuple(features.shape[1:])} numbers and those of the source "
             f"{tuple(setup.features.shape[1:])}; the embedder has to put out what the body takes."
         )
-    if not bool((features.abs() < LARGEST).all()):  # NaN is not below it either
+    if setup.unlabelled is not None and len(setup.unlabelled):
+        require_features(setup, setup.unlabelled, "the unlabelled data")
+    _require_gradients(setup)
+
+
+def require_features(setup: Setup, inputs: Tensor, name: str) -> Tensor:
+    """Features of the largest inputs, which fail first; refuse inputs whose features mean nothing.
+
+    Raises:
+        ShapeError: if the embedder, or the body behind it, fails on them.
+        DataError: if features are not finite, or far too large; names the row.
+    """
+    sizes = inputs.flatten(1).abs().amax(1)
+    rows = sizes.topk(min(2, len(sizes))).indices
+    largest = inputs[rows].to(setup.samples.inputs.device)
+    with torch.no_grad():
+        try:
+            feature_map = setup.new_map(own_body=False)
+            body_inputs = feature_map.embedder(largest)
+        except FAILURES as error:
+            if isinstance(error, PASSED_ON):
+                raise
+            raise ShapeError(
+                f"The embedder failed on inputs of shape {tuple(largest.shape[1:])} ({_reason(error)}); give one that "
+                "takes them."
+            ) from error
+        if not isinstance(body_inputs, Tensor):
+            raise DataError(
+                f"The embedder puts out no tensor, but a {type(body_inputs).__name__}; wrap it in a module that does."
+            )
+        try:
+            features = feature_map.features_of(body_inputs)
+        except FAILURES as error:
+            if isinstance(error, PASSED_ON):
+                raise
+            raise _no_room(setup, largest, body_inputs, error) from error
+    is_small = (features.abs() < LARGEST).flatten(1).all(1)  # NaN is not below it either
+    if not bool(is_small.all()):
+        row = int(rows[int((~is_small).nonzero()[0])])
         raise DataError(
-            f"Inputs of the target are as large as {float(sizes.max()):.3g}, and their features are not finite, or "
-            f"{LARGEST:.0e} times as large as the source's; divide the inputs by their spread first."
+            f"Row {row} of the inputs of {name} holds numbers as large as {float(sizes[row]):.3g}, and its features "
+            f"are not finite, or {LARGEST:.0e} times as large as the source's; divide the inputs by their spread first."
         )
+    return features
+
+
+def _no_room(setup: Setup, inputs: Tensor, body_inputs: Tensor, error: Exception) -> ShapeError:
+    """The error for a body that fails on what an embedder puts out: there is too much of it, too little, or neither."""
+    size, usual = body_inputs.shape[1:].numel(), setup.body_inputs.shape[1:].numel()
+    advice = "give shorter inputs, or" if size > usual else "give longer inputs, or" if size < usual else "give"
+    return ShapeError(
+        f"Inputs of shape {tuple(inputs.shape[1:])} became {tuple(body_inputs.shape[1:])} in the embedder, and the "
+        f"body failed on that ({_reason(error)}); it was trained on {tuple(setup.body_inputs.shape[1:])}: {advice} an "
+        "embedder of your own that puts out this shape."
+    )
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no reason"])[0].rstrip(".")
+
+
+def _require_gradients(setup: Setup) -> None:
+    """Refuse parts through which no gradient comes back: what lies before them would stay as it is, unnoticed."""
+    feature_map = setup.new_map(own_body=False)
+    for parameter in feature_map.embedder.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    with torch.enable_grad():
+        body_inputs = feature_map.embedder(setup.samples.inputs[:2])
+        try:
+            features = feature_map.features_of(body_inputs)
+        except FAILURES as error:
+            if isinstance(error, PASSED_ON):
+                raise
+            raise WiringError(
+                f"The body failed when gradients were asked of it ({_reason(error)}); give one that can be trained."
+            ) from error
+    for part, values in (("embedder", body_inputs), ("body", features)):
+        if not values.requires_grad:
+            raise WiringError(
+                f"The {part} puts out a tensor without a gradient, so that nothing before it could be trained; take "
+                "detach() and torch.no_grad() out of its forward."
+            )
 
 
 def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source, Tensor, Tensor, Tensor, Tensor]:
@@ -243,13 +341,12 @@ def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source,
     for inputs, classes in _proxy_batches(proxy):
         classes = _class_labels(classes, count)
         if isinstance(inputs, Tensor) and inputs.is_floating_point():
-            inputs = inputs.float()
-            _require_finite_inputs(inputs, count)
+            inputs = to_single(inputs, "the inputs of the proxy", count)
         if body_inputs is None:
             source = source.with_layout(inputs)
         with torch.no_grad():
             rows = source.embed(inputs)
-            features.append(source.pool_states(source.states(rows)).float())
+            features.append(_read_features(source, rows))
             means.append(source.mean_embedding(rows).float())
         if len(classes) != len(rows):
             raise ShapeError(f"The proxy has {len(rows)} inputs and {len(classes)} labels; give one for each input.")
@@ -273,9 +370,35 @@ def _look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source,
     return source, body_inputs, torch.cat(means), whole, known
 
 
+def _read_features(source: Source, body_inputs: Tensor) -> Tensor:
+    """Features of what the source's embedder puts out.
+
+    Raises:
+        WiringError: if the body does not take it, or gives something else than one row for each input.
+    """
+    shape = tuple(body_inputs.shape)
+    try:
+        features = source.pool_states(source.states(body_inputs)).float()
+    except FAILURES as error:
+        if isinstance(error, PASSED_ON):
+            raise
+        raise WiringError(
+            f"The source's embedder puts out {shape}, and its body failed on that ({_reason(error)}); give parts that "
+            "follow one another: the body takes what the embedder puts out."
+        ) from error
+    if features.ndim != 2 or len(features) != shape[0]:
+        raise WiringError(
+            f"The source's embedder puts out {shape}, and the pooled output of its body is {tuple(features.shape)}; "
+            "one row of features for each input is needed: give a body that keeps the first axis."
+        )
+    return features
+
+
 def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:
     is_pair = isinstance(proxy, tuple | list) and len(proxy) == 2 and not isinstance(proxy[0], tuple | list)
     if (is_pair and isinstance(proxy[0], Mapping | Tensor)) or (is_pair and hasattr(proxy[0], "__array__")):
+        for part in proxy:
+            refuse_mask(part, PROXY)
         inputs = proxy[0] if isinstance(proxy[0], Mapping) else torch.as_tensor(proxy[0])
         if proxy[1] is None:
             raise DataError(NO_LABELS)
@@ -299,6 +422,7 @@ def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:
         if labels is None:
             raise DataError(NO_LABELS)
         refuse_text(labels, PROXY)
+        refuse_mask(labels, PROXY)
         yield inputs, torch.as_tensor(labels)
 
 
@@ -325,15 +449,6 @@ def _class_labels(labels: Tensor, before: int) -> Tensor:
     return whole
 
 
-def _require_finite_inputs(inputs: Tensor, before: int) -> None:
-    bad = (~torch.isfinite(inputs.reshape(len(inputs), -1))).any(1).nonzero()
-    if len(bad):
-        raise DataError(
-            f"Row {before + int(bad[0])} of the inputs of the proxy holds NaN or infinity; take such rows out, or fill "
-            "them."
-        )
-
-
 def _source_linear(source: Source, features: Tensor, labels: Tensor, scale: float) -> tuple[nn.Linear, tuple[str, ...]]:
     """The head of the source as one linear layer on scaled features, or a new one where it has none."""
     head = _linear_head(source)
@@ -341,6 +456,11 @@ def _source_linear(source: Source, features: Tensor, labels: Tensor, scale: floa
         if not all(bool(torch.isfinite(parameter).all()) for parameter in head.parameters()):
             raise DataError(
                 "The source's head has weights that are NaN or infinite; check the source, or give head=None."
+            )
+        if head.in_features != features.shape[1]:
+            raise ShapeError(
+                f"The source's head reads {head.in_features} numbers, and the pooled output of its body has "
+                f"{features.shape[1]}; give the head that belongs to this body, or head=None."
             )
         if int(labels.max()) >= head.out_features:
             return fit_source_head(features, labels), (

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from interbasin.errors import DataError
 from interbasin.evaluate.bootstrap import Bootstrap
+from interbasin.evaluate.prediction import NO_SIZE
 from interbasin.evaluate.transfer import TransferBound, measure_bound
 from interbasin.jobs.adapt.fitting import Fitted
 from interbasin.jobs.adapt.result import AdaptedRow
@@ -20,6 +21,8 @@ from interbasin.randomness import generator_of
 
 MOST_FOR_BOUND = 1000  # samples that the bound is measured on
 LEAST_FOR_BOUND = 10
+SMALL = 1e-2  # of the usual size: fields whose errors may decide the mean of relative ones
+MOST_OF_IT = 0.5  # of an error, beyond which a note names the samples that make it
 NO_BETTER = 0.9  # of the errors of always giving the most frequent label
 
 
@@ -138,6 +141,28 @@ def _row(
             each.trial.name: {"loss": each.loss, "error": each.error, "folds": len(each.errors)} for each in run.tried
         },
     )
+
+
+def note_on_fields(task: TargetTask, scores: Tensor, labels: Tensor, what: str) -> list[str]:
+    """A sentence about fields with nearly no size, and one where small fields make most of the mean error."""
+    sizes = task.metric.relative_sizes(labels)
+    if sizes is None:
+        return []
+    notes = []
+    zeros, small = sizes < NO_SIZE, (sizes >= NO_SIZE) & (sizes < SMALL)
+    if bool(zeros.any()):
+        notes.append(
+            f"{int(zeros.sum())} of {len(sizes)} fields of {what} are zero or nearly so, or have such a channel; these "
+            "errors are relative to the usual size of the training fields."
+        )
+    share = float(scores[small].sum() / scores.sum()) if bool(small.any()) else 0.0
+    if share > MOST_OF_IT:
+        notes.append(
+            f"{int(small.sum())} of {len(sizes)} fields of {what} are smaller than {SMALL:g} of the usual size and "
+            f"make {share:.0%} of the error, which is relative to each field's size; take them out, or use "
+            'metric="mae".'
+        )
+    return notes
 
 
 def notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, fitted: Fitted) -> list[str]:

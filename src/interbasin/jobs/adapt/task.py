@@ -26,6 +26,8 @@ from interbasin.randomness import generator_of
 FOLDS = 5
 FEW = 500  # labelled samples below which all of them are cross-validated
 LEAST_SPREAD = 1e-6  # of labels, relative to their size, or to the spread of others
+LARGEST_SINGLE = torch.finfo(torch.float32).max
+LARGEST_INPUT = 1e17  # so that squares of as many numbers as an input may have can be added
 MOST_UNSEEN = 1000  # classes that there may be, however few samples
 LEAST_VALID = 2
 COMPONENTS = 10  # principal ones of dense labels, before they are made into classes
@@ -67,26 +69,50 @@ def read_samples(data: Any, name: str, *, labelled: bool = True) -> Samples:
         raise ShapeError(
             f"There are {len(inputs)} inputs and {len(labels)} labels in {name}; give one label for each input."
         )
-    inputs = inputs.detach().float()
-    require_finite_rows(inputs, f"the inputs of {name}")
+    inputs = to_single(inputs.detach(), f"the inputs of {name}")
+    _require_squares(inputs, f"the inputs of {name}")
     if not labelled or labels is None:
         return Samples(inputs)
     labels = labels.detach()
-    require_finite_rows(labels.float(), f"the labels of {name}")
+    to_single(labels, f"the labels of {name}")
     return Samples(inputs, labels)
 
 
-def require_finite_rows(values: Tensor, what: str) -> None:
-    """Refuse NaN and infinity.
+def to_single(values: Tensor, what: str, before: int | None = None) -> Tensor:
+    """Numbers in single precision.
+
+    Args:
+        values: One row for each sample.
+        what: How messages call them.
+        before: How many rows came before, where these are a batch of more.
 
     Raises:
-        DataError: names the first row that holds one.
+        DataError: names the first row that holds NaN or infinity, or a number that is too large for single precision.
     """
-    bad = (~torch.isfinite(values.reshape(len(values), -1))).any(1).nonzero()
-    if len(bad):
+    single = values.float()
+    bad = (~torch.isfinite(single.reshape(len(single), -1))).any(1).nonzero()
+    if not len(bad):
+        return single
+    first = int(bad[0])
+    row = f"Row {first + (before or 0)} of {what}"
+    if bool(torch.isfinite(values[first]).all()):
+        largest = float(values[first].abs().max())
         raise DataError(
-            f"Row {int(bad[0])} of {what} holds NaN or infinity ({len(bad)} of {len(values)} rows do); take such rows "
-            "out, or fill them."
+            f"{row} holds numbers as large as {largest:.3g}, and float32 ends at {LARGEST_SINGLE:.3g}; divide them by "
+            "their spread first."
+        )
+    share = f" ({len(bad)} of {len(values)} rows do)" if before is None else ""
+    raise DataError(f"{row} holds NaN or infinity{share}; take such rows out, or fill them.")
+
+
+def _require_squares(inputs: Tensor, what: str) -> None:
+    """Refuse inputs whose squares are infinite in single precision: they have no distances and no spread."""
+    sizes = inputs.reshape(len(inputs), -1).abs().amax(1)
+    row = int(sizes.argmax())
+    if float(sizes[row]) > LARGEST_INPUT:
+        raise DataError(
+            f"Row {row} of {what} holds numbers as large as {float(sizes[row]):.3g}, whose squares are infinite in "
+            "float32; divide the inputs by their spread first."
         )
 
 
@@ -179,7 +205,21 @@ def _concatenate(parts: Sequence[Any], name: str) -> Tensor:
     return torch.cat(tensors) if tensors else torch.zeros(0)
 
 
+def refuse_mask(part: Any, name: str) -> None:
+    """Refuse numpy's masked arrays, alone or in a list.
+
+    Raises:
+        DataError: says what to do with what is masked.
+    """
+    if any(isinstance(array, np.ma.MaskedArray) for array in (part if isinstance(part, list | tuple) else [part])):
+        raise DataError(
+            f"Inputs and labels of {name} are plain arrays, found a masked array, whose mask would be lost; use "
+            ".filled(value), or leave those rows out."
+        )
+
+
 def _tensor(part: Any, name: str) -> Tensor:
+    refuse_mask(part, name)
     try:
         tensor = torch.as_tensor(part)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -233,6 +273,7 @@ class TargetTask:
                     "samples of at least two classes."
                 )
             return cls(kind, (len(counts),), chosen, torch.zeros(()), torch.ones(()))
+        chosen = chosen.for_fields(labels) if kind == "dense" else chosen
         values = labels.double().flatten(1)
         centred = values - values.mean(0)
         if float(centred.abs().max()) <= LEAST_SPREAD * float(values.abs().max()):
