@@ -24,10 +24,12 @@ from interbasin.evaluate.transfer import distortion
 from interbasin.jobs.adapt.feature_map import AlignmentStep, FeatureMap, align_features
 from interbasin.jobs.adapt.label_transport import LabelTransport
 from interbasin.jobs.adapt.network import in_chunks
+from interbasin.jobs.adapt.proxy import source_linear
+from interbasin.jobs.adapt.samples import Samples
 from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.setup import Setup, prepare_setup
 from interbasin.jobs.adapt.source_head import SourceHead, recalibrate
-from interbasin.jobs.adapt.task import Samples, TargetTask
+from interbasin.jobs.adapt.task import TargetTask
 from interbasin.outcome import Stopwatch
 
 OMEGAS = (0.03, 0.1, 0.3, 1.0, 3.0)
@@ -120,9 +122,7 @@ def correlation(run: dict[str, Any]) -> float | None:
 
 def sweep_omega(setup: Setup, test: tuple[Tensor, Tensor], omegas: Sequence[float]) -> list[dict[str, float]]:
     """Error and proxy performance with source heads that may change more or less fast."""
-    from interbasin.jobs.adapt.setup import _source_linear
-
-    linear, _ = _source_linear(setup.source, setup.features, setup.proxy_labels, setup.scale)
+    linear, _ = source_linear(setup.source, setup.features, setup.proxy_labels, setup.scale)
     rows = []
     for omega in omegas:
         # Here the head may become as bad as it takes: the price is what is shown.

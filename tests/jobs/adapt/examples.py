@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.jobs.adapt import Source, source_head
+from interbasin.jobs.adapt.samples import Samples
 from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.setup import Setup, prepare_setup
-from interbasin.jobs.adapt.task import Samples, TargetTask
+from interbasin.jobs.adapt.task import TargetTask
 from interbasin.outcome import Stopwatch
 
 QUICK: dict[str, Any] = {"steps": 2, "align_steps": 2}

@@ -19,11 +19,12 @@ from interbasin.errors import CheckpointError, DataError, FileError
 from interbasin.jobs.adapt import METHODS, Adaptation, Fittings, Verdict, load_adapted
 from interbasin.jobs.adapt.files import FILE, describe_model
 from interbasin.jobs.adapt.methods import trials_of
+from interbasin.jobs.adapt.samples import Samples
 from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.setup import Setup, prepare_setup
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead
-from interbasin.jobs.adapt.task import Samples, TargetTask
+from interbasin.jobs.adapt.task import TargetTask
 from interbasin.outcome import Stopwatch
 
 pytestmark = pytest.mark.slow

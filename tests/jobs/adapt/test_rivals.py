@@ -31,8 +31,9 @@ from interbasin.jobs.adapt.rivals.orca import (
     sample_classes,
 )
 from interbasin.jobs.adapt.rivals.pare import LARGEST_SHARE, PatchReplacement, share_at
+from interbasin.jobs.adapt.samples import Samples
 from interbasin.jobs.adapt.setup import Setup, prepare_setup
-from interbasin.jobs.adapt.task import Samples, TargetTask
+from interbasin.jobs.adapt.task import TargetTask
 from interbasin.outcome import Stopwatch
 
 pytestmark = pytest.mark.slow

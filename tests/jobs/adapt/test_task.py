@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from interbasin.errors import DataError, ShapeError, UnknownNameError
-from interbasin.jobs.adapt.task import FEW, FOLDS, TargetTask, divide, read_samples
+from interbasin.jobs.adapt.samples import read_samples
+from interbasin.jobs.adapt.task import FEW, FOLDS, TargetTask, divide
 
 INPUTS = torch.randn(12, 1, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(12) % 3

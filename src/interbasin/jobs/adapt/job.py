@@ -20,11 +20,12 @@ from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.journal import Journal, find_place, open_journal
 from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import Adaptation
+from interbasin.jobs.adapt.samples import Samples, read_samples
 from interbasin.jobs.adapt.settings import make_settings
 from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup, require_features
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.table import labels_of, measure_bounds, note_on_fields, notes_on, row_name, table_rows
-from interbasin.jobs.adapt.task import Fold, Samples, TargetTask, divide, read_samples
+from interbasin.jobs.adapt.task import Fold, TargetTask, divide
 from interbasin.jobs.adapt.validation import (
     Answer,
     Budget,

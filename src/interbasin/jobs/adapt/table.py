@@ -14,8 +14,9 @@ from interbasin.evaluate.prediction import NO_SIZE
 from interbasin.evaluate.transfer import TransferBound, measure_bound
 from interbasin.jobs.adapt.fitting import Fitted
 from interbasin.jobs.adapt.result import AdaptedRow
+from interbasin.jobs.adapt.samples import Samples
 from interbasin.jobs.adapt.setup import Setup
-from interbasin.jobs.adapt.task import Fold, Samples, TargetTask
+from interbasin.jobs.adapt.task import Fold, TargetTask
 from interbasin.jobs.adapt.validation import Answer, HeldOut, MethodRun, held_labels
 from interbasin.randomness import generator_of
 
