@@ -242,3 +242,18 @@ def test_too_few_samples_to_hold_some_out_are_refused():
         divide(torch.arange(9) % 2, seed=0)
     with pytest.raises(DataError, match="1 validation sample tells nothing; give at least 2"):
         divide(torch.arange(20) % 2, seed=0, valid=1)
+
+
+def test_one_answer_to_all_inputs_is_the_likeliest_class_or_the_mean():
+    classes = torch.tensor([0, 1, 1, 2])
+    task = TargetTask.of("classification", classes)
+    row = task.constant_answer(classes)
+    assert task.error(row.clamp(min=-99).expand(4, -1), classes) == 0.5
+    assert int(task.constant_answer(torch.tensor([0, 0, 1])).argmax()) == 0  # a class that is not there is never given
+    several = torch.tensor([[1, 0], [1, 0], [0, 0], [1, 1]])
+    answers = TargetTask.of("multilabel", several).constant_answer(several)
+    assert (answers > 0).tolist() == [True, False]
+    numbers = torch.tensor([[1.0], [2.0], [6.0]])
+    assert TargetTask.of("regression", numbers).constant_answer(numbers).tolist() == [3.0]
+    fields = torch.stack([torch.zeros(1, 4), 2 * torch.ones(1, 4)])
+    assert torch.equal(TargetTask.of("dense", fields).constant_answer(fields), torch.ones(1, 4).double())

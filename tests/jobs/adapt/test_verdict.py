@@ -11,7 +11,7 @@ import torch
 from interbasin.jobs.adapt.job import _choose
 from interbasin.jobs.adapt.task import Fold
 from interbasin.jobs.adapt.validation import difference, standard_error
-from interbasin.jobs.adapt.verdict import Candidate, judge
+from interbasin.jobs.adapt.verdict import Candidate, judge, judge_runs
 
 GROUPS = {"simple": "raw-linear", "scratch": "scratch", "transfer": "naive", "align": "recraft"}
 
@@ -48,6 +48,19 @@ def test_each_case_has_its_verdict(errors, choice, words):
     assert verdict.choice == choice and words in str(verdict) and str(verdict).endswith(".")
     assert "\n" not in str(verdict) and ".." not in str(verdict) and "nan" not in str(verdict)
     assert verdict.methods == {group: GROUPS[group] for group in errors}
+
+
+@pytest.mark.parametrize(("wrongly", "is_said"), [(150, False), (22, True), (10, True)])
+def test_the_verdict_says_where_nothing_beats_one_answer_to_all_inputs(wrongly, is_said):
+    runs = [
+        SimpleNamespace(method=each.method, group=each.group, chosen=SimpleNamespace(scores=each.scores))
+        for each in candidates(simple=120, scratch=100, transfer=20)
+    ]
+    verdict = judge_runs(runs, constant=wrong(wrongly))
+    assert verdict.choice == "transfer"
+    ending = f"; no method is shown to be better than one answer to all inputs ({wrongly / 200:.3g})."
+    assert str(verdict).endswith(ending) == is_said
+    assert verdict.figures["constant_minus_best"].value == pytest.approx((wrongly - 20) / 200)
 
 
 def test_the_sentence_names_the_interval_that_it_rests_on():

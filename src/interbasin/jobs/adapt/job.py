@@ -31,6 +31,7 @@ from interbasin.jobs.adapt.validation import (
     Budget,
     MethodRun,
     answer,
+    constant_scores,
     fit,
     held_labels,
     hold_out,
@@ -162,7 +163,8 @@ def adapt(
     with watch("held-out"):
         runs, missing = _run_methods(setup, folds, names, method, journal, budget, report)
     notes += missing
-    verdict = judge_runs(runs, seed, compared_by=task_of.metric.compared_by)
+    constant = constant_scores(setup, folds)
+    verdict = judge_runs(runs, seed, constant=constant, compared_by=task_of.metric.compared_by)
     chosen = _choose(runs, folds) if method == AUTO else next(run for run in runs if run.method == method)
     rows = torch.arange(count)
     report(f"fitting {chosen.method} to all samples")

@@ -141,6 +141,13 @@ class TargetTask:
         """One error per sample, by which two networks are compared."""
         return self.metric.score(outputs.double(), labels)
 
+    def constant_answer(self, labels: Tensor) -> Tensor:
+        """What to put out for every sample, knowing the labels of some and no input: shares as logits, or the mean."""
+        if self.kind == "classification":
+            return torch.bincount(labels, minlength=self.shape[0]).double().log()
+        mean = labels.double().mean(0)
+        return mean.logit() if self.kind == "multilabel" else mean
+
     def classes_of(self, labels: Tensor) -> Tensor:
         """Labels as whole numbers, for the distortion: numbers and fields take the number of the nearest centre."""
         if self.codebook is None:

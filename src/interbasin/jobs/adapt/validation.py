@@ -186,6 +186,15 @@ def held_labels(setup: Setup, folds: tuple[Fold, ...]) -> Tensor:
     return torch.cat([setup.labels[fold.held] for fold in folds]).cpu()
 
 
+def constant_scores(setup: Setup, folds: tuple[Fold, ...]) -> Tensor:
+    """Errors per sample that is held out, fold after fold, of one answer to all inputs: the best for each fold."""
+    parts = []
+    for fold in folds:
+        row, labels = setup.task.constant_answer(setup.labels[fold.train]), setup.labels[fold.held]
+        parts.append(setup.task.scores(row.expand(len(labels), *row.shape), labels))
+    return torch.cat(parts).cpu()
+
+
 def _error_if_any(task: TargetTask, outputs: Tensor, labels: Tensor) -> float:
     """The error, or NaN: some folds may lack what a metric such as AUROC needs."""
     try:

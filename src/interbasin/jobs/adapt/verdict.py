@@ -64,9 +64,27 @@ class Candidate:
         return float(self.scores.double().mean())
 
 
-def judge_runs(runs: Sequence[MethodRun], seed: int = 0, *, compared_by: str = "") -> Verdict:
-    """The verdict of methods on held-out samples; ``compared_by`` says what errors are, where the metric is no mean."""
-    verdict = judge([Candidate(run.method, run.group, run.chosen.scores) for run in runs], seed)
+def judge_runs(
+    runs: Sequence[MethodRun], seed: int = 0, *, constant: Tensor | None = None, compared_by: str = ""
+) -> Verdict:
+    """The verdict of methods on held-out samples.
+
+    Args:
+        runs: The methods.
+        seed: Of the intervals.
+        constant: Errors per sample of one answer to all inputs, which no input was needed for.
+        compared_by: What errors are, where the metric is no mean of them.
+    """
+    candidates = [Candidate(run.method, run.group, run.chosen.scores) for run in runs]
+    verdict = judge(candidates, seed)
+    if constant is not None and candidates:
+        best = min(candidates, key=lambda each: each.error)
+        gain = difference(constant, best.scores, seed)
+        verdict = replace(verdict, figures={**verdict.figures, "constant_minus_best": gain})
+        if gain.low <= 0:
+            error = float(constant.double().mean())
+            reason = f"{verdict.reason}; no method is shown to be better than one answer to all inputs ({error:.3g})"
+            verdict = replace(verdict, reason=reason)
     return replace(verdict, reason=f"{verdict.reason}; errors here are {compared_by}") if compared_by else verdict
 
 
