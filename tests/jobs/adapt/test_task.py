@@ -257,3 +257,23 @@ def test_one_answer_to_all_inputs_is_the_likeliest_class_or_the_mean():
     assert TargetTask.of("regression", numbers).constant_answer(numbers).tolist() == [3.0]
     fields = torch.stack([torch.zeros(1, 4), 2 * torch.ones(1, 4)])
     assert torch.equal(TargetTask.of("dense", fields).constant_answer(fields), torch.ones(1, 4).double())
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.1, 10.0), st.sampled_from(["classification", "multilabel"]))
+def test_a_tempered_loss_does_not_depend_on_how_sure_answers_are(seed, factor, kind):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(40) % 3 if kind == "classification" else (torch.rand(40, 3, generator=generator) < 0.5).long()
+    task = TargetTask.of(kind, labels)
+    members = torch.eye(3)[labels] if kind == "classification" else labels
+    logits = members.double() - 0.5 + torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    tempered = task.tempered_loss(logits, labels)
+    assert tempered <= float(task.loss(logits, labels))
+    assert task.tempered_loss(logits * factor, labels) == pytest.approx(tempered, rel=1e-6)
+
+
+def test_numbers_and_fields_have_no_temperature():
+    numbers = torch.arange(6.0)[:, None]
+    task = TargetTask.of("regression", numbers)
+    assert task.tempered_loss(numbers * 3, numbers) == float(task.loss(numbers * 3, numbers))
+    classes = torch.arange(4) % 2
+    assert math.isnan(TargetTask.of("classification", classes).tempered_loss(torch.full((4, 2), math.nan), classes))

@@ -139,7 +139,13 @@ def _row(
         seconds=dict(held.seconds),
         bound=bounds[run.method].metrics() if run.method in bounds else {},
         tried={
-            each.trial.name: {"loss": each.loss, "error": each.error, "folds": len(each.errors)} for each in run.tried
+            each.trial.name: {
+                "loss": each.loss,
+                "tempered": each.tempered,
+                "error": each.error,
+                "folds": len(each.errors),
+            }
+            for each in run.tried
         },
     )
 

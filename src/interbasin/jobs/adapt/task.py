@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
@@ -23,6 +24,7 @@ from interbasin.jobs.adapt.samples import require_range
 from interbasin.randomness import generator_of
 
 FOLDS = 5
+TEMPERATURES = (-5.0, 5.0)  # powers of e that logits may be multiplied with
 FEW = 500  # labelled samples below which all of them are cross-validated
 LEAST_SPREAD = 1e-6  # of labels, relative to their size, or to the spread of others
 LEAST_VALID = 2
@@ -132,6 +134,22 @@ class TargetTask:
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The mean of `losses`, to be differentiated."""
         return self.losses(outputs, labels).mean()
+
+    def tempered_loss(self, outputs: Tensor, labels: Tensor) -> float:
+        """The loss of logits at the temperature that suits them best; of numbers and fields, the loss.
+
+        A network that was fine-tuned on a few samples is far too sure of itself. That costs loss, and no errors.
+        """
+        loss = float(self.loss(outputs, labels))
+        if self.kind not in ("classification", "multilabel") or not math.isfinite(loss):
+            return loss
+        best = minimize_scalar(
+            lambda power: float(self.loss(outputs * math.exp(power), labels)),
+            bounds=TEMPERATURES,
+            method="bounded",
+            options={"xatol": 1e-6},
+        )
+        return min(loss, float(best.fun))
 
     def error(self, outputs: Tensor, labels: Tensor) -> float:
         """How wrong outputs are, by the metric; NaN where they are not finite."""

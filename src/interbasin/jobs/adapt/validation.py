@@ -37,6 +37,7 @@ class HeldOut:
         outputs: For all samples that were held out, fold after fold.
         features: Of the same, where the method has features.
         loss, error: Over all of these.
+        tempered: The loss at the temperature that suits the outputs best, by which trials are chosen.
         errors: Of each fold, by the task's metric; NaN where a fold does not have it.
         scores: One error per sample.
         seconds: Of one fit, by stage, the mean over folds.
@@ -47,6 +48,7 @@ class HeldOut:
     outputs: Tensor
     features: Tensor | None
     loss: float
+    tempered: float
     error: float
     errors: tuple[float, ...]
     scores: Tensor
@@ -63,7 +65,7 @@ class MethodRun:
         group: What it stands for in the verdict: ``"simple"``, ``"scratch"``, ``"transfer"`` or ``"align"``; one that
             found nothing to align stands for a transfer.
         tried: Its trials.
-        chosen: The one with the lowest held-out loss.
+        chosen: The one with the lowest held-out loss, each at its best temperature.
     """
 
     method: str
@@ -145,7 +147,7 @@ def hold_out(
             f"{name} came to no finite loss in any trial{why}; lower rate= and body_rate=, or look at the scale of the "
             "data."
         )
-    chosen = min(usable, key=lambda held: held.loss)
+    chosen = min(usable, key=lambda held: held.tempered)
     if first < len(folds):
         rest = [run(chosen.trial, number) for number in range(first, len(folds))]
         whole = _gather(setup, folds, chosen.trial, [*answers[chosen.trial.name], *rest])
@@ -217,6 +219,7 @@ def _gather(
         outputs,
         torch.cat(features) if len(features) == len(runs) else None,
         float(task.loss(outputs.double(), labels)),
+        task.tempered_loss(outputs.double(), labels),
         task.error(outputs, labels) if is_whole else _error_if_any(task, outputs, labels),
         tuple(errors),
         task.scores(outputs, labels),
