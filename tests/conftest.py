@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tests.profiles  # noqa: F401  (before any test is made)
 import torch
+from tests.fresh import Starter, starting
 
 # Two workers, each with a pool as wide as the machine, would spend their time waiting for one another.
 torch.set_num_threads(1)
@@ -60,3 +61,14 @@ def local_data() -> Path:
     if reason := missing_data(()):
         pytest.skip(reason)
     return Path(os.environ["INTERBASIN_DATA"])
+
+
+@pytest.fixture(scope="session")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
+    """Runs programs in processes of their own, which need not wait for torch and print as on a plain terminal."""
+    plain = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
+    environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | plain
+    # What the libraries of networks import too, and which has nothing to do with torchvision.
+    imports = ("torch._dynamo", "scipy.optimize")
+    with starting(tmp_path_factory.mktemp("printed"), *imports, environment=environment) as found:
+        yield found

@@ -33,12 +33,14 @@ for line in sys.stdin:
         ended, status = os.waitpid(asked, os.WNOHANG)
         print(json.dumps(os.waitstatus_to_exitcode(status) if ended else None), flush=True)
         continue
-    program, folder, output, errors = asked
+    program, folder, output, errors, words, environment = asked
     child = os.fork()
     if child:
         print(child, flush=True)
         continue
     os.chdir(folder)
+    os.environ.update(environment)
+    sys.argv[1:] = words
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for stream, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
@@ -70,15 +72,18 @@ class Starter:
         print(json.dumps(question), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
-    def start(self, program: str, folder: Path) -> Running:
-        """Start the text of a program in a folder."""
+    def start(
+        self, program: str, folder: Path, *arguments: object, environment: Mapping[str, str] | None = None
+    ) -> Running:
+        """Start the text of a program in a folder, with arguments and with more variables of the environment."""
         self._started += 1
         output, errors = (self._scratch / f"{self._started}-{name}" for name in ("output", "errors"))
-        return Running(self, self.ask([program, str(folder), str(output), str(errors)]), program, output, errors)
+        asked = [program, str(folder), str(output), str(errors), [str(word) for word in arguments], environment or {}]
+        return Running(self, self.ask(asked), program, output, errors)
 
-    def run(self, program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        """Run the text of a program in a folder."""
-        return self.start(program, folder).wait()
+    def run(self, program: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Run the text of a program in a folder, with arguments."""
+        return self.start(program, folder, *arguments).wait()
 
     def run_command(self, arguments: Sequence[object], folder: Path) -> subprocess.CompletedProcess[str]:
         """Run ``interbasin`` with arguments."""
@@ -103,13 +108,23 @@ class Running:
             self.code = self.starter.ask(self.pid)
         return self.code
 
-    def kill(self) -> None:
-        """End it where it is."""
-        os.kill(self.pid, signal.SIGKILL)
+    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End it where it is, or send it another signal."""
+        os.kill(self.pid, how)
 
-    def wait(self) -> subprocess.CompletedProcess[str]:
-        """What it printed, after its end."""
+    def wait_for(self, line: str) -> None:
+        """Wait until it has printed a line; it fails the test if it ends before that."""
+        while not (self.output.exists() and line in self.output.read_text("utf-8").splitlines()):
+            assert self.poll() is None, self.errors.read_text("utf-8")
+            time.sleep(0.005)
+
+    def wait(self, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        """What it printed, after its end; what takes longer than ``timeout`` seconds is ended."""
+        until = time.monotonic() + timeout
         while (code := self.poll()) is None:
+            if time.monotonic() > until:
+                self.kill()
+                raise subprocess.TimeoutExpired(self.program, timeout)
             time.sleep(0.005)
         printed = (path.read_text("utf-8") for path in (self.output, self.errors))
         return subprocess.CompletedProcess(self.program, code, *printed)

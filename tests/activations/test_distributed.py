@@ -60,10 +60,10 @@ dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory):
+def two_processes(tmp_path_factory, starter):
     """What two processes on this machine recorded together, and what they printed."""
     folder = tmp_path_factory.mktemp("two")
-    return folder, ["\n".join(lines) for lines in run_together(WORKER, folder)]
+    return folder, ["\n".join(lines) for lines in run_together(starter, WORKER, folder)]
 
 
 def close(one, other):

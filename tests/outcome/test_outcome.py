@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fresh import Running, Starter
 from tests.test_storage import case, full_disk, interrupt, left_in, refused
 
 import interbasin as ib
@@ -329,36 +329,35 @@ with new_outcome(sys.argv[1], job="slow", request={}, force=True) as out:
 """
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", textwrap.dedent(SLOW), str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "half\n"
+def start(starter: Starter, folder: Path) -> Running:
+    process = starter.start(SLOW, folder.parent, folder)
+    process.wait_for("half")
     return process
 
 
-def stop(process: subprocess.Popen[str], how: signal.Signals) -> None:
-    process.send_signal(how)
-    process.communicate(timeout=60)
+def stop(process: Running, how: signal.Signals) -> None:
+    process.kill(how)
+    process.wait(timeout=60)
 
 
 @pytest.mark.slow
-def test_a_process_that_is_interrupted_leaves_what_was_there_before(saved, tmp_path):
-    stop(start(saved), signal.SIGINT)
+def test_a_process_that_is_interrupted_leaves_what_was_there_before(saved, tmp_path, starter):
+    stop(start(starter, saved), signal.SIGINT)
     assert left_in(tmp_path) == ["out", *(f"out/{name}" for name in FILES)]
     assert Outcome.load(saved).metrics["barrier"] == 1.0
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_tidies_up(saved, tmp_path):
-    stop(start(saved), signal.SIGKILL)
+def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_tidies_up(saved, tmp_path, starter):
+    stop(start(starter, saved), signal.SIGKILL)
     assert Outcome.load(saved).metrics["barrier"] == 1.0
     save(tmp_path / "other")
     assert [name for name in left_in(tmp_path) if name.startswith(".")] == []
 
 
 @pytest.mark.slow
-def test_what_is_being_filled_is_not_tidied_away(saved, tmp_path):
-    process = start(tmp_path / "slow")
+def test_what_is_being_filled_is_not_tidied_away(saved, tmp_path, starter):
+    process = start(starter, tmp_path / "slow")
     try:
         assert remove_stale_folders(tmp_path) == 0
         save(tmp_path / "other")
@@ -379,7 +378,7 @@ def test_a_file_system_without_locks_is_never_swept(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_really_full_leaves_nothing(tmp_path):
+def test_a_disk_that_is_really_full_leaves_nothing(tmp_path, starter):
     """A limit on the size of files is as hard as a full disk, and needs no disk to fill."""
     script = """
         import resource, signal, sys, torch
@@ -394,8 +393,8 @@ def test_a_disk_that_is_really_full_leaves_nothing(tmp_path):
         except InterbasinError as error:
             print(type(error).__name__, error)
     """
-    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = starter.run(textwrap.dedent(script), tmp_path, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("FileError", "CheckpointError")) and "room on the disk" in done.stdout
     assert left_in(tmp_path) == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -75,9 +74,9 @@ Fit("loader", {"epochs": 4}, stop_at=int(sys.argv[2]), stop=lambda: os.kill(os.g
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path):
+def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path, starter):
     for stop_at in ("7", "8"):  # in the second pass, and again in the third: 6 and 8 more steps are kept
-        process = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "c"), stop_at], cwd=ROOT, check=False)
+        process = starter.run(KILLED, ROOT, tmp_path / "c", stop_at)
         assert process.returncode == -signal.SIGKILL
     whole, last = Fit("loader", {"epochs": 4}), Fit("loader", {"epochs": 4})
     wanted, training = whole.run(), last.run(Checkpoint(tmp_path / "c", "a run", steps=2))

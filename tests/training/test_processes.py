@@ -64,10 +64,10 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def two_processes(tmp_path_factory):
+def two_processes(tmp_path_factory, starter):
     """What two processes on this machine trained together, and the lines that each printed."""
     folder = tmp_path_factory.mktemp("two")
-    return folder, run_together(WORKER, folder)
+    return folder, run_together(starter, WORKER, folder)
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ torch.distributed.destroy_process_group()
 """
 
 
-def test_two_processes_adapt_as_one_does(tmp_path):
-    first, second = run_together(WORKER, tmp_path)
+def test_two_processes_adapt_as_one_does(tmp_path, starter):
+    first, second = run_together(starter, WORKER, tmp_path)
     alone = ib.adapt(make_mlp(), make_proxy(), make_target(), **OPTIONS)
     assert first == second == [f"{alone.verdict.choice} {alone.metrics['error_valid']}"]
     weights = [load_file(tmp_path / f"{rank}.safetensors") for rank in range(2)]

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.graph_signature import OutputKind
+from torch.torch_version import TorchVersion
 
 from interbasin.batches import Inputs, bound_inputs
 from interbasin.errors import WiringError
@@ -109,7 +110,7 @@ def _export(
     """The network that was traced, its program and what that writes; ``lines``: operators know their line of code."""
     shell = _shell(model)
     try:
-        with warnings.catch_warnings(), _silence_torch(), _lines_of_code(lines):
+        with warnings.catch_warnings(), _silence_torch(), _lines_of_code(lines), _no_code():
             warnings.simplefilter("ignore")
             program = torch.export.export(_FlatOutputs(shell), args, kwargs, strict=False)
             writes = writes_of(program.graph_module)
@@ -167,6 +168,16 @@ def _lines_of_code(wanted: bool) -> Iterator[None]:
         yield
     finally:
         setattr(fx.config, _NO_LINES, before)
+
+
+def _no_code() -> contextlib.AbstractContextManager[Any]:
+    """Without the Python code of graphs that are traced meanwhile, until one is called: nobody reads it here.
+
+    The passes that follow a trace would each have it written and compiled anew. The setting is not public, and of older
+    versions it is not known whether their passes can do without.
+    """
+    lazily = getattr(getattr(fx, "_lazy_graph_module", None), "_use_lazy_graph_module", None)
+    return lazily(True) if lazily and TorchVersion(torch.__version__) >= "2.13" else contextlib.nullcontext()
 
 
 def _shell(model: nn.Module) -> nn.Module:
