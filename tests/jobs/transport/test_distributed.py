@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from tests.fresh import Starter
 from tests.jobs.transport.small import Attending, ready
-from tests.processes import run_together
 
 from interbasin.errors import DataError
 from interbasin.jobs.transport import PreparedTransport, Update, prepare_transport, transport
+
+ROOT = Path(__file__).parents[3]
 
 WORKER = """
 import sys
@@ -45,8 +49,23 @@ def numbers() -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_two_processes_find_the_maps_of_one(tmp_path: Path, starter: Starter) -> None:
-    run_together(starter, WORKER, tmp_path)
+def test_two_processes_find_the_maps_of_one(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER, encoding="utf-8")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={port}"]
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    answer = subprocess.run(
+        [*launch, str(worker), str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert answer.returncode == 0, answer.stderr[-2000:]
     source, target = networks()
     update = {name: torch.ones_like(tensor) for name, tensor in source.state_dict().items()}
     expected = prepare_transport(source, target, numbers()).apply(update).update
