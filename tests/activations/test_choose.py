@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from tests.activations.examples import (
@@ -37,6 +39,13 @@ def place_of(wiring, name, at="post"):
     return str(choose_reading(wiring, name, at).place)
 
 
+@cache
+def wired(make):
+    """The wiring of one of the small networks, which all tests that read it share."""
+    data = {mlp: numbers(2, 5), cnn: numbers(2, 3, 8, 8), vit: numbers(2, 3, 32, 32), llama: texts(1)[0]}
+    return wire(make(), data[make])
+
+
 def reader(wiring, axis):
     """The name of the space that an axis of a tensor reads."""
     return next(name for name, one in wiring.spaces.items() if axis in one.reads)
@@ -44,14 +53,14 @@ def reader(wiring, axis):
 
 @pytest.mark.slow
 def test_a_hidden_layer_is_taken_before_its_reader_or_behind_its_writer():
-    wiring = wire(mlp(), numbers(2, 5))
+    wiring = wired(mlp)
     name = reader(wiring, "2.weight[1]")
     assert place_of(wiring, name) == "2:input:0"
     assert place_of(wiring, name, "pre") == "0:output:0"
 
 
 def test_channels_are_taken_before_the_convolution_that_reads_them_and_before_a_flattened_layer():
-    wiring = wire(cnn(), numbers(2, 3, 8, 8))
+    wiring = wired(cnn)
     assert place_of(wiring, reader(wiring, "4.weight[1]")) == "4:input:0"
     assert place_of(wiring, reader(wiring, "4.weight[1]"), "pre") == "0:output:0"
     flattened = choose_reading(wiring, reader(wiring, "7.weight[1]"))
@@ -62,12 +71,11 @@ def test_channels_are_taken_before_the_convolution_that_reads_them_and_before_a_
 
 @pytest.mark.slow
 def test_the_residual_stream_is_taken_where_the_last_norm_sees_all_of_it():
-    wiring = wire(vit(), numbers(2, 3, 32, 32))
+    wiring = wired(vit)
     stream = reader(wiring, "blocks.0.mlp.fc1.weight[1]")
     for at in ("post", "pre"):
         assert place_of(wiring, stream, at) == "norm:input:0"
-    batch = texts(1)[0]
-    wiring = wire(llama(), batch)
+    wiring = wired(llama)
     assert place_of(wiring, reader(wiring, "lm_head.weight[1]")) == "model.norm:input:0"
 
 
@@ -87,9 +95,9 @@ def test_the_stream_of_a_network_whose_norms_stand_in_its_branches_is_taken_befo
 
 @pytest.mark.slow
 def test_gates_and_heads_are_taken_where_their_reader_reads_them():
-    wiring = wire(llama(), texts(1)[0])
+    wiring = wired(llama)
     assert place_of(wiring, reader(wiring, "model.layers.0.mlp.down_proj.weight[1]")).endswith("down_proj:input:0")
-    wiring = wire(vit(), numbers(2, 3, 32, 32))
+    wiring = wired(vit)
     values = next(n for n, s in wiring.spaces.items() if s.within and "blocks.1.attn.proj.weight[1]" in s.reads)
     reading = choose_reading(wiring, values)
     assert (str(reading.place), reading.width) == ("blocks.1.attn.proj:input:0", 24)
@@ -101,14 +109,14 @@ def test_gates_and_heads_are_taken_where_their_reader_reads_them():
 
 
 def test_every_space_that_moves_and_stands_alone_has_a_place():
-    wiring = wire(vit(), numbers(2, 3, 32, 32))
+    wiring = wired(vit)
     found = standing(wiring)
     assert len(found) == 1 + 2 * 3
     assert all(choose_reading(wiring, name).width == wiring.spaces[name].width for name in found)
 
 
 def test_a_space_that_stands_nowhere_alone_says_where_it_is_nearest_and_can_be_had_there():
-    wiring = wire(llama(), texts(1)[0])
+    wiring = wired(llama)
     shared = next(name for name, one in wiring.spaces.items() if not one.is_fixed and name not in standing(wiring))
     with pytest.raises(WiringError, match=r"stands nowhere alone and whole.*name a place.*\(beside "):
         choose_reading(wiring, shared)
@@ -122,7 +130,7 @@ def _reads_at(wiring, name, place):
 
 
 def test_unknown_names_and_places_are_refused_with_the_nearest():
-    wiring = wire(mlp(), numbers(2, 5))
+    wiring = wired(mlp)
     with pytest.raises(UnknownNameError, match="no space named 'hiden'"):
         choose_reading(wiring, "hiden")
     with pytest.raises(UnknownNameError, match="no place that the wiring follows named '5:input:0'; try one of"):
@@ -216,7 +224,7 @@ def test_only_wirings_have_spaces_that_stand_somewhere():
     with pytest.raises(WiringError, match="found a NoneType; find one with"):
         standing(None)
     with pytest.raises(WiringError, match="found 'mid'"):
-        standing(wire(mlp(), numbers(2, 5)), at="mid")
+        standing(wired(mlp), at="mid")
 
 
 def test_a_space_is_taken_behind_an_activation_function_that_was_named():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -202,15 +200,12 @@ record(models, data, ["blocks.0.mlp.fc2:input", "norm:input"], state=sys.argv[1]
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path):
+def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path, starter):
     folder = tmp_path / "s"
-    command = [sys.executable, "-c", KILLED, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        for line in process.stdout:
-            if int(line) >= 7:
-                process.send_signal(signal.SIGKILL)
-                break
-        assert process.wait() == -signal.SIGKILL
+    process = starter.start(KILLED, ROOT, folder)
+    process.wait_for("7")
+    process.kill()
+    assert process.wait().returncode == -signal.SIGKILL
     kept = json.loads((folder / "recording.json").read_text("utf-8"))["notes"]["batches"]
     assert 6 <= kept < 30
     models = vit(0).float(), vit(1, width=36).float()
@@ -464,10 +459,9 @@ for _ in range(3):
 
 
 @pytest.mark.slow
-def test_runs_that_share_a_state_do_not_disturb_one_another(tmp_path):
-    command = [sys.executable, "-c", TOGETHER, str(tmp_path / "s")]
-    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(2)]
-    assert [run.communicate()[0].split() for run in runs] == [["300"] * 3] * 2
+def test_runs_that_share_a_state_do_not_disturb_one_another(tmp_path, starter):
+    runs = [starter.start(TOGETHER, ROOT, tmp_path / "s") for _ in range(2)]
+    assert [run.wait().stdout.split() for run in runs] == [["300"] * 3] * 2
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
     same(
         record(mlp(), list(numbers(150, 2, 5)), SPACES),
