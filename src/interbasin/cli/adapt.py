@@ -54,7 +54,14 @@ class TrainingOptions:
     regularise: Annotated[
         float | None, Option(help="Weight of alignment and distortion during supervised training.  [default: 0]")
     ] = None
-    align_steps: Annotated[int | None, Option(min=1, help="Steps of stage 1, the alignment.  [default: 60]")] = None
+    align_steps: Annotated[int | None, Option(min=1, help="Steps of stage 1, the alignment.  [default: 40]")] = None
+    start: Annotated[
+        str | None,
+        Option(
+            help="Where stage 1 begins: at the embedder as it is made (rule), with mean outputs like the source's "
+            "(means), or with these where positions correspond (auto).  [default: auto]"
+        ),
+    ] = None
     omega: Annotated[
         float | None, Option(help="How fast the source's head may change, when it is recalibrated.  [default: 0.3]")
     ] = None

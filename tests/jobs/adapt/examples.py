@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.jobs.adapt import Source, source_head
+from interbasin.jobs.adapt.embedders import TokenEmbedder
 from interbasin.jobs.adapt.samples import Samples
 from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.setup import Setup, prepare_setup
+from interbasin.jobs.adapt.source import Fittings
 from interbasin.jobs.adapt.task import TargetTask
 from interbasin.outcome import Stopwatch
 
@@ -38,6 +40,14 @@ def make_mlp(*, norm: bool = False) -> nn.Sequential:
         if norm:
             model(3 * torch.randn(64, 6) + 1)  # statistics that are not those of a new one
     return model.eval()
+
+
+def make_token_source(length: int = 8) -> Source:
+    """A source of signals, whose body takes one token for every four points."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+        return Source(TokenEmbedder((1, length), length // 4, 6, Fittings()), body, nn.Linear(6, 3))
 
 
 def make_proxy(count: int = 40) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from tests.jobs.adapt.examples import QUICK, bits, draw, make_mlp, make_proxy, make_target, one_recalibration, same_bits  # noqa: F401
+from tests.jobs.adapt.examples import (
+    QUICK,
+    bits,
+    draw,
+    make_mlp,
+    make_proxy,
+    make_target,
+    make_token_source,
+    one_recalibration,  # noqa: F401
+    same_bits,
+)
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -49,7 +59,8 @@ def test_everything_of_the_users_stays_as_it_is():
     assert all(torch.equal(x, y) for x, y in zip([*proxy, *train], [*tensors[0], *tensors[1]], strict=True))
     assert torch.equal(torch.random.get_rng_state(), state)
     names = [row.method for row in result.table]
-    assert set(METHODS) <= set(names) and {"recraft-transport", "recraft-head", "fa-head"} <= set(names)
+    assert set(METHODS) - set(names) == {"means"} and {"recraft-transport", "recraft-head", "fa-head"} <= set(names)
+    assert any("means needs an embedder" in note for note in result.notes)  # the user's has no positions
     assert all(row.error_test is not None for row in result.table) and len(result.scores_test) >= len(METHODS)
     assert not any(module.training for module in result.model.modules())
 
@@ -80,7 +91,8 @@ def test_the_callers_autocast_changes_nothing():
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 def test_every_method_learns_every_kind(method, kind):
     inputs, labels = make_target(30, kind)
-    result = run(method=method, task=kind, train=(inputs, labels), test=(inputs, labels))
+    source = {"source": make_token_source(), "proxy": make_target()} if method == "means" else {}
+    result = run(method=method, task=kind, train=(inputs, labels), test=(inputs, labels), **source)
     assert result.method == method or method == "auto"
     assert result.model(inputs).shape[1:] == (tuple(labels.shape[1:]) or (3,))
     assert result.metrics["error_test"] >= 0 and str(result.verdict)

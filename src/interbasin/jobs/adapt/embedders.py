@@ -95,6 +95,15 @@ class TokenEmbedder(nn.Module):
             tokens = tokens + self.positions
         return tokens if self.norm is None else self.norm(tokens)  # type: ignore[no-any-return]
 
+    def cut_output_for(self, body_input: Tensor) -> Tensor | None:
+        """What `cut` has to put out for the body to take this; None if only a norm knows."""
+        if self.norm is not None:
+            return None
+        extra = 0 if self.prefix is None else len(self.prefix)
+        tokens = _resample(body_input[extra:], self.grid)
+        tokens = tokens if self.positions is None else tokens - self.positions[extra:]
+        return tokens.mT
+
 
 class _TableTokens(nn.Module):
     """A row of numbers as a few tokens, each a linear map of all numbers."""
@@ -116,15 +125,16 @@ class MapEmbedder(nn.Module):
         super().__init__()
         self.is_grid, self.area = is_grid, area
         self.square: int | None = None
+        self.grid: tuple[int, ...]
         self.cut: nn.Module
         if len(shape) == 3 and not is_grid:
-            self.cut = nn.Conv2d(shape[0], channels, 3, padding=1)
+            self.grid, self.cut = shape[1:], nn.Conv2d(shape[0], channels, 3, padding=1)
             _take_over(self.cut, fittings.patch)
         elif len(shape) == 3:
-            self.cut = _cut_field(shape, area, channels, fittings.patch)
+            self.grid, self.cut = _cut_field(shape, area, channels, fittings.patch)
         else:
-            grid, self.cut = _cut_into_tokens(shape, math.prod(area), channels, None)
-            self.square = math.ceil(math.sqrt(math.prod(grid)))
+            self.grid, self.cut = _cut_into_tokens(shape, math.prod(area), channels, None)
+            self.square = math.ceil(math.sqrt(math.prod(self.grid)))
         self.norm = None if fittings.norm is None else copy.deepcopy(fittings.norm)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -139,6 +149,16 @@ class MapEmbedder(nn.Module):
         grid = maps.movedim(1, -1)
         return grid if self.norm is None else self.norm(grid)  # type: ignore[no-any-return]
 
+    def cut_output_for(self, body_input: Tensor) -> Tensor | None:
+        """What `cut` has to put out for the body to take this; None if only a norm knows."""
+        if self.norm is not None:
+            return None
+        maps = body_input.movedim(-1, 0) if self.is_grid else body_input
+        if self.square is None:
+            return interpolate(maps[None], self.grid, mode="bilinear", align_corners=False)[0]
+        side = (self.square, self.square)
+        return interpolate(maps[None], side, mode="bilinear", align_corners=False)[0].flatten(1)[:, : self.grid[0]]
+
 
 class SignalEmbedder(nn.Module):
     """Inputs as signals with channels second, of the length that the body takes."""
@@ -146,11 +166,16 @@ class SignalEmbedder(nn.Module):
     def __init__(self, shape: tuple[int, ...], channels: int, length: int) -> None:
         super().__init__()
         self.length, self.is_table = length, len(shape) == 1
+        self.points = math.prod(shape if self.is_table else shape[1:])
         self.cut = nn.Conv1d(1 if self.is_table else shape[0], channels, 3, padding=1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         signal = self.cut(inputs[:, None] if self.is_table else inputs.flatten(2))
         return interpolate(signal, self.length, mode="linear") if signal.shape[-1] != self.length else signal
+
+    def cut_output_for(self, body_input: Tensor) -> Tensor | None:
+        """What `cut` has to put out for the body to take this."""
+        return interpolate(body_input[None], self.points, mode="linear", align_corners=False)[0]
 
 
 # ---------------------------------------------------------------------- parts
@@ -173,11 +198,13 @@ def _cut_into_tokens(
     return (shape[1] // steps[0], shape[2] // steps[1]), field
 
 
-def _cut_field(shape: tuple[int, ...], area: tuple[int, int], width: int, patch: nn.Conv2d | None) -> nn.Conv2d:
+def _cut_field(
+    shape: tuple[int, ...], area: tuple[int, int], width: int, patch: nn.Conv2d | None
+) -> tuple[tuple[int, ...], nn.Conv2d]:
     steps = [smallest_divisor(length, most) for length, most in zip(shape[1:], area, strict=True)]
     field = nn.Conv2d(shape[0], width, (steps[0], steps[1]), (steps[0], steps[1]))
     _take_over(field, patch)
-    return field
+    return (shape[1] // steps[0], shape[2] // steps[1]), field
 
 
 def _take_over(field: nn.Conv2d, patch: nn.Conv2d | None) -> None:

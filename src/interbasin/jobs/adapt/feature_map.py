@@ -6,8 +6,12 @@ classes end where classes were (``"fa"``).
 
 The weight of the first term is the omega that was measured, so that the sum is the part of the bound which depends on
 the embedder. A smaller one lets the labels of a few samples decide where features go before these lie where the
-source's head can be asked. Adam starts with long steps, which a cosine shortens: with steps of half or a tenth of that
-length the same number of them ends far from the source, or not, as the random start has it.
+source's head can be asked. Adam starts with long steps, which a cosine shortens.
+
+From where it starts decides where it ends: the distance has many minima, and from the rule's embedder stage 1 may stop
+among the wrong features. So there is a second start, `match_means`, which is taken where positions of the two
+modalities are seen to correspond. A smaller gap would be no reason to take it: on heart beats it has one, and ends
+further away.
 """
 
 from __future__ import annotations
@@ -25,13 +29,16 @@ from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import FitError
 from interbasin.evaluate.transfer.feature_alignment import Solver, lies_among, wasserstein
 from interbasin.evaluate.transfer.label_distortion import conditional_entropy, distortion, joint_shares
+from interbasin.jobs.adapt.matched_means import match_means
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead
 from interbasin.randomness import generator_of
 
 Schedule = Literal["joint", "sequential"]
 FeatureSpace = Literal["body", "embedder"]
-STEPS, RATE, BATCH = 60, 6e-2, 64
+Start = Literal["auto", "rule", "means"]
+STEPS, RATE, BATCH = 40, 6e-2, 48
+CORRESPONDING = 0.5  # of the variance of means over positions that has to be explained for positions to correspond
 LAST_RATE = 0.1  # of the first one
 EVERY = 10  # steps between two looks at what decides when to stop
 LOOK_ROWS = 512  # labelled samples that a look takes into account
@@ -112,6 +119,8 @@ class AlignmentOptions:
         solver: Of the distance.
         features: What is aligned: the pooled output of the body, which the bound speaks of, or the mean of the
             embedder's output, which the released code of the paper aligns; source features are then such means.
+        start: The embedder to begin with: as the rule makes it, with means matched where that can be done, or
+            ``"auto"``: matched where they tell most of the means at positions that had no part in the match.
         every: Steps between two looks.
         seed: Of the batches.
     """
@@ -123,6 +132,7 @@ class AlignmentOptions:
     schedule: Schedule = "joint"
     solver: Solver = "exact"
     features: FeatureSpace = "body"
+    start: Start = "auto"
     every: int = EVERY
     seed: int = 0
 
@@ -132,6 +142,7 @@ class AlignmentOptions:
         require_finite("rate", self.rate, above=0)
         require_choice("schedule", self.schedule, get_args(Schedule))
         require_choice("features", self.features, get_args(FeatureSpace))
+        require_choice("start", self.start, get_args(Start))
 
     @property
     def distortion_steps(self) -> int:
@@ -173,6 +184,7 @@ def align_features(
     labels: Tensor,
     *,
     unlabelled: Tensor | None = None,
+    body_inputs: Tensor | None = None,
     options: AlignmentOptions | None = None,
     report: Callable[[AlignmentStep], object] | None = None,
 ) -> tuple[AlignmentStep, ...]:
@@ -189,8 +201,9 @@ def align_features(
         inputs: Of the target; on any device.
         labels: Of the target, whole numbers from 0 on: classes of regression targets are made before.
         unlabelled: More inputs of the target, which take part in the alignment.
+        body_inputs: What the source's body takes, for a sample of the proxy: means can be matched with these alone.
         options: How.
-        report: Called with each look.
+        report: Called with each look; at step 0 a second time if means are matched.
 
     Raises:
         FitError: if no gap can be computed, or the body writes to its own tensors.
@@ -229,6 +242,14 @@ def align_features(
     with _freeze(feature_map, head):
         if lies_among(look(0), source_features.to(device), generator_of(options.seed)):
             return tuple(looks)
+        match = None
+        if body_inputs is not None and options.start != "rule":
+            seen = inputs if unlabelled is None else torch.cat([inputs, unlabelled.to(inputs.device)])
+            match = match_means(feature_map.embedder, seen, body_inputs)
+        if match is not None and (options.start == "means" or match.explained > CORRESPONDING):
+            match.put_into(feature_map.embedder)
+            best, looks = _Best(), []
+            look(0)
         for step in range(1, options.steps + 1):
             with_distance, with_distortion = options.terms_at(step)
             chosen = torch.randperm(len(inputs), generator=generator)[: options.batch]

@@ -24,7 +24,15 @@ from interbasin.jobs.adapt.samples import Samples, read_samples
 from interbasin.jobs.adapt.settings import make_settings
 from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup, require_features
 from interbasin.jobs.adapt.source import Source
-from interbasin.jobs.adapt.table import labels_of, measure_bounds, note_on_fields, notes_on, row_name, table_rows
+from interbasin.jobs.adapt.table import (
+    labels_of,
+    measure_bounds,
+    note_on_fields,
+    notes_on,
+    reported_trials,
+    row_name,
+    table_rows,
+)
 from interbasin.jobs.adapt.task import Fold, TargetTask, divide
 from interbasin.jobs.adapt.validation import (
     Answer,
@@ -177,7 +185,7 @@ def adapt(
             answers = _answer_test(setup, runs, rows, tested, journal, chosen, fitted, bool(compare), report)
     with watch("bound"):
         bounds = measure_bounds(setup, folds, runs, tested, answers, chosen, bool(compare))
-    bound = bounds.get(chosen.method)
+    bound = bounds.get((chosen.method, chosen.chosen.trial.name))
     notes += notes_on(setup, bound, chosen, fitted)
     notes += note_on_fields(task_of, chosen.chosen.scores, held_labels(setup, folds), "the held-out samples")
     table = tuple(row for run in runs for row in table_rows(setup, folds, run, bool(compare), answers, tested, bounds))
@@ -366,7 +374,7 @@ def _answer_test(
     inputs = tested.inputs.to(setup.samples.inputs.device)
     answers = {(chosen.method, chosen.chosen.trial.name): answer(fitted, inputs)}
     for run in runs if is_compared else ():
-        for trial in _reported_trials(run):
+        for trial in (held.trial for held in reported_trials(run)):
             if (run.method, trial.name) in answers:
                 continue
             report(f"fitting {run.method} to all samples, for the table")
@@ -377,9 +385,3 @@ def _answer_test(
             key = ("test", run.method, trial.name, len(rows))
             answers[run.method, trial.name] = journal.recall(key, compute)
     return answers
-
-
-def _reported_trials(run: MethodRun) -> list[Trial]:
-    """The chosen trial, and of methods with two kinds of predictor both, which have rows of their own."""
-    fixed = [held.trial for held in run.tried if held.trial.name in ("transport", "head")]
-    return [run.chosen.trial, *(trial for trial in fixed if trial is not run.chosen.trial)]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
+from interbasin.errors import FitError
 from interbasin.jobs.adapt.feature_map import AlignmentStep, FeatureMap, align_features
 from interbasin.jobs.adapt.fitting import (
     Alignment,
@@ -23,6 +25,7 @@ from interbasin.jobs.adapt.fitting import (
     train_head_and_all,
 )
 from interbasin.jobs.adapt.label_transport import LabelTransport
+from interbasin.jobs.adapt.matched_means import match_means
 from interbasin.jobs.adapt.network import STRENGTHS, TargetNetwork, in_chunks, start_head
 from interbasin.jobs.adapt.rivals import fit_mona, fit_orca, fit_pare
 from interbasin.jobs.adapt.setup import Setup
@@ -130,14 +133,34 @@ def align(setup: Setup, rows: Tensor, *, with_distortion: bool) -> Alignment:
             setup.samples.inputs[rows],
             setup.classes[rows],
             unlabelled=setup.unlabelled,
+            body_inputs=setup.bank.body_inputs,
             options=options,
         )
 
     return share_alignment(setup, "recraft" if with_distortion else "fa", rows, train)
 
 
-def _fit_aligned(setup: Setup, rows: Tensor, trial: Trial, *, with_distortion: bool) -> Fitted:
-    alignment = align(setup, rows, with_distortion=with_distortion)
+def match(setup: Setup, rows: Tensor) -> Alignment:
+    """An embedder whose means are the source's, without stage 1.
+
+    Raises:
+        FitError: if the embedder is of a kind for which there is none.
+    """
+    inputs = setup.samples.inputs[rows]
+    seen = inputs if setup.unlabelled is None else torch.cat([inputs, setup.unlabelled])
+    feature_map, clock = setup.new_map(own_body=False), Clock()
+    found = match_means(feature_map.embedder, seen, setup.bank.body_inputs)
+    if found is None:
+        raise FitError(
+            f"means needs an embedder in which one convolution cuts inputs into positions and only sums stand behind "
+            f"it, found {type(feature_map.embedder).__name__}; take another method."
+        )
+    found.put_into(feature_map.embedder)
+    clock.lap("alignment")
+    return Alignment(feature_map, (), clock.seconds["alignment"], 0)
+
+
+def _fit_aligned(setup: Setup, rows: Tensor, trial: Trial, alignment: Alignment) -> Fitted:
     if trial.options["predictor"] != "transport":
         return refine(setup, rows, trial, alignment)
     clock = Clock()
@@ -151,12 +174,16 @@ def _fit_aligned(setup: Setup, rows: Tensor, trial: Trial, *, with_distortion: b
     return Fitted(model, seconds, alignment.steps, alignment.looks)
 
 
+def _means(setup: Setup, rows: Tensor, trial: Trial) -> Fitted:
+    return _fit_aligned(setup, rows, trial, match(setup, rows))
+
+
 def _fa(setup: Setup, rows: Tensor, trial: Trial) -> Fitted:
-    return _fit_aligned(setup, rows, trial, with_distortion=False)
+    return _fit_aligned(setup, rows, trial, align(setup, rows, with_distortion=False))
 
 
 def _recraft(setup: Setup, rows: Tensor, trial: Trial) -> Fitted:
-    return _fit_aligned(setup, rows, trial, with_distortion=True)
+    return _fit_aligned(setup, rows, trial, align(setup, rows, with_distortion=True))
 
 
 # ---------------------------------------------------------------------- trials
@@ -201,6 +228,14 @@ METHODS: MethodTable[FitMethod] = MethodTable(
         _method("naive", "", "everything fine-tuned (NFT)", _naive, "transfer", "rate"),
         _method("lp-ft", "kumar:22", "new parts first, then everything", _lp_ft, "transfer", "rate"),
         _method("warm", "", "naive with as many more steps as aligning takes", _warm, "transfer", "rate"),
+        _method(
+            "means",
+            "",
+            "an embedder whose mean output at every position is the source's, then a predictor",
+            _means,
+            "align",
+            "predictor",
+        ),
         _method("fa", "tran:26", "features aligned by optimal transport, then a predictor", _fa, "align", "predictor"),
         _method(
             "orca",

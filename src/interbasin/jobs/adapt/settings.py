@@ -8,12 +8,21 @@ from typing import Any, Literal, get_args
 from interbasin.checks import require_choice, require_finite, require_whole
 from interbasin.errors import DataError
 from interbasin.evaluate.transfer.feature_alignment import Solver
-from interbasin.jobs.adapt.feature_map import BATCH, RATE, STEPS, AlignmentOptions, FeatureSpace, Schedule
+from interbasin.jobs.adapt.feature_map import (
+    BATCH,
+    RATE,
+    STEPS,
+    AlignmentOptions,
+    FeatureSpace,
+    Schedule,
+    Start,
+)
 
 Predictor = Literal["auto", "transport", "head"]
 Training = Literal["everything", "frozen", "lora"]
 Optimiser = Literal["adamw", "adam", "sgd"]
 LEAST_STEPS, MOST_STEPS, EPOCHS = 150, 2000, 10
+PAPER_BATCH = 64  # of stage 1; the tables do not have it
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Settings:
         solver: Of the distance: ``"exact"`` or ``"sinkhorn"``.
         features: What stage 1 aligns: the pooled output of the body, which the bound speaks of, or the mean of the
             embedder's output, as the released code of the paper does (``"embedder"``).
+        start: Where stage 1 begins: the rule's embedder (``"rule"``), one whose mean output at every position is the
+            source's where that can be had (``"means"``), or ``"auto"``: such a one if positions correspond.
         omega: How fast the recalibrated source head may change; what it came to is measured.
         transport_width: Of a hidden layer that bends the table of labels; 0 for one table.
         discretise: Classes that numbers and fields are made into, for the distortion.
@@ -63,6 +74,7 @@ class Settings:
     schedule: Schedule = "joint"
     solver: Solver = "exact"
     features: FeatureSpace = "body"
+    start: Start = "auto"
     omega: float = 0.3
     transport_width: int = 0
     discretise: int = 10
@@ -84,6 +96,7 @@ class Settings:
         require_choice("schedule", self.schedule, get_args(Schedule))
         require_choice("solver", self.solver, get_args(Solver))
         require_choice("features", self.features, get_args(FeatureSpace))
+        require_choice("start", self.start, get_args(Start))
         if self.precision is not None:
             require_choice("precision", self.precision, ("bf16", "fp16"))
 
@@ -104,6 +117,7 @@ class Settings:
             schedule=self.schedule,
             solver=self.solver,
             features=self.features,
+            start=self.start,
             seed=seed,
         )
 
@@ -142,9 +156,10 @@ class Preset:
     distortion_epochs: int = 4
 
     def settings(self, samples: int) -> Settings:
-        """These as settings, for so many training samples: one rate for all parts, and the sequential schedule."""
+        """These as settings, for so many training samples: one rate for all parts, the sequential schedule
+        and the rule's embedder."""
         per_epoch = max(1, -(-samples // (self.batch_size * self.accumulate)))
-        looks = max(1, -(-samples // Settings.align_batch))
+        align_per_epoch = max(1, -(-samples // PAPER_BATCH))
         return Settings(
             steps=self.epochs * per_epoch,
             batch_size=self.batch_size,
@@ -154,8 +169,10 @@ class Preset:
             body_rate=self.rate,
             decay=self.decay,
             omega=self.omega,
-            align_steps=(self.align_epochs + self.distortion_epochs) * looks,
+            align_steps=(self.align_epochs + self.distortion_epochs) * align_per_epoch,
+            align_batch=PAPER_BATCH,
             schedule="sequential",
+            start="rule",
         )
 
 

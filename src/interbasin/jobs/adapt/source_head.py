@@ -132,7 +132,7 @@ def recalibrate(
         """Cross-entropy on all samples and on those that decide, and omega on these."""
         with torch.no_grad():
             losses = cross_entropy(candidate(features), labels, reduction="none")
-            slope = _percentile(_gradients(candidate, features[held], labels[held], loss))
+        slope = measure_omega(candidate, features[held], labels[held], loss)
         return float(losses.mean()), float(losses[held].mean()), slope
 
     before = measure(head)
@@ -189,8 +189,10 @@ def _gradients(head: nn.Linear, features: Tensor, labels: Tensor, loss: SourceLo
     return gradients
 
 
-def _percentile(gradients: Tensor) -> float:
-    return float(gradients.norm(dim=1).double().quantile(PERCENTILE))
+@torch.no_grad()
+def measure_omega(head: nn.Linear, features: Tensor, labels: Tensor, loss: SourceLoss = "entropy") -> float:
+    """How fast the loss of a head changes with features: the 99th percentile of its gradient's length."""
+    return float(_gradients(head, features, labels, loss).norm(dim=1).double().quantile(PERCENTILE))
 
 
 def _minimise(head: nn.Linear, objective: Callable[[], Tensor]) -> None:

@@ -43,18 +43,18 @@ def measure_bounds(
     answers: Mapping[tuple[str, str], Answer],
     chosen: MethodRun,
     is_compared: bool,
-) -> dict[str, TransferBound]:
-    """The bound by method, on test data where there are some, else on held-out samples."""
-    bounds: dict[str, TransferBound] = {}
+) -> dict[tuple[str, str], TransferBound]:
+    """The bound by method and trial, on test data where there are some, else on held-out samples."""
+    bounds: dict[tuple[str, str], TransferBound] = {}
     for run in runs if is_compared else [chosen]:
-        key = (run.method, run.chosen.trial.name)
-        if tested is not None and key in answers:
-            outputs, features, labels = answers[key].outputs, answers[key].features, labels_of(tested)
-        else:
-            outputs, features, labels = run.chosen.outputs, run.chosen.features, held_labels(setup, folds)
-        if features is None or len(features) < LEAST_FOR_BOUND:
-            continue
-        bounds[run.method] = bound_of(setup, outputs, features, labels)
+        for held in reported_trials(run) if is_compared else [run.chosen]:
+            key = (run.method, held.trial.name)
+            if tested is not None and key in answers:
+                outputs, features, labels = answers[key].outputs, answers[key].features, labels_of(tested)
+            else:
+                outputs, features, labels = held.outputs, held.features, held_labels(setup, folds)
+            if features is not None and len(features) >= LEAST_FOR_BOUND:
+                bounds[key] = bound_of(setup, outputs, features, labels)
     return bounds
 
 
@@ -88,6 +88,15 @@ def _class_answers(task: TargetTask, outputs: Tensor, classes: Tensor) -> Tensor
 # ---------------------------------------------------------------------- rows and notes
 
 
+def reported_trials(run: MethodRun) -> list[HeldOut]:
+    """The chosen trial, and of methods with two kinds of predictor both, which have rows of their own."""
+    return [run.chosen, *(held for held in _fixed_predictors(run) if held is not run.chosen)]
+
+
+def _fixed_predictors(run: MethodRun) -> list[HeldOut]:
+    return [held for held in run.tried if held.trial.name in ("transport", "head")]
+
+
 def row_name(method: str, trial: str) -> str:
     return f"{method}-{trial}" if trial in ("transport", "head") else method
 
@@ -99,14 +108,15 @@ def table_rows(
     is_compared: bool,
     answers: Mapping[tuple[str, str], Answer],
     tested: Samples | None,
-    bounds: Mapping[str, TransferBound],
+    bounds: Mapping[tuple[str, str], TransferBound],
 ) -> list[AdaptedRow]:
     """The row of a method and, where it has two kinds of predictor, a row for each of them."""
     rows = [_row(setup, folds, run, run.chosen, run.method, answers, tested, bounds)]
-    fixed = [held for held in run.tried if held.trial.name in ("transport", "head")]
+    fixed = _fixed_predictors(run)
     if is_compared and len(fixed) > 1:
         rows += [
-            _row(setup, folds, run, held, row_name(run.method, held.trial.name), answers, tested, {}) for held in fixed
+            _row(setup, folds, run, held, row_name(run.method, held.trial.name), answers, tested, bounds)
+            for held in fixed
         ]
     return rows
 
@@ -119,11 +129,12 @@ def _row(
     name: str,
     answers: Mapping[tuple[str, str], Answer],
     tested: Samples | None,
-    bounds: Mapping[str, TransferBound],
+    bounds: Mapping[tuple[str, str], TransferBound],
 ) -> AdaptedRow:
     task = setup.task
     interval = Bootstrap(len(held.scores), seed=setup.seed).interval(held.scores.cpu().numpy())
-    on_test = answers.get((run.method, held.trial.name))
+    key = (run.method, held.trial.name)
+    on_test = answers.get(key)
     return AdaptedRow(
         method=name,
         group=run.group,
@@ -137,7 +148,7 @@ def _row(
         error_test=None if on_test is None or tested is None else task.error(on_test.outputs, labels_of(tested)),
         steps=held.steps,
         seconds=dict(held.seconds),
-        bound=bounds[run.method].metrics() if run.method in bounds else {},
+        bound=bounds[key].metrics() if key in bounds else {},
         tried={
             each.trial.name: {
                 "loss": each.loss,

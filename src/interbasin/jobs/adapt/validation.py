@@ -161,7 +161,7 @@ def _group_of(setup: Setup, method: Method[FitMethod], chosen: HeldOut) -> str:
     group: str = method.traits["group"]
     is_carried = chosen.trial.options.get("predictor") == "transport"
     supervised = 0 if is_carried else setup.settings.steps_for(len(setup.samples))
-    can_skip = group == "align" and method.traits["trials"] == "predictor"
+    can_skip = method.name in ("fa", "recraft")
     return "transfer" if can_skip and chosen.steps == supervised else group
 
 
