@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from interbasin.wiring.axes.axes import Axes
 from interbasin.wiring.axes.groups import Group
-from interbasin.wiring.axes.spaces import Each, Grid, In, Reason, Role, Row, Same, Still, Term
+from interbasin.wiring.axes.spaces import Atom, Each, Grid, In, Reason, Role, Row, Same, Still, Term
 from interbasin.wiring.axes.terms import common_factors
 
 WHY = Reason("operator", "a test")
@@ -291,3 +291,19 @@ def test_factors_may_depend_on_each_other() -> None:
     outer, inner = axes.split(term, [2, 3]) or []
     assert axes.allowed(*atoms(axes, inner)) == set(atoms(axes, outer))
     assert axes.allowed(*atoms(axes, outer)) == set(atoms(axes, inner))
+
+
+@given(st.lists(st.sampled_from(list(Role)), max_size=6), st.data())
+def test_the_root_of_an_atom_and_its_role_stay_whoever_asked_before(steps: list[Role], data: st.DataObject) -> None:
+    axes, chain = Axes(), [Atom(3) for _ in range(len(steps) + 1)]
+    for first, second, step in zip(chain, chain[1:], steps, strict=False):
+        first.link = (second, step)
+    expected = []
+    for place in range(len(chain)):
+        role = Role.WRITE
+        for step in steps[place:]:
+            role = role.of(step)
+        expected.append((chain[-1], role))
+    asked = data.draw(st.permutations(range(len(chain))))
+    for _ in range(2):  # links are shortened on the way
+        assert {place: axes.find(chain[place]) for place in asked} == dict(enumerate(expected))

@@ -47,10 +47,19 @@ class Atoms:
 
     def find(self, atom: Atom) -> tuple[Atom, Role]:
         """The root of an atom, and the role in which the atom follows it."""
-        role = Role.WRITE
+        link = atom.link
+        if link is None:
+            return atom, Role.WRITE
+        if link[0].link is None:
+            return link
+        chain = []
         while atom.link is not None:
-            atom, step = atom.link
-            role = role.of(step)
+            chain.append((atom, atom.link[1]))
+            atom = atom.link[0]
+        role = Role.WRITE
+        for passed, step in reversed(chain):  # each is linked to the root, so that nobody goes this way again
+            role = step.of(role)
+            passed.link = (atom, role)
         return atom, role
 
     def resolve(self, term: Term, role: Role = Role.WRITE) -> Term:
@@ -144,7 +153,14 @@ class Atoms:
             other.dependents.add(atom)
 
     def _roots(self, atoms: Iterable[Atom]) -> set[Atom]:
-        return {leaf.space for atom in atoms for leaf in self.leaves(whole(atom))}
+        roots = set()
+        for atom in atoms:
+            root = self.find(atom)[0]
+            if root.parts is None:
+                roots.add(root)
+            else:
+                roots.update(leaf.space for leaf in self.leaves(root.parts))
+        return roots
 
     def allowed(self, atom: Atom) -> set[Atom]:
         """The atoms from block to block of which the map of ``atom`` may still differ."""
