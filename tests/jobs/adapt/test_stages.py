@@ -253,16 +253,25 @@ def test_alignment_alone_asks_no_labels_and_labels_lower_the_distortion():
 
 
 def test_schedules_say_which_term_counts_and_how_long_steps_are():
-    joint, sequential = AlignmentOptions(), AlignmentOptions(schedule="sequential")
+    joint, sequential = AlignmentOptions(steps=60), AlignmentOptions(steps=60, schedule="sequential")
     assert {joint.terms_at(step) for step in range(1, 61)} == {(True, True)}
     assert [sequential.terms_at(step) for step in (1, 56, 57, 60)] == [(True, False)] * 2 + [(False, True)] * 2
-    assert AlignmentOptions(with_distortion=False, schedule="sequential").terms_at(60) == (True, False)
+    assert AlignmentOptions(steps=60, with_distortion=False, schedule="sequential").terms_at(60) == (True, False)
     rates = [joint.rate_at(step) for step in range(1, 61)]
     assert rates[0] == joint.rate and rates[-1] == pytest.approx(joint.rate / 10) and rates == sorted(rates)[::-1]
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"steps": 0}, {"rate": -1.0}, {"batch": 0}, {"every": 0}, {"schedule": "both"}, {"features": "head"}]
+    "wrong",
+    [
+        {"steps": 0},
+        {"rate": -1.0},
+        {"batch": 0},
+        {"every": 0},
+        {"schedule": "both"},
+        {"features": "head"},
+        {"start": "end"},
+    ],
 )
 def test_options_that_cannot_be_are_refused(wrong):
     with pytest.raises(InterbasinError, match=next(iter(wrong))):
