@@ -86,6 +86,19 @@ def test_the_callers_autocast_changes_nothing():
     assert errors(result) == errors(expected) and result.metrics == expected.metrics
 
 
+def test_data_of_inference_mode_are_learned_like_any():
+    expected = run(method="recraft", train=make_target(), unlabelled=make_target()[0])
+    with torch.inference_mode():
+        data = make_target()
+        result = run(method="recraft", train=data, unlabelled=data[0])
+    assert errors(result) == errors(expected)
+
+
+def test_a_method_that_cannot_be_had_says_why_and_nothing_about_rates():
+    with pytest.raises(FitError, match=r"^means needs an embedder in which one convolution .* take another method\.$"):
+        run(method="means")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "multilabel", "regression", "dense"])
 @pytest.mark.parametrize("method", ["auto", *METHODS])

@@ -213,4 +213,4 @@ def _tensor(part: Any, name: str) -> Tensor:
         ) from error
     if tensor.is_complex():
         raise DataError(f"Numbers of {name} are complex; give real and imaginary part as two channels.")
-    return tensor
+    return tensor.clone() if tensor.is_inference() else tensor  # nothing can be trained on one of inference mode

@@ -132,17 +132,21 @@ def hold_out(
     # Two folds tell rates apart as well as five do; the better one alone is tried on the rest.
     first = RATE_FOLDS if len(trials) > 1 and all("factor" in trial.options for trial in trials) else len(folds)
     answers: dict[str, list[Answer]] = {}
-    tried, why = [], ""
+    tried: list[HeldOut] = []
+    failures: list[FitError] = []
     for trial in trials:
         try:
             answers[trial.name] = [run(trial, number) for number in range(min(first, len(folds)))]
         except FitError as error:  # a rate that is too large for one trial leaves the others
-            why = f" ({error})"
+            failures.append(error)
             continue
         is_whole = first >= len(folds)
         tried.append(_gather(setup, folds[:first], trial, answers[trial.name], is_whole=is_whole))
     usable = [held for held in tried if math.isfinite(held.loss)]
     if not usable:
+        if failures and not any(isinstance(error.__cause__, DivergedError) for error in failures):
+            raise failures[-1]  # no rate would have mended that
+        why = f" ({failures[-1]})" if failures else ""
         raise FitError(
             f"{name} came to no finite loss in any trial{why}; lower rate= and body_rate=, or look at the scale of the "
             "data."
