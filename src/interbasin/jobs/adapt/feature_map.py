@@ -244,8 +244,7 @@ def align_features(
             return tuple(looks)
         match = None
         if body_inputs is not None and options.start != "rule":
-            seen = inputs if unlabelled is None else torch.cat([inputs, unlabelled.to(inputs.device)])
-            match = match_means(feature_map.embedder, seen, body_inputs)
+            match = match_means(feature_map.embedder, inputs, body_inputs, unlabelled)
         if match is not None and (options.start == "means" or match.explained > CORRESPONDING):
             match.put_into(feature_map.embedder)
             best, looks = _Best(), []

@@ -52,7 +52,9 @@ class MeanMatch:
 
 
 @torch.no_grad()
-def match_means(embedder: nn.Module, inputs: Tensor, body_inputs: Tensor) -> MeanMatch | None:
+def match_means(
+    embedder: nn.Module, inputs: Tensor, body_inputs: Tensor, unlabelled: Tensor | None = None
+) -> MeanMatch | None:
     """The kernel for an embedder under which means are the source's; None where there is no such thing.
 
     There is one where a single convolution cuts inputs into positions and nothing but sums stands behind it.
@@ -61,7 +63,9 @@ def match_means(embedder: nn.Module, inputs: Tensor, body_inputs: Tensor) -> Mea
         embedder: Of `make_embedder`; it is not changed.
         inputs: Of the target, two at least.
         body_inputs: What the source's body takes, for a sample of the proxy.
+        unlabelled: More inputs of the target.
     """
+    inputs = inputs if unlabelled is None else torch.cat([inputs, unlabelled.to(inputs.device)])
     if not isinstance(embedder, TokenEmbedder | MapEmbedder | SignalEmbedder) or len(inputs) < 2:
         return None
     cut = embedder.cut
@@ -96,13 +100,13 @@ def _solve(means: Tensor, noise: Tensor, outputs: Tensor, start: Tensor) -> Tens
 def _explain(means: Tensor, noise: Tensor, outputs: Tensor, start: Tensor) -> float:
     """Which share of the variance over positions is explained at positions that had no part in the fit."""
     places = torch.arange(len(means), device=means.device) % FOLDS
-    left = total = means.new_zeros(())
+    residual = total = means.new_zeros(())
     for fold in range(min(FOLDS, len(means)) if len(means) > 1 else 0):
         held = places == fold
         kernel = _solve(means[~held], noise * (~held).double().mean(), outputs[~held], start)
-        left = left + (outputs[held] - means[held] @ kernel).square().sum()
+        residual = residual + (outputs[held] - means[held] @ kernel).square().sum()
         total = total + (outputs[held] - outputs[~held].mean(0)).square().sum()
-    return float(1 - left / total) if float(total) > 0 else 0.0
+    return float(1 - residual / total) if float(total) > 0 else 0.0
 
 
 def _mean_patches(cut: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> tuple[Tensor, Tensor]:

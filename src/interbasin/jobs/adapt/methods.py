@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from interbasin.errors import FitError
@@ -146,16 +145,15 @@ def match(setup: Setup, rows: Tensor) -> Alignment:
     Raises:
         FitError: if the embedder is of a kind for which there is none.
     """
-    inputs = setup.samples.inputs[rows]
-    seen = inputs if setup.unlabelled is None else torch.cat([inputs, setup.unlabelled])
     feature_map, clock = setup.new_map(own_body=False), Clock()
-    found = match_means(feature_map.embedder, seen, setup.bank.body_inputs)
-    if found is None:
+    inputs = setup.samples.inputs[rows]
+    mean_match = match_means(feature_map.embedder, inputs, setup.bank.body_inputs, setup.unlabelled)
+    if mean_match is None:
         raise FitError(
             f"means needs an embedder in which one convolution cuts inputs into positions and only sums stand behind "
             f"it, found {type(feature_map.embedder).__name__}; take another method."
         )
-    found.put_into(feature_map.embedder)
+    mean_match.put_into(feature_map.embedder)
     clock.lap("alignment")
     return Alignment(feature_map, (), clock.seconds["alignment"], 0)
 
