@@ -16,8 +16,10 @@ from typing import Any
 
 from cross_modal_bars import term
 from cross_modal_cells import STAGE_ONE, TIME, Store
+from cross_modal_stage_one import FROM_RULE, RUNS
 from cross_modal_summary import Setting, mean, settings_of
 from interbasin.outcome.plots import bar_chart, line_chart, scatter_chart
+from interbasin.text import plural
 
 ABLATION = {"naive": "naive", "FA": "fa", "RECRAFT": "recraft"}
 BY_METHOD = ("linear-probe", "naive", "fa", "orca", "pare", "mona", "recraft")
@@ -29,6 +31,7 @@ def draw(store: Store, folder: Path, stem: str) -> None:
     for cell in store.of(STAGE_ONE):
         if cell["seed"] == 0:
             _draw_gap(cell, folder, f"{stem}-gap-{cell['target']}")
+            _draw_gap(cell, folder, f"{stem}-gap-{cell['target']}-rule", from_rule=True)
             if cell["omega"]:
                 _draw_places(cell, folder, f"{stem}-features-{cell['target']}")
                 _draw_omega(store, cell, folder, f"{stem}-omega-{cell['target']}")
@@ -49,17 +52,24 @@ def name_of(setting: Setting) -> str:
 # ---------------------------------------------------------------------- stage 1
 
 
-def _draw_gap(cell: Mapping[str, Any], folder: Path, stem: str) -> None:
+def _draw_gap(cell: Mapping[str, Any], folder: Path, stem: str, *, from_rule: bool = False) -> None:
     series, words = {}, []
-    for name, run in cell["runs"].items():
-        steps = [float(step) for step in run["step"]]
-        series[f"{name}: gap (nats)"] = (steps, [fa + fld for fa, fld in zip(run["fa"], run["fld"], strict=True)])
-        series[f"{name}: target error"] = (steps, run["error"])
+    runs = {name: run for name, run in cell["runs"].items() if name.endswith(FROM_RULE) == from_rule}
+    if not runs:
+        return
+    for name, run in runs.items():
+        steps, title = [float(step) for step in run["step"]], name.removesuffix(FROM_RULE)
+        gap = [fa + fld for fa, fld in zip(run["fa"], run["fld"], strict=True)]
+        for what, values in (("gap", gap), ("target error", run["error"])):
+            if values[0] > 0:
+                series[f"{title}: {what}"] = (steps, [value / values[0] for value in values])
         r = cell["correlations"][name]
-        words.append(f"{name}: r = {r:.2f}" if r is not None else f"{name}: no r")
-    chart = line_chart(
-        series, title=f"{cell['source']} on {cell['target']}", x_label="step of stage 1", note="; ".join(words)
-    )
+        words.append(f"{title}: r = {r:.2f}" if r is not None else f"{title}: no r")
+    if not series:
+        return
+    start = ", from the rule's embedder" if from_rule else ""
+    title = f"{cell['source']} on {cell['target']}{start}"
+    chart = line_chart(series, title=title, x_label="step of stage 1", note=f"as a share of step 0; {'; '.join(words)}")
     (folder / f"{stem}.svg").write_text(chart, "utf-8")
 
 
@@ -83,21 +93,24 @@ def _draw_omega(store: Store, cell: Mapping[str, Any], folder: Path, stem: str) 
     series = {
         "target error": (across, means("error")),
         "proxy accuracy": (across, means("proxy_accuracy")),
-        "omega that was measured": (across, means("measured")),
+        "proxy loss (nats)": (across, means("proxy_loss")),
     }
-    note = f"{len(cells)} seeds; transported labels"
+    note = f"{plural(len(cells), 'seed')}; transported labels"
     chart = line_chart(
         series,
         title=f"{cell['source']} on {cell['target']}: omega",
-        x_label="omega that was asked for",
+        x_label="omega",
         log_x=True,
         note=note,
     )
     (folder / f"{stem}.svg").write_text(chart, "utf-8")
 
 
-def merging(store: Store, source: str = "mnist-vit") -> dict[str, dict[int, dict[str, float]]]:
-    """Errors and distortions by the number of labels that rotated digits were merged to, means over seeds."""
+def merging(store: Store, start: str = "", source: str = "mnist-vit") -> dict[str, dict[int, dict[str, float]]]:
+    """Errors and distortions by the number of labels that rotated digits were merged to, means over seeds.
+
+    Runs from another start have `FROM_RULE` behind their names.
+    """
     curves: dict[str, dict[int, dict[str, float]]] = {}
     for cell in store.of(STAGE_ONE, source=source):
         if cell["target"].startswith("rotated"):
@@ -106,23 +119,25 @@ def merging(store: Store, source: str = "mnist-vit") -> dict[str, dict[int, dict
     for count in curves.get("cells", {}):
         target = f"rotated-merged-{count}" if count != 10 else "rotated-patches"
         runs = [cell["runs"] for cell in store.of(STAGE_ONE, source=source, target=target)]
-        for name in ("fa", "fa+fld"):
+        for name in RUNS:
             for field in ("error_last", "fld_last"):
-                value = statistics.fmean(run[name][field] for run in runs)
-                curves.setdefault(f"{name}: {field.removesuffix('_last')}", {})[count] = {"mean": value}
+                values = [run[name + start][field] for run in runs if name + start in run]
+                if values:
+                    curve = curves.setdefault(f"{name}: {field.removesuffix('_last')}", {})
+                    curve[count] = {"mean": statistics.fmean(values)}
     return {name: dict(sorted(each.items())) for name, each in curves.items() if name != "cells"}
 
 
 def _draw_merging(store: Store, folder: Path, stem: str) -> None:
-    series = {
-        name: ([float(count) for count in each], [figures["mean"] for figures in each.values()])
-        for name, each in merging(store).items()
-    }
-    if series:
-        chart = line_chart(
-            series, title="Rotated digits under fewer labels", x_label="labels", note="transported labels, 100 samples"
-        )
-        (folder / f"{stem}-merging.svg").write_text(chart, "utf-8")
+    for start, ending, title in (("", "", "from matched means"), (FROM_RULE, "-rule", "from the rule's embedder")):
+        series = {
+            name: ([float(count) for count in each], [figures["mean"] for figures in each.values()])
+            for name, each in merging(store, start).items()
+        }
+        if series:
+            title = f"Rotated digits under fewer labels, {title}"
+            chart = line_chart(series, title=title, x_label="labels", note="transported labels, 100 samples")
+            (folder / f"{stem}-merging{ending}.svg").write_text(chart, "utf-8")
 
 
 # ---------------------------------------------------------------------- tables

@@ -1,14 +1,17 @@
 """Stage 1 by itself: the semantic gap beside the target's error, where features lie, and what omega does.
 
-The embedder is aligned, with the body and the head of the source frozen, by FA alone and by FA + FLD. At every look
+The embedder is aligned, with the body and the head of the source frozen, by FA alone and by FA + FLD; where stage 1
+begins with matched means, also from the embedder as the rule makes it, which is the paper's start. At every look
 labels are transported (the paper's predictor) from the labelled samples, and the error is that on the test samples; for
 fields, it is the error of the classes that they are made into.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +27,17 @@ from interbasin.evaluate.transfer import distortion
 from interbasin.jobs.adapt.feature_map import AlignmentStep, FeatureMap, align_features
 from interbasin.jobs.adapt.label_transport import LabelTransport
 from interbasin.jobs.adapt.network import in_chunks
-from interbasin.jobs.adapt.proxy import source_linear
 from interbasin.jobs.adapt.samples import Samples
 from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.setup import Setup, prepare_setup
-from interbasin.jobs.adapt.source_head import SourceHead, recalibrate
+from interbasin.jobs.adapt.source_head import SourceHead, measure_omega
 from interbasin.jobs.adapt.task import TargetTask
 from interbasin.outcome import Stopwatch
 
-OMEGAS = (0.03, 0.1, 0.3, 1.0, 3.0)
+OMEGAS = (0.1, 0.3, 1.0, 2.0, 4.0)
+FACTORS = np.geomspace(1, 1e-3, 121)  # of a head's weights
+RUNS = {"fa": False, "fa+fld": True}  # with distortion or without
+FROM_RULE = " from the rule"  # behind the name of a run
 TESTED = 1000  # samples, at every look
 SHOWN = 150  # features of each modality in a picture
 
@@ -42,11 +47,17 @@ def look_at_stage_one(
 ) -> dict[str, Any]:
     """All three studies on one target; ``options`` are settings of ``ib.adapt``."""
     setup = make_setup(source, target, seed, **options)
-    test = target.test[0][:TESTED], setup.task.classes_of(target.test[1][:TESTED])
+    # Drawn: the archive of heart beats sorts test samples by class.
+    drawn = torch.randperm(len(target.test[0]), generator=torch.Generator().manual_seed(seed))[:TESTED]
+    test = target.test[0][drawn], setup.task.classes_of(target.test[1][drawn])
     runs, places = {}, {"source": setup.features[:SHOWN], "none": _features(setup.new_map(own_body=False), test[0])}
-    for name, with_distortion in (("fa", False), ("fa+fld", True)):
+    for name, with_distortion in RUNS.items():
         feature_map, runs[name] = follow_alignment(setup, test, with_distortion=with_distortion)
         places[name] = _features(feature_map, test[0])
+    if runs["fa"]["is_matched"]:
+        paper = replace(setup, settings=replace(setup.settings, start="rule"))
+        for name, with_distortion in RUNS.items():
+            _, runs[name + FROM_RULE] = follow_alignment(paper, test, with_distortion=with_distortion)
     return {
         "runs": runs,
         "correlations": {name: correlation(run) for name, run in runs.items()},
@@ -78,26 +89,42 @@ def follow_alignment(
     """An aligned feature map, and what was seen on the way: the terms of the gap, and the error on test samples."""
     feature_map, head = setup.new_map(own_body=False), setup.head
     curves: dict[str, list[float]] = {"step": [], "fa": [], "fld": [], "error": []}
+    is_matched = False
 
     def look(step: AlignmentStep) -> None:
+        nonlocal is_matched
+        if step.step == 0 and curves["step"]:  # means were matched, and stage 1 begins there
+            is_matched = True
+            for curve in curves.values():
+                curve.clear()
         curves["step"].append(step.step)
         curves["fa"].append(step.alignment)
         curves["fld"].append(step.distortion)
         curves["error"].append(_transported_error(setup, head, feature_map, test))
 
     _align(setup, head, feature_map, with_distortion=with_distortion, report=look)
-    shares, count = head.probabilities(in_chunks(feature_map, setup.samples.inputs)), setup.task.class_count
+    shares, count = head.probabilities(in_chunks(feature_map, test[0])), setup.task.class_count
     return feature_map, {
         **curves,
+        "is_matched": is_matched,
         # Of the map that stays, which is the one with the smallest gap.
         "error_last": _transported_error(setup, head, feature_map, test),
-        "fld_last": distortion(shares, setup.classes, count, seed=setup.seed).crossed,
+        "fld_last": distortion(shares, test[1], count, seed=setup.seed).crossed,
     }
 
 
 def _align(setup: Setup, head: SourceHead, feature_map: FeatureMap, *, with_distortion: bool, **options: Any) -> None:
     how = setup.settings.alignment(with_distortion=with_distortion, seed=setup.seed)
-    align_features(feature_map, head, setup.features, setup.samples.inputs, setup.classes, options=how, **options)
+    align_features(
+        feature_map,
+        head,
+        setup.features,
+        setup.samples.inputs,
+        setup.classes,
+        body_inputs=setup.bank.body_inputs,
+        options=how,
+        **options,
+    )
 
 
 def _transported_error(setup: Setup, head: SourceHead, feature_map: FeatureMap, test: tuple[Tensor, Tensor]) -> float:
@@ -121,12 +148,10 @@ def correlation(run: dict[str, Any]) -> float | None:
 
 
 def sweep_omega(setup: Setup, test: tuple[Tensor, Tensor], omegas: Sequence[float]) -> list[dict[str, float]]:
-    """Error and proxy performance with source heads that may change more or less fast."""
-    linear, _ = source_linear(setup.source, setup.features, setup.proxy_labels, setup.scale)
+    """Error and proxy performance with source heads that change as fast as they may, or less fast."""
     rows = []
     for omega in omegas:
-        # Here the head may become as bad as it takes: the price is what is shown.
-        head = recalibrate(linear, setup.features, setup.proxy_labels, omega=omega, allowed=1e3)
+        head = slow_down(setup, omega)
         feature_map = setup.new_map(own_body=False)
         _align(setup, head, feature_map, with_distortion=True)
         rows.append(
@@ -139,6 +164,25 @@ def sweep_omega(setup: Setup, test: tuple[Tensor, Tensor], omegas: Sequence[floa
             }
         )
     return rows
+
+
+def slow_down(setup: Setup, omega: float) -> SourceHead:
+    """The head in use with its weights divided, as little as it takes to reach an omega, whatever cross-entropy says.
+
+    Recalibration stops where cross-entropy has risen by a twentieth, far above these omegas; beyond that a temperature
+    is as good a way as any, and accuracy is not touched by it: the price is paid in cross-entropy.
+    """
+    held = setup.head.held
+    features, labels = setup.features[held], setup.proxy_labels[held]
+    for factor in FACTORS:
+        linear = copy.deepcopy(setup.head.linear).requires_grad_(False)
+        for parameter in linear.parameters():
+            parameter.mul_(factor)
+        measured = measure_omega(linear, features, labels)
+        if measured <= omega:
+            loss = float(torch.nn.functional.cross_entropy(linear(features), labels))
+            return replace(setup.head, linear=linear, omega=measured, loss=loss)
+    raise RuntimeError(f"no factor down to {FACTORS[-1]:g} brings omega to {omega}")
 
 
 # ---------------------------------------------------------------------- where features lie

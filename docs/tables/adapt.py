@@ -155,23 +155,26 @@ def gaps(results: dict[str, Any]) -> str:
     for entry in results["stage_one"]:
         for name in entry["error"]:
             error = f"{entry['error_before'][name]:.3f} to {entry['error'][name]:.3f}"
-            cells = (place_of(entry), str(entry["seed"]), name.upper().replace("+", " + "))
+            terms, from_rule, _ = name.partition(" from the rule")
+            start = "the rule's embedder" if from_rule else "matched means" if entry["matched"][name] else "as it is"
+            cells = (place_of(entry), str(entry["seed"]), terms.upper().replace("+", " + "), start)
             rows.append((*cells, number(entry["correlations"][name]), error, number(entry["fld"][name])))
-    columns = ("target, labels", "seed", "aligned by", "Pearson's r", "error before and after", "FLD after")
-    return table(columns, rows, words=(0, 2)) + f"\n\n{environment(results)}"
+    columns = ("target, labels", "seed", "aligned by", "from", "Pearson's r", "error before and after", "FLD after")
+    return table(columns, rows, words=(0, 2, 3)) + f"\n\n{environment(results)}"
 
 
 def omega(results: dict[str, Any]) -> str:
-    """Means over seeds: the omega that was asked for, that was measured, and what it does."""
+    """Means over seeds: omega, the price for it on the proxy, and what it does to the target."""
     groups: dict[tuple[str, float], list[dict[str, float]]] = {}
     for entry in results["stage_one"]:
         for row in entry["omega"]:
             groups.setdefault((place_of(entry), row["omega"]), []).append(row)
     rows = []
     for (place, requested), held in groups.items():
-        means = [sum(row[name] for row in held) / len(held) for name in ("measured", "proxy_accuracy", "error")]
-        rows.append((place, number(requested), number(means[0]), f"{means[1]:.3f}", f"{means[2]:.3f}"))
-    columns = ("target, labels", "omega", "measured", "proxy accuracy", "target error")
+        fields = ("proxy_accuracy", "proxy_loss", "error")
+        accuracy, loss, error = (sum(row[name] for row in held) / len(held) for name in fields)
+        rows.append((place, number(requested), f"{accuracy:.3f}", number(loss), f"{error:.3f}"))
+    columns = ("target, labels", "omega", "proxy accuracy", "proxy loss", "target error")
     return table(columns, rows) + f"\n\n{environment(results)}"
 
 
