@@ -150,8 +150,8 @@ def match(setup: Setup, rows: Tensor) -> Alignment:
     mean_match = match_means(feature_map.embedder, inputs, setup.bank.body_inputs, setup.unlabelled)
     if mean_match is None:
         raise FitError(
-            f"means needs an embedder in which one convolution cuts inputs into positions and only sums stand behind "
-            f"it, found {type(feature_map.embedder).__name__}; take another method."
+            "means needs an embedder in which one convolution cuts inputs into positions and only sums stand behind "
+            f"it. There is none for inputs of shape {tuple(inputs.shape[1:])} and this source; take another method."
         )
     mean_match.put_into(feature_map.embedder)
     clock.lap("alignment")
