@@ -36,8 +36,11 @@ def test_labels_of_any_shape_come_with_their_samples(tmp_path_factory, count, sh
     inputs, labels, _ = read_pairs(path, limit=limit, seed=3)
     rows = inputs.reshape(len(inputs), -1)[:, 0].long().numpy()
     assert len(rows) == min(limit, count) == len(set(rows.tolist())) and np.array_equal(labels, expected[rows])
-    batches = open_data(path, limit=limit, shuffle=True, seed=3, batch_size=2)
+    batches = open_data(path, limit=limit, draw=True, seed=3, batch_size=2)
     assert batches.rows == tuple(rows)
+    # A limit that leaves nothing out changes nothing, not even the order.
+    drawn = open_data(path, limit=limit, shuffle=True, seed=3).rows if limit < count else range(count)
+    assert rows.tolist() == list(drawn)
     for first, (part, of_part) in zip(range(0, len(rows), 2), batches, strict=True):
         chosen = rows[first : first + 2]
         assert np.array_equal(part, x[chosen]) and np.array_equal(of_part, expected[chosen])

@@ -163,3 +163,25 @@ def test_the_real_series_are_read(local_data):
     nearest = torch.cdist(test[0].flatten(1), train[0].flatten(1)).argmin(1)
     assert int((train[1][nearest] == test[1]).sum()) == 88
     assert np.isfinite(read_pairs(local_data / "ecg" / "ECG5000_TEST.tsv.gz")[0].numpy()).all()
+
+
+def test_empty_lines_are_no_rows_wherever_they_stand():
+    rows = "1,2,0\n\n3,4,1\n\n\n5,6,0\n"
+    Path("d.csv").write_text("\n\na,b,label\n" + rows)
+    (inputs, labels), *_ = open_data("d.csv")
+    assert inputs.tolist() == [[1, 2], [3, 4], [5, 6]] and labels.tolist() == [0, 1, 0]
+    Path("bad.csv").write_text("\n\na,b,label\n" + rows.replace("6", "six"))
+    with pytest.raises(DataError, match=r"Row 2 \(line 9\)"):
+        open_data("bad.csv")
+    Path("nan.csv").write_text("a,b,label\n" + rows.replace("6", "nan"))
+    with pytest.raises(DataError, match=r"Row 2 \(line 7\)"):
+        open_data("nan.csv")
+
+
+def test_labels_beyond_what_tensors_hold_are_refused():
+    Path("d.csv").write_text(f"a,label\n1,0\n2,{10**20}\n")
+    with pytest.raises(DataError, match=r"Label 1 of d.csv is 1000.*64 bits"):
+        open_data("d.csv")
+    np.savez("d.npz", x=np.ones((3, 2)), y=np.array([0, 1, 2**63], dtype=np.uint64))
+    with pytest.raises(DataError, match=r"9223372036854775808.*63 bits"):
+        open_data("d.npz")

@@ -147,3 +147,16 @@ def test_a_channel_that_is_zero_in_all_fields_is_measured_by_the_others():
     assert metric.measure(fields + 0.1, fields) < 1
     assert metric.relative_sizes(fields).tolist() == [0.0] * len(fields)
     assert error_metric("dense", "mae").for_fields(fields).relative_sizes(fields) is None
+
+
+@pytest.mark.parametrize(("kind", "name"), [("dense", "nrmse"), ("dense", "relative-l2"), ("regression", "nrmse")])
+@pytest.mark.parametrize("unit", [1e-13, 1e-20, 1e-30])
+def test_relative_errors_do_not_depend_on_the_unit_however_small(kind, name, unit):
+    shape = (9, 2, 6) if kind == "dense" else (9, 2)
+    generator = torch.Generator().manual_seed(0)
+    labels, outputs = torch.randn(2, *shape, generator=generator).double()
+    metric, small = error_metric(kind, name), error_metric(kind, name)
+    if kind == "dense":
+        metric, small = metric.for_fields(labels), small.for_fields(labels * unit)
+    assert small.measure(outputs * unit, labels * unit) == pytest.approx(metric.measure(outputs, labels), rel=1e-6)
+    assert torch.allclose(small.score(outputs * unit, labels * unit), metric.score(outputs, labels), rtol=1e-6)

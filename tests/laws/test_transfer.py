@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
-from interbasin.errors import DataError
+from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.transfer import (
     conditional_entropy,
     distortion,
@@ -307,3 +307,48 @@ def test_the_whole_bound_holds_on_samples_and_says_when_they_are_few():
     )
     assert "30 samples" in few.notes[0]
     assert joint_shares(answers, labels, 3).sum() == pytest.approx(1, abs=1e-6)
+
+
+def bound_of(**changes):
+    generator = torch.Generator().manual_seed(0)
+    given = {
+        "target_features": torch.randn(30, 4, generator=generator),
+        "target_labels": torch.arange(30) % 2,
+        "target_answers": torch.full((30, 2), 0.5),
+        "source_answers": torch.full((30, 3), 1 / 3),
+        "source_features": torch.randn(20, 4, generator=generator),
+        "error_source": 0.1,
+        "omega": 1.0,
+    }
+    return measure_bound(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"target_answers": torch.randn(30, 2)}, DataError, r"logits.softmax\(1\)"),
+        ({"source_answers": torch.randn(30, 3)}, DataError, r"logits.softmax\(1\)"),
+        ({"target_answers": torch.full((30, 2), torch.nan)}, DataError, "probabilities"),
+        ({"target_answers": torch.full((30,), 0.5)}, ShapeError, "a row for each sample"),
+        ({"target_features": torch.randn(5, 4)}, ShapeError, "one row for each sample"),
+        ({"target_features": torch.full((30, 4), torch.nan)}, DataError, "NaN"),
+        ({"source_features": torch.randn(20, 3)}, ShapeError, "one space"),
+        ({"source_answers": torch.full((7, 3), 1 / 3)}, ShapeError, "one row for each"),
+        ({"target_labels": torch.randn(30)}, DataError, "whole numbers"),
+        ({"target_labels": torch.arange(30) % 2 - 1}, DataError, "whole numbers"),
+        ({"target_labels": torch.zeros(0).long()}, DataError, "whole numbers"),
+        ({"target_labels": (torch.arange(30) % 2).numpy()}, DataError, "torch.as_tensor"),
+        ({"omega": math.nan}, DataError, "omega"),
+        ({"omega": -1.0}, DataError, "omega"),
+        ({"error_source": math.nan}, DataError, "error_source"),
+    ],
+)
+def test_what_does_not_belong_together_has_no_bound(changes, error, words):
+    with pytest.raises(error, match=words):
+        bound_of(**changes)
+
+
+def test_labels_of_any_whole_kind_have_the_same_bound():
+    assert bound_of(target_labels=(torch.arange(30) % 2).int()) == bound_of()
+    with pytest.raises(DataError, match="there are to be 2"):
+        distortion(torch.full((4, 2), 0.5), torch.tensor([0, 1, 2, 0]), 2)

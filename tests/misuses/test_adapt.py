@@ -126,6 +126,12 @@ def with_tokens(embedder: nn.Module) -> object:
     return adapt(source=ib.Source(TokenEmbedder(), TokenBody(), nn.Linear(8, 3)), embedder=embedder)
 
 
+def compiled() -> ib.Source:
+    with warnings.catch_warnings():  # torch.jit is to go
+        warnings.simplefilter("ignore")
+        return ib.Source(nn.Linear(4, 8), torch.jit.script(nn.Linear(8, 8)), nn.Linear(8, 3))
+
+
 class Detached(nn.Sequential):
     """Layers through which no gradient comes back."""
 
@@ -179,6 +185,13 @@ def in_a_strangers_folder() -> object:
     ("a test label beyond all", lambda: adapt(test=(draw(4, 1, 6), labels(4) + 5)), DataError, "out of range"),
     ("some test labels beyond all", lambda: adapt(test=(draw(20, 1, 6), torch.arange(20))), DataError, "row 2"),
     ("labels with fractions", lambda: train(labels=draw(20)), DataError, "regression"),
+    ("a label for each sample", lambda: train(draw(40, 1, 6), torch.arange(40)), DataError, "regression"),
+    ("a number for labels", lambda: train(labels=torch.tensor(1)), ShapeError, "a single number"),
+    ("a number for inputs", lambda: train(torch.tensor(1.0)), ShapeError, "a single number"),
+    ("a number for labels of the proxy", lambda: adapt(proxy=(draw(30, 4), torch.tensor(1))), ShapeError, "number"),
+    ("two batches that are mappings", lambda: adapt(proxy=[{"x": draw(9, 4)}] * 2), DataError, "no labels"),
+    ("a number for classes", lambda: adapt(classes=3), DataError, "a list of strings"),
+    ("a compiled body", lambda: adapt(source=compiled()), WiringError, "torch.jit"),
     ("labels that are years", lambda: train(labels=torch.arange(20) + 2000), DataError, "2019"),
     ("labels that are names", lambda: train(labels=NAMES), DataError, "strings ('saw')"),
     ("a list of names", lambda: train(labels=NAMES.tolist()), DataError, "strings ('saw')"),

@@ -61,7 +61,16 @@ def show_result(
         console.print(f"methods are compared by {metric.compared_by}, which intervals are of", soft_wrap=True)
     has_test = any(row.error_test is not None for row in result.table)
     compared = ["compared"] if metric.compared_by else []
-    titles = ("method", "trial", "held out", *compared, "interval", *(["test"] if has_test else []), "steps", "seconds")
+    titles = (
+        "method",
+        "trial",
+        "held out",
+        *compared,
+        "interval",
+        *(["test"] if has_test else []),
+        "steps",
+        "seconds per fit",
+    )
     rows = [_cells(row, has_test, bool(compared)) for row in result.table]
     print_table(console, titles, rows, words=(0, 1), whole_figures=True)
     metrics = outcome.metrics

@@ -246,7 +246,7 @@ class DataReader:
         """Batches of one part, or of at most ``limit`` samples of it, drawn with the seed."""
         from interbasin.datasets import open_data
 
-        return open_data(self.data, split=part, limit=limit, shuffle=limit is not None, **self.options)
+        return open_data(self.data, split=part, limit=limit, draw=True, **self.options)
 
 
 def _tokenizer_of(model: str) -> str | None:

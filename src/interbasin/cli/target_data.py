@@ -65,7 +65,10 @@ class TargetReader:
         """Refuse samples that were read for another part: errors on what was trained on say nothing."""
         from interbasin.errors import DataError
 
-        other, _ = self.seen.setdefault(os.path.realpath(samples), (part, data))
+        file, bracket, split = samples.partition(" (")  # a file with parts is called "d.npz (train)"
+        is_split = bracket and split.removesuffix(")") in OPTIONS
+        key = os.path.realpath(file) + bracket + split if is_split else os.path.realpath(samples)
+        other, _ = self.seen.setdefault(key, (part, data))
         if other != part:
             raise DataError(
                 f"{OPTIONS[part]} was to be read from {data}, which has no {part} part, so that its samples are those "

@@ -91,6 +91,8 @@ def arrays_of(name: str, x: NDArray[Any], y: NDArray[Any] | None, known: Sequenc
         labels = numbers[: len(y)]
     elif y.dtype.kind not in "iubf":
         raise DataError(f"The labels of {name} have dtype {y.dtype}, which is neither number nor text; convert them.")
+    elif y.dtype == np.uint64 and y.size and int(y.max()) >= 2**63:
+        raise DataError(f"The labels of {name} go up to {int(y.max())}, beyond 63 bits; number the classes from 0 on.")
     elif y.ndim > 1:
         labels = ArrayLabels(y)  # read with their samples, for they may be fields as large as these
     else:

@@ -311,6 +311,11 @@ def class_numbers(values: Sequence[Any], name: str) -> tuple[Tensor, tuple[str, 
         places = {text: place for place, text in enumerate(names)}
         return torch.tensor([places[text] for text in values], dtype=torch.int64), names
     if all(isinstance(value, int) for value in values):  # bool is a kind of int
+        large = next((place for place, value in enumerate(values) if not -(2**63) <= value < 2**63), None)
+        if large is not None:
+            raise DataError(
+                f"Label {large} of {name} is {values[large]}, beyond 64 bits; number the classes from 0 on."
+            )
         return torch.tensor(list(map(int, values)), dtype=torch.int64), ()
     if not all(isinstance(value, int | float) for value in values):
         kinds = ", ".join(sorted({type(value).__name__ for value in values}))

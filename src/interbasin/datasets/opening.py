@@ -49,6 +49,7 @@ def open_data(
     batch_size: int = 64,
     limit: int | None = None,
     shuffle: bool = False,
+    draw: bool = False,
     seed: int = 0,
     split: str | None = None,
     column: str | None = None,
@@ -85,8 +86,9 @@ def open_data(
         like: Example inputs of the network. Batches get their dtype, their shape where that can be done in one plain
             way, and their name. Without, floats become float32 and eight-bit numbers too, others stay whole numbers.
         batch_size: Samples per batch.
-        limit: At most so many samples: the first, or with ``shuffle`` any.
+        limit: At most so many samples: the first, or with ``shuffle`` or ``draw`` any.
         shuffle: Read them in another order, drawn once; every pass has the same.
+        draw: Shuffle only where ``limit`` leaves samples out; a limit that leaves none out changes nothing.
         seed: Of that order.
         split: Which part, where there are parts; by default train.
         column: Which column of ``.parquet`` or of a folder of `datasets`, or key of ``.jsonl``.
@@ -129,6 +131,7 @@ def open_data(
         raise DataError(f"Tokens were to be the labels, but {samples.name} is no text; leave tokens_as_labels out.")
     if samples.count == 0:
         raise DataError(f"{samples.name} holds no samples at all; check what wrote it.")
+    shuffle = shuffle or (draw and limit is not None and limit < samples.count)
     order = torch.randperm(samples.count, generator=generator_of(seed)).tolist() if shuffle else range(samples.count)
     rows = tuple(order)[: samples.count if limit is None else limit]
     labelled = samples.labels is not None and not tokens_as_labels

@@ -36,7 +36,7 @@ def read_pairs(
         >>> inputs.shape, labels.shape, len(classes)
         (torch.Size([360, 8, 8]), torch.Size([360]), 10)
     """
-    batches = open_data(text, split=split, limit=limit, shuffle=limit is not None, seed=seed, **options)
+    batches = open_data(text, split=split, limit=limit, draw=True, seed=seed, **options)
     (batch,) = replace(batches, batch_size=batches.count)
     inputs, labels = batch if batches.labelled or batches.tokens_as_labels else (batch, None)
     if not isinstance(inputs, Tensor):

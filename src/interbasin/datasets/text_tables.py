@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import itertools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -164,11 +165,13 @@ def _read(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
+    # Of lines that are skipped, pyarrow counts empty ones too.
+    first_lines = _line_of(path, delimiter, skipped - 1) if skipped else 0
     types = {name: pa.string() if place == label else pa.float64() for place, name in enumerate(names)}
     try:
         table = arrow_csv.read_csv(
             str(path),
-            read_options=arrow_csv.ReadOptions(column_names=list(names), skip_rows=skipped),
+            read_options=arrow_csv.ReadOptions(column_names=list(names), skip_rows=first_lines),
             parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
             convert_options=arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=True),
         )
@@ -183,41 +186,59 @@ def _read(
         column = table.column(place).to_numpy()  # what is missing becomes NaN
         bad = np.flatnonzero(~np.isfinite(column))
         if len(bad):
-            raise _missing(path, int(bad[0]), skipped, names[place], "no number, or NaN or infinity")
+            raise _missing(path, delimiter, int(bad[0]), skipped, names[place], "no number, or NaN or infinity")
         large = np.flatnonzero(np.abs(column) > LARGEST)
         if len(large):
             what = f"{column[large[0]]:g}, where float32 ends at {LARGEST:.3g},"
-            raise _missing(path, int(large[0]), skipped, names[place], what, "divide that column by its spread first")
+            raise _missing(
+                path, delimiter, int(large[0]), skipped, names[place], what, "divide that column by its spread first"
+            )
         numbers[:, position] = column
     if label is None:
         return numbers, None
     labels = table.column(label).to_pylist()
     if None in labels:
-        raise _missing(path, labels.index(None), skipped, names[label], "no label")
+        raise _missing(path, delimiter, labels.index(None), skipped, names[label], "no label")
     return numbers, labels
 
 
 def _missing(
-    path: Path, row: int, skipped: int, column: str, what: str, advice: str = "complete such rows, or take them out"
+    path: Path,
+    delimiter: str,
+    row: int,
+    skipped: int,
+    column: str,
+    what: str,
+    advice: str = "complete such rows, or take them out",
 ) -> DataError:
-    return DataError(f"Row {row} (line {row + skipped + 1}) of {path} has {what} in column {column!r}; {advice}.")
+    line = _line_of(path, delimiter, row + skipped)
+    return DataError(f"Row {row} (line {line}) of {path} has {what} in column {column!r}; {advice}.")
+
+
+def _line_of(path: Path, delimiter: str, row: int) -> int:
+    """The line in which a row ends, counted from 1; empty lines are no rows."""
+    with _open_text(path) as file:
+        reader = csv.reader(file, delimiter=delimiter)
+        next(itertools.islice((cells for cells in reader if cells), row, None), None)
+        return reader.line_num
 
 
 def _name_bad_row(path: Path, delimiter: str, names: Sequence[str], label: int | None, skipped: int) -> None:
     """Raise the error for the first row that is no row of this table, if there is one."""
     with _open_text(path) as file:
-        rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
+        reader = csv.reader(file, delimiter=delimiter)
+        rows = (row for row in reader if row)
         for _ in range(skipped):
             next(rows, None)
         for number, row in enumerate(rows):
             if len(row) != len(names):
                 raise DataError(
-                    f"Row {number} (line {number + skipped + 1}) of {path} has {len(row)} cells, and the first has "
+                    f"Row {number} (line {reader.line_num}) of {path} has {len(row)} cells, and the first has "
                     f"{len(names)}; complete such rows, or take them out."
                 )
             for place, cell in enumerate(row):
                 if place != label and not _is_number(cell):
-                    raise _missing(path, number, skipped, names[place], f"{cell!r}, which is no number,")
+                    raise _missing(path, delimiter, number, skipped, names[place], f"{cell!r}, which is no number,")
 
 
 def _first_row(path: Path, delimiter: str) -> list[str]:

@@ -20,7 +20,7 @@ from interbasin.errors import DataError
 
 Kind = Literal["classification", "multilabel", "regression", "dense"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-LEAST = 1e-12  # of what is divided by
+LEAST = 1e-150  # of what is divided by: nothing but zeros is below it, and squares of single precision are not
 NO_SIZE = 1e-5  # of the usual size of fields: what is smaller has no size that an error could be relative to
 
 

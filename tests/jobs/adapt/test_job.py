@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.jobs.adapt.examples import (
@@ -486,3 +487,53 @@ def test_models_of_other_libraries_are_adapted_to_a_signal(family):
     assert same_bits(model, before)
     assert bool(result.model(signals[0]).isfinite().all()) and result.verdict.choice == "too-few"
     assert Source.of(model).body is not None and 0 <= result.metrics["error_test"] <= 1
+
+
+def test_numbers_of_numpy_and_a_generator_of_names_are_plain_ones(tmp_path):
+    options = {"seed": np.int64(3), "steps": np.int64(2), "rate": np.float32(0.01), "state": tmp_path / "state"}
+    names = (name for name in "abc")
+    result = ib.adapt(make_mlp(), make_proxy(), make_target(), method="nearest", classes=names, **options)
+    result.save(tmp_path / "out")
+    assert result.request["seed"] == 3 and type(result.request["steps"]) is int
+    assert result.model.classes == ("a", "b", "c")
+
+
+def test_the_callers_default_precision_plays_no_part_and_stays():
+    given = make_mlp(), make_proxy(), make_target()
+    expected = ib.adapt(*given, method="naive", **QUICK)
+    torch.set_default_dtype(torch.float64)
+    try:
+        result = ib.adapt(*given, method="naive", **QUICK)
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert result.metrics == expected.metrics
+
+
+def test_options_without_effect_and_a_model_that_is_not_the_verdicts_are_said():
+    given = {"unlabelled": draw(4, 1, 8), "predictor": "head", "rank": 3}
+    notes = ib.adapt(make_mlp(), make_proxy(), make_target(), method="naive", steps=2, **given).notes
+    assert any("unlabelled=, predictor= had no effect" in note for note in notes)
+    assert any("rank= had no effect" in note for note in notes)
+    notes = ib.adapt(make_mlp(), make_proxy(), make_target(), method="naive", steps=2).notes
+    assert not any("no effect" in note for note in notes)
+
+
+def test_simple_models_have_a_test_error_without_a_comparison():
+    result = ib.adapt(make_mlp(), make_proxy(), make_target(), test=make_target(12), method="linear-probe", **QUICK)
+    tested = {row.method for row in result.table if row.error_test is not None}
+    assert tested == {"raw-linear", "nearest", "linear-probe"} == set(result.scores_test)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_table_is_the_same_in_other_units_and_comes_back_from_a_file(tmp_path, kind):
+    rows = draw(40, 5)
+    labels = (rows[:, 0] > 0).long() if kind == "classification" else rows[:, :1]
+    units = torch.tensor([1e-2, 1.0, 64.0, 1.0, 1.0])
+    options = {"task": kind, "method": "naive", **QUICK}
+    plain, scaled = (ib.adapt(make_mlp(), make_proxy(), (rows * unit, labels), **options) for unit in (1.0, units))
+    for row, other in zip(plain.table, scaled.table, strict=True):
+        assert row.loss_valid == pytest.approx(other.loss_valid, rel=2e-2, abs=1e-3)
+    scaled.save(tmp_path / "out")
+    again = load_adapted(tmp_path / "out", make_mlp())
+    assert torch.equal(again(rows * units), scaled.model(rows * units))

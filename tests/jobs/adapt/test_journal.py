@@ -92,6 +92,7 @@ def test_a_damaged_answer_is_made_again(tmp_path, fits):
         pytest.param({"train": make_target(31)}, id="training data", marks=pytest.mark.slow),
         pytest.param({"test": make_target(13)}, id="test data", marks=pytest.mark.slow),
         pytest.param({"unlabelled": draw(4, 1, 8)}, id="unlabelled data", marks=pytest.mark.slow),
+        pytest.param({"proxy": (make_proxy()[0], make_proxy()[1].roll(1))}, id="labels of the proxy"),
     ],
 )
 def test_the_state_of_another_run_is_refused_and_stays_as_it_is(tmp_path, options):
@@ -119,3 +120,12 @@ def test_more_training_data_are_not_taken_for_validation_data(tmp_path, fits):
     expected = run(train=(inputs, labels), **options)
     run(tmp_path / "state", **apart, **options)
     assert same(run(tmp_path / "state", train=(inputs, labels), **options), expected)
+
+
+def test_places_that_cannot_be_are_refused_before_any_work(tmp_path, fits):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("years of work")
+    for place, words in (("link", "leads nowhere"), ("a\0b", "cannot be"), ("file/below", "cannot be|written")):
+        with pytest.raises(FileError, match=words):
+            run(tmp_path / place)
+    assert not fits and sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]

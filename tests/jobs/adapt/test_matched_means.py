@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.jobs.adapt.examples import make_setup, make_token_source, one_recalibration  # noqa: F401  (a fixture)
+from tests.jobs.adapt.examples import draw, make_setup, make_token_source, one_recalibration  # noqa: F401  (a fixture)
 from torch import Tensor, nn
 
 from interbasin.errors import FitError
@@ -139,3 +139,9 @@ def test_stage_1_begins_where_it_is_told(start, is_matched):
     aligned = align(setup, torch.arange(40), with_distortion=True).feature_map.embedder
     expected = match.weight if is_matched else rule.cut.weight
     torch.testing.assert_close(aligned.cut.weight, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_patches_too_large_for_their_equations_have_no_match():
+    embedder = TokenEmbedder((1, 1031), 4, 6, Fittings())  # a prime: the whole signal is one patch
+    assert match_means(embedder, draw(4, 1, 1031), draw(5, 1, 6)) is None
+    assert match_means(TokenEmbedder((1, 16), 4, 6, Fittings()), draw(4, 1, 16), draw(5, 4, 6)) is not None

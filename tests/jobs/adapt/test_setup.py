@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from tests.jobs.adapt.examples import bits, draw, make_mlp, make_proxy, make_setup, one_recalibration  # noqa: F401
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.transfer import mean_distance
 from interbasin.jobs.adapt import Fittings, Source
-from interbasin.jobs.adapt.setup import redraw
+from interbasin.jobs.adapt.setup import Setup, redraw
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 INPUTS, LABELS = make_proxy()
@@ -66,8 +67,11 @@ def test_a_proxy_may_show_a_few_classes_of_a_large_head_and_no_number_that_no_he
         DataLoader(TensorDataset(INPUTS, LABELS), 7),
         TensorDataset(INPUTS, LABELS),
         (INPUTS.double(), LABELS.double()),
+        (INPUTS.numpy(), LABELS.numpy().astype(np.uint16)),
+        (INPUTS.flip(0).numpy()[::-1], LABELS.numpy().astype(">i4")),
+        (INPUTS.to_sparse(), LABELS.tolist()),
     ],
-    ids=["arrays", "batches", "a DataLoader", "a Dataset", "doubles"],
+    ids=["arrays", "batches", "a DataLoader", "a Dataset", "doubles", "unsigned", "odd bytes", "sparse"],
 )
 def test_a_proxy_is_the_same_in_every_form(proxy):
     setup, expected = make_setup(proxy=proxy), make_setup()
@@ -234,3 +238,61 @@ def test_nothing_that_the_source_has_learned_is_left_in_a_network_drawn_anew():
     kept = [name for name in learned if name != "embedder.norm.bias" and torch.equal(learned[name], fresh[name])]
     assert not kept
     torch.testing.assert_close(learned["embedder.cut.weight"], tokens[0].weight)  # what a transfer takes over
+
+
+class Partly(nn.Module):
+    """A layer that draws one of its parameters anew, and leaves the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn, self.left = nn.Parameter(draw(9)), nn.Parameter(draw(9, seed=1))
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.drawn)
+
+
+class Asking(Partly):
+    def reset_parameters(self, gain: float) -> None:  # type: ignore[override]
+        nn.init.constant_(self.drawn, gain)
+
+
+@pytest.mark.parametrize("layer", [Partly, Asking])
+def test_what_a_layer_does_not_draw_anew_itself_is_shuffled(layer):
+    body = layer()
+    redraw(body, 0)
+    assert not torch.equal(body.left, layer().left) and not torch.equal(body.drawn, layer().drawn)
+    assert sorted(body.left.tolist()) == sorted(layer().left.tolist())
+
+
+@pytest.mark.parametrize("layer", [nn.SiLU, nn.ELU, nn.ReLU])
+def test_a_body_that_writes_to_its_input_leaves_what_is_kept_of_the_proxy(layer):
+    def look(inplace: bool) -> Setup:
+        torch.manual_seed(0)
+        body = nn.Sequential(layer(inplace=inplace), nn.Linear(10, 10))
+        return make_setup(Source(nn.Linear(6, 10), body, nn.Linear(10, 3)))
+
+    plain, writing = look(False), look(True)
+    assert torch.equal(plain.embedding_means, writing.embedding_means)
+    assert torch.equal(plain.bank.body_inputs, writing.bank.body_inputs)
+    assert torch.equal(plain.features, writing.features)
+
+
+def test_a_body_that_computes_in_halves_gives_features_in_single_precision():
+    class Half(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs).half()
+
+    setup = make_setup(Source(nn.Linear(6, 10), Half(10, 10), nn.Linear(10, 3)))
+    assert setup.new_map()(setup.samples.inputs).dtype is torch.float32
+
+
+def test_columns_of_a_table_are_standardised_by_the_training_inputs():
+    columns = draw(30, 5) * torch.tensor([1e-3, 1.0, 1e3, 1.0, 1.0]) + torch.tensor([0.0, 5.0, 1e4, 0.0, 7.0])
+    columns[:, 4] = 7.0  # always the same
+    setup = make_setup(target=(columns, torch.arange(30) % 2))
+    standardised = setup.new_map().embedder[0](columns)
+    assert torch.allclose(standardised.mean(0), torch.zeros(5), atol=1e-3)
+    assert torch.allclose(standardised.std(0, correction=0), torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]), atol=1e-3)
+    units = torch.tensor([1e3, 10.0, 1e-3, 2.0, 1.0])
+    other = make_setup(target=(columns * units, torch.arange(30) % 2))
+    torch.testing.assert_close(setup.new_map()(columns), other.new_map()(columns * units), rtol=1e-3, atol=1e-3)

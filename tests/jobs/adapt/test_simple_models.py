@@ -64,3 +64,12 @@ def test_simple_models_answer_to_every_kind(kind, make):
     assert not any(parameter.requires_grad for parameter in model.parameters())
     constant = make(torch.zeros(30, 1, 8), labels, task)
     assert bool(constant(inputs).isfinite().all())
+
+
+@pytest.mark.parametrize("make", [lambda *given: RawLinear(*given, 0.1), Nearest], ids=["linear", "nearest"])
+def test_units_of_a_tables_columns_play_no_part(make):
+    inputs, labels, others = draw(40, 3), torch.arange(40) % 2, draw(20, 3, seed=1)
+    units = torch.tensor([1e-3, 1.0, 1e4])
+    task = TargetTask.of("classification", labels)
+    plain, scaled = make(inputs, labels, task), make(inputs * units, labels, task)
+    torch.testing.assert_close(plain(others), scaled(others * units), rtol=1e-3, atol=1e-3)

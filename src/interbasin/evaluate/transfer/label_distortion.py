@@ -90,6 +90,9 @@ def distortion(probabilities: Tensor, labels: Tensor, count: int | None = None, 
     """
     shares = _require_distributions(probabilities, labels)
     classes = int(labels.max()) + 1 if count is None else count
+    if int(labels.max()) >= classes:
+        raise DataError(f"Labels go up to {int(labels.max())}, and there are to be {classes}; give count= as many.")
+    labels = labels.long()
     joint = joint_shares(shares, labels, classes)
     likeliest = torch.nn.functional.one_hot(shares.argmax(1), shares.shape[1]).to(shares)
     return Distortion(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from interbasin.checks import require_finite
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.transfer.feature_alignment import sampling_floor, wasserstein
 from interbasin.evaluate.transfer.label_distortion import Distortion, distortion, folds_of
@@ -23,6 +24,7 @@ ENOUGH = 200  # samples, below which estimates of what could be known are rough
 NEIGHBOURS = 10
 FOLDS = 5
 LEAST = 1e-6  # of an estimated probability
+SUMS_TO_ONE = 1e-2  # what probabilities may miss it by, as half precision does
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,10 @@ def measure_bound(
 
     Args:
         target_features: Of labelled target samples, ``(samples, width)``, in the space that the source's head reads.
+            Distances are in units of these numbers, and so is ``omega``: what both are divided by plays no part.
         target_labels: One for each.
         target_answers: What the target's predictor says, probabilities ``(samples, target labels)``.
-        source_answers: What the source's head says of the same features, ``(samples, source labels)``.
+        source_answers: What the source's head says of the same features, probabilities ``(samples, source labels)``.
         source_features: Of source samples, in the same space.
         error_source: The source's loss on its own data.
         omega: The 99th percentile of the gradient of the source's loss.
@@ -114,12 +117,10 @@ def measure_bound(
     Raises:
         ShapeError, DataError: if these do not fit together.
     """
-    count = target_answers.shape[1]
-    if target_answers.ndim != 2 or len(target_answers) != len(target_labels) or int(target_labels.max()) >= count:
-        raise ShapeError(
-            f"The predictor's answers have shape {tuple(target_answers.shape)}, for {len(target_labels)} labels up to "
-            f"{int(target_labels.max())}; give a row for each sample and a column for each label."
-        )
+    _require_fit(target_features, target_labels, target_answers, source_answers, source_features)
+    target_labels, count = target_labels.long(), target_answers.shape[1]
+    error_source = require_finite("error_source", error_source, least=0)
+    omega = require_finite("omega", omega, least=0)
     answers = target_answers.detach().double().clamp(min=LEAST)
     answers = answers / answers.sum(1, keepdim=True)
     features = target_features.detach().double()
@@ -144,6 +145,49 @@ def measure_bound(
         error_target=float(-answers[torch.arange(len(answers)), target_labels].log().mean()),
         notes=notes,
     )
+
+
+def _require_fit(features: Tensor, labels: Tensor, answers: Tensor, source_answers: Tensor, sources: Tensor) -> None:
+    """Refuse arguments of `measure_bound` that do not belong together, or are no probabilities."""
+    named = {"target_features": features, "target_labels": labels, "target_answers": answers}
+    for name, part in {**named, "source_answers": source_answers, "source_features": sources}.items():
+        if not isinstance(part, Tensor):
+            raise DataError(f"{name} are a tensor, found {type(part).__name__}; use torch.as_tensor.")
+    if labels.ndim != 1 or not len(labels) or labels.is_floating_point() or int(labels.min()) < 0:
+        raise DataError(
+            f"target_labels are whole numbers from 0 on, one for each sample, found {labels.dtype} of shape "
+            f"{tuple(labels.shape)}; make classes of others first."
+        )
+    count = len(labels)
+    if answers.ndim != 2 or len(answers) != count or int(labels.max()) >= answers.shape[1]:
+        raise ShapeError(
+            f"The predictor's answers have shape {tuple(answers.shape)}, for {count} labels up to "
+            f"{int(labels.max())}; give a row for each sample and a column for each label."
+        )
+    if features.ndim != 2 or len(features) != count:
+        raise ShapeError(
+            f"target_features have shape {tuple(features.shape)}, for {count} labels; give one row for each sample."
+        )
+    if sources.ndim != 2 or sources.shape[1] != features.shape[1]:
+        raise ShapeError(
+            f"source_features have shape {tuple(sources.shape)} and target_features {tuple(features.shape)}; give rows "
+            "of one space."
+        )
+    if source_answers.ndim != 2 or len(source_answers) != count:
+        raise ShapeError(
+            f"source_answers have shape {tuple(source_answers.shape)}, for {count} labels; give what the source's head "
+            "says of target_features, one row for each."
+        )
+    for name, shares in (("target_answers", answers), ("source_answers", source_answers)):
+        sums = shares.detach().double().sum(1)
+        if not bool((shares >= 0).all() and ((sums - 1).abs() < SUMS_TO_ONE).all()):
+            raise DataError(
+                f"{name} are probabilities, and rows that are negative or do not sum to 1 were found (the first sums "
+                f"to {float(sums[0]):.3g}); give logits as logits.softmax(1)."
+            )
+    for name, rows in (("target_features", features), ("source_features", sources)):
+        if not bool(torch.isfinite(rows).all()):
+            raise DataError(f"{name} hold NaN or infinity; take such rows out.")
 
 
 def probe_answers(features: Tensor, labels: Tensor, count: int, seed: int) -> Tensor:

@@ -9,7 +9,8 @@ The rule, by what one input is and what the body takes:
 - a signal for maps or grids: its tokens are laid out row by row in the smallest square that holds them, the rest zero;
 - a field for maps: a convolution of three by three, so that every point has a place;
 - a field for signals: its points are read row by row;
-- a vector (a table's row) for tokens: one linear layer for each of a few tokens; for vectors: one linear layer.
+- a vector (a table's row) for tokens: one linear layer for each of a few tokens; for vectors: one linear layer. Columns
+  of a table have units of their own, so each is standardised first, by the training inputs.
 
 Positions, class tokens and the norm behind them are copied from the source; positions are resampled to the new number.
 """
@@ -27,9 +28,12 @@ from interbasin.errors import DataError, ShapeError
 from interbasin.jobs.adapt.source import Fittings, Source
 
 TABLE_TOKENS = 8  # of a row of a table
+LEAST_SPREAD = 1e-6  # of a column, relative to its largest number
 
 
-def make_embedder(source: Source, body_inputs: Tensor, shape: tuple[int, ...], seed: int = 0) -> nn.Module:
+def make_embedder(
+    source: Source, body_inputs: Tensor, shape: tuple[int, ...], seed: int = 0, *, table: Tensor | None = None
+) -> nn.Module:
     """A new embedder for inputs of a shape.
 
     Args:
@@ -37,6 +41,8 @@ def make_embedder(source: Source, body_inputs: Tensor, shape: tuple[int, ...], s
         body_inputs: What the source's body takes, for a batch of the source's own inputs.
         shape: Of one input of the target: ``(features,)``, ``(channels, length)`` or ``(channels, height, width)``.
         seed: Of weights that are drawn.
+        table: Rows of a table, by whose columns inputs of shape ``(features,)`` are standardised. Without, they pass as
+            they are, until weights are loaded.
 
     Raises:
         ShapeError: if inputs have another number of axes.
@@ -46,6 +52,13 @@ def make_embedder(source: Source, body_inputs: Tensor, shape: tuple[int, ...], s
             f"Inputs of the target have shape {shape}; an embedder can be made for (features,), (channels, length) and "
             "(channels, height, width): reshape them, or give an embedder of your own."
         )
+    if len(shape) == 1:
+        columns = torch.zeros(2, *shape) if table is None else table
+        return nn.Sequential(Standardise(columns), _make_embedder(source, body_inputs, shape, seed))
+    return _make_embedder(source, body_inputs, shape, seed)
+
+
+def _make_embedder(source: Source, body_inputs: Tensor, shape: tuple[int, ...], seed: int) -> nn.Module:
     layout, size = source.layout, tuple(body_inputs.shape[1:])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -64,6 +77,30 @@ def make_embedder(source: Source, body_inputs: Tensor, shape: tuple[int, ...], s
 def smallest_divisor(length: int, most: int) -> int:
     """The smallest number that divides ``length`` into at most ``most`` parts."""
     return next(step for step in range(1, length + 1) if length % step == 0 and length // step <= most)
+
+
+def column_spreads(rows: Tensor) -> Tensor:
+    """The standard deviation of each column; 1 for one whose values differ by no more than rounding."""
+    spreads = rows.std(0, correction=0)
+    return torch.where(spreads > LEAST_SPREAD * rows.abs().amax(0), spreads, torch.ones_like(spreads))
+
+
+class Standardise(nn.Module):
+    """Columns of a table less their means, in units of their standard deviations.
+
+    Args:
+        rows: Of the table, to take both from.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.spread: Tensor
+        self.register_buffer("mean", rows.mean(0))
+        self.register_buffer("spread", column_spreads(rows))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs - self.mean) / self.spread
 
 
 class TokenEmbedder(nn.Module):

@@ -72,7 +72,8 @@ class FeatureMap(nn.Module):
     def states_of(self, body_inputs: Tensor) -> Tensor:
         """The same, of what the body takes."""
         states = self.body(body_inputs)
-        return states if isinstance(states, Tensor) else self.source.states(body_inputs)
+        states = states if isinstance(states, Tensor) else self.source.states(body_inputs)
+        return states.float()  # some bodies compute in halves by themselves
 
     def pool_states(self, states: Tensor) -> Tensor:
         """Features, of what the body puts out."""

@@ -26,6 +26,7 @@ from interbasin.jobs.adapt.feature_map import FeatureMap
 from interbasin.jobs.adapt.label_transport import LabelTransport
 from interbasin.jobs.adapt.methods import TransportNetwork
 from interbasin.jobs.adapt.network import TargetNetwork
+from interbasin.jobs.adapt.samples import in_single_precision
 from interbasin.jobs.adapt.simple_models import Nearest, RawLinear
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead
@@ -67,6 +68,7 @@ def describe_model(model: nn.Module, setup: Setup, classes: Sequence[str] | None
 
 
 @torch.random.fork_rng(devices=[])  # torch's layers begin with numbers of the global generator, which is left alone
+@in_single_precision()
 def load_adapted(
     folder: str | os.PathLike[str], source: Source | nn.Module | None = None, *, embedder: nn.Module | None = None
 ) -> nn.Module:

@@ -53,7 +53,8 @@ def fine_tune(
     if mode == "lora":
         _add_lora(inner, settings.rank, setup.seed)
     for name, parameter in inner.named_parameters():
-        parameter.requires_grad_(mode == "everything" or (mode == "lora" and "lora_" in name))
+        is_trained = mode == "everything" or (mode == "lora" and "lora_" in name)
+        parameter.requires_grad_(is_trained and parameter.is_floating_point())
     new = [*network.feature_map.embedder.parameters(), *network.head.parameters()]
     new += [] if extra is None else list(extra.parameters())
     for parameter in new:
@@ -77,7 +78,9 @@ def fine_tune(
         read = network.head_inputs(setup.samples.inputs[chosen])
         value = setup.task.loss(network.read_out(read), setup.labels[chosen])
         if settings.regularise and not network.is_dense:
-            value = value + settings.regularise * semantic_gap(setup, read, chosen, generator_of(setup.seed + batch))
+            value = value + settings.regularise * semantic_gap(
+                setup, read, chosen, generator_of((setup.seed + batch) % 2**63)
+            )
         if extra is not None:
             value = value + extra(network, chosen, min(1.0, batch / max(1, steps * settings.accumulate - 1)))
         return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from interbasin.jobs.adapt.fitting import Fitted, Trial
 from interbasin.jobs.adapt.journal import Journal, find_place, open_journal
 from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import Adaptation
-from interbasin.jobs.adapt.samples import Samples, read_samples
+from interbasin.jobs.adapt.samples import Samples, in_single_precision, read_samples
 from interbasin.jobs.adapt.settings import make_settings
 from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup, require_features
 from interbasin.jobs.adapt.source import Source
@@ -29,6 +29,7 @@ from interbasin.jobs.adapt.table import (
     measure_bounds,
     note_on_fields,
     notes_on,
+    notes_on_options,
     reported_trials,
     row_name,
     table_rows,
@@ -60,6 +61,7 @@ PLAIN = "naive"  # what auto takes unless another method is better by a standard
 @torch.inference_mode(False)
 @without_autocast()  # precision= says what trainings are cast to; distances and probes take float32
 @torch.random.fork_rng(devices=[])  # layers draw weights when they are made
+@in_single_precision()
 def adapt(
     source: Source | nn.Module,
     proxy: Any,
@@ -138,6 +140,7 @@ def adapt(
         require_finite("minutes", minutes, above=0)
     budget = Budget(minutes)
     generator_of(seed)
+    seed = int(seed)
     place = find_place(state)
     parts = source if isinstance(source, Source) else Source.of(source)
     samples = read_samples(train, "the training data")
@@ -162,7 +165,10 @@ def adapt(
     )
     if tested is not None:
         require_features(setup, tested.inputs, "the test data")
-    notes = list(setup.notes)
+    notes = [
+        *setup.notes,
+        *notes_on_options({**options, "predictor": predictor, "unlabelled": unlabelled}, settings, names),
+    ]
     journal = open_journal(place, setup, None if tested is None else tested.inputs)
     if journal.count_done():
         report(f"going on from an earlier run, which had done {plural(journal.count_done(), 'fit')}")
@@ -187,6 +193,11 @@ def adapt(
         bounds = measure_bounds(setup, folds, runs, tested, answers, chosen, bool(compare))
     bound = bounds.get((chosen.method, chosen.chosen.trial.name))
     notes += notes_on(setup, bound, chosen, fitted)
+    if method == AUTO and verdict.choice == "simple-model" and chosen.group != "simple":
+        notes.append(
+            f"The model is that of {chosen.method}, which auto takes unless another is better by a standard error; the "
+            f'verdict says what is shown. For the simple model take method="{verdict.methods["simple"]}".'
+        )
     notes += note_on_fields(task_of, chosen.chosen.scores, held_labels(setup, folds), "the held-out samples")
     table = tuple(row for run in runs for row in table_rows(setup, folds, run, bool(compare), answers, tested, bounds))
     metrics: dict[str, float] = {"error_valid": chosen.chosen.error}
@@ -249,9 +260,10 @@ def _require_names(classes: Sequence[str], task: TargetTask) -> tuple[str, ...]:
     """A name for each class of the task; those of classes behind the last that has samples are left out."""
     if task.kind != "classification":
         raise DataError(f"classes= are names of classes, and the task is {task.kind}, which has none; leave them out.")
-    if isinstance(classes, str) or not all(isinstance(name, str) for name in classes):
+    names = tuple(classes) if isinstance(classes, Iterable) and not isinstance(classes, str) else None
+    if names is None or not all(isinstance(name, str) for name in names):
         raise DataError(f"classes= are names, a list of strings, found {classes!r}; give one for each class.")
-    names, count = tuple(classes), task.shape[0]
+    count = task.shape[0]
     if len(names) < count:
         raise DataError(f"{len(names)} names of classes were given and labels go up to {count - 1}; give {count}.")
     if len(set(names)) < len(names):
@@ -370,10 +382,11 @@ def _answer_test(
     is_compared: bool,
     report: Callable[[str], object],
 ) -> dict[tuple[str, str], Answer]:
-    """Answers to the test data of the method that was taken and, in a comparison, of all; by method and trial."""
+    """Answers to the test data by method and trial: of the method that was taken and of simple models, or of all."""
     inputs = tested.inputs.to(setup.samples.inputs.device)
     answers = {(chosen.method, chosen.chosen.trial.name): answer(fitted, inputs)}
-    for run in runs if is_compared else ():
+    shown = runs if is_compared else [run for run in runs if run.group == "simple"]  # these take no time
+    for run in shown:
         for trial in (held.trial for held in reported_trials(run)):
             if (run.method, trial.name) in answers:
                 continue

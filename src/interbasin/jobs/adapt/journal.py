@@ -66,8 +66,17 @@ def find_place(state: str | os.PathLike[str] | None) -> Path | None:
     if state is None:
         return None
     place = as_path(state, "The state of an adaptation")
-    if place.exists() and not place.is_dir():
+    try:
+        is_there = place.exists()
+        above = next(folder for folder in place.absolute().parents if folder.exists())
+    except (OSError, ValueError) as error:
+        raise _no_place(place, error) from error
+    if is_there and not place.is_dir():
         raise FileError(f"The state was to be kept in {place}, which is a file; choose another place.")
+    if not is_there and place.is_symlink():
+        raise FileError(f"The state was to be kept in {place}, a link that leads nowhere; choose another place.")
+    if not os.access(place if is_there else above, os.W_OK | os.X_OK):
+        raise FileError(f"The state was to be kept in {place}, where nothing can be written; choose another place.")
     others = sorted(name for name in _names_in(place) if not OURS.fullmatch(name))
     if others:
         raise FileError(f"The state was to be kept in {place}, which holds other things ({others[0]}); choose another.")
@@ -94,21 +103,31 @@ def open_journal(state: str | os.PathLike[str] | None, setup: Setup, test: Tenso
             f"{place} holds the state of another run: the source, the data, the settings or the version differ; give "
             "the same again, or another folder."
         )
-    place.mkdir(parents=True, exist_ok=True)
-    (place / mark).touch()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / mark).touch()
+    except OSError as error:
+        raise _no_place(place, error) from error
     return Journal(place)
+
+
+def _no_place(place: Path, error: Exception) -> FileError:
+    return FileError(f"The state was to be kept in {str(place)!r}, which cannot be ({error}); choose another place.")
 
 
 def _identity(setup: Setup, test: Tensor | None) -> str:
     head = setup.head.linear
     tensors = [setup.features, head.weight, head.bias, setup.body_inputs, setup.samples.inputs, setup.labels]
-    tensors += [part for part in (setup.unlabelled, test) if part is not None]
+    tensors += [setup.proxy_labels, setup.embedding_means, setup.bank.body_inputs, setup.bank.labels]
+    fittings = setup.source.fittings
+    optional = (fittings.prefix, fittings.positions, setup.unlabelled, test)
+    tensors += [part for part in optional if part is not None]
     described = [
         digest_of(tensors),
         fingerprint(setup.source.body),
-        None if setup.embedder is None else fingerprint(setup.embedder),
+        [None if part is None else fingerprint(part) for part in (setup.embedder, fittings.patch, fittings.norm)],
         asdict(setup.settings),
-        [setup.task.kind, setup.unlabelled is None, test is None],
+        [setup.task.kind, *(part is None for part in optional), setup.source.layout, repr(setup.source.pool)],
         setup.seed,
         __version__,
         torch.__version__,

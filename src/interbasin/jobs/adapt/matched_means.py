@@ -25,6 +25,7 @@ from interbasin.jobs.adapt.embedders import MapEmbedder, SignalEmbedder, TokenEm
 
 FOLDS = 5  # of positions
 MOST_NUMBERS = 2**24  # of the patches that are held at a time
+LARGEST_PATCH = 1024  # numbers; equations of more take longer than all of stage 1
 LEAST = 1e-6  # of the mean square of a column: for columns that are zero everywhere
 
 
@@ -57,7 +58,8 @@ def match_means(
 ) -> MeanMatch | None:
     """The kernel for an embedder under which means are the source's; None where there is no such thing.
 
-    There is one where a single convolution cuts inputs into positions and nothing but sums stands behind it.
+    There is one where a single convolution cuts inputs into positions, each of at most `LARGEST_PATCH` numbers, and
+    nothing but sums stands behind it.
 
     Args:
         embedder: Of `make_embedder`; it is not changed.
@@ -69,7 +71,7 @@ def match_means(
     if not isinstance(embedder, TokenEmbedder | MapEmbedder | SignalEmbedder) or len(inputs) < 2:
         return None
     cut = embedder.cut
-    if not isinstance(cut, nn.Conv1d | nn.Conv2d):
+    if not isinstance(cut, nn.Conv1d | nn.Conv2d) or cut.weight[0].numel() > LARGEST_PATCH:
         return None
     wanted = embedder.cut_output_for(body_inputs.to(cut.weight).mean(0))
     if wanted is None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from interbasin.batches import as_batches, count_inputs, cut_inputs, split_batch
 from interbasin.errors import DataError, InterbasinError, ShapeError, WiringError
 from interbasin.jobs.adapt.bank import TokenBank
-from interbasin.jobs.adapt.samples import refuse_mask, refuse_text, require_range, to_single
+from interbasin.jobs.adapt.samples import as_tensor, refuse_text, require_range, to_single
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import fit_source_head
 
@@ -39,8 +39,8 @@ def look_at_proxy(source: Source, proxy: Any, bank: TokenBank) -> tuple[Source, 
             source = source.with_layout(inputs)
         with torch.no_grad():
             rows = source.embed(inputs)
-            features.append(_read_features(source, rows))
             means.append(source.mean_embedding(rows).float())
+            features.append(_read_features(source, rows.clone()))  # a body may write to what it is given
         if len(classes) != len(rows):
             raise ShapeError(f"The proxy has {len(rows)} inputs and {len(classes)} labels; give one for each input.")
         bank.add(rows, classes)
@@ -89,14 +89,16 @@ def _read_features(source: Source, body_inputs: Tensor) -> Tensor:
 
 def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:
     is_pair = isinstance(proxy, tuple | list) and len(proxy) == 2 and not isinstance(proxy[0], tuple | list)
+    is_pair = is_pair and not isinstance(proxy[1], Mapping)  # else two batches that hold their labels
     if (is_pair and isinstance(proxy[0], Mapping | Tensor)) or (is_pair and hasattr(proxy[0], "__array__")):
-        for part in proxy:
-            refuse_mask(part, PROXY)
-        inputs = proxy[0] if isinstance(proxy[0], Mapping) else torch.as_tensor(proxy[0])
+        inputs = proxy[0] if isinstance(proxy[0], Mapping) else as_tensor(proxy[0], PROXY)
+        if isinstance(inputs, Mapping):
+            inputs = {name: as_tensor(part, PROXY) for name, part in inputs.items()}
         if proxy[1] is None:
             raise DataError(NO_LABELS)
         refuse_text(proxy[1], PROXY)
-        labels = torch.as_tensor(proxy[1])
+        labels = as_tensor(proxy[1], PROXY)
+        require_rows(inputs, labels)
         count = count_inputs((), inputs) if isinstance(inputs, Mapping) else len(inputs)
         if count != len(labels):
             raise ShapeError(f"The proxy has {count} inputs and {len(labels)} labels; give one label for each input.")
@@ -115,8 +117,14 @@ def _proxy_batches(proxy: Any) -> Iterator[tuple[Any, Tensor]]:
         if labels is None:
             raise DataError(NO_LABELS)
         refuse_text(labels, PROXY)
-        refuse_mask(labels, PROXY)
-        yield inputs, torch.as_tensor(labels)
+        yield inputs, as_tensor(labels, PROXY)
+
+
+def require_rows(inputs: Any, labels: Tensor) -> None:
+    """Refuse single numbers in the place of inputs or labels."""
+    parts = [*(inputs.values() if isinstance(inputs, Mapping) else [inputs]), labels]
+    if any(part.ndim == 0 for part in parts):
+        raise ShapeError("The proxy is a single number; give one row of inputs and one label for each sample.")
 
 
 def _class_labels(labels: Tensor, before: int) -> Tensor:
@@ -127,7 +135,8 @@ def _class_labels(labels: Tensor, before: int) -> Tensor:
             "classes from 0 on."
         )
     whole = labels.long()
-    wrong = ((whole < 0) | (whole != labels)).nonzero()
+    wrong = (whole < 0) | ((whole != labels) if labels.is_floating_point() else (whole < 0))
+    wrong = wrong.nonzero()
     if len(wrong):
         row = int(wrong[0])
         raise DataError(

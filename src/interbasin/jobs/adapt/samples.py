@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,17 @@ class Samples:
         return len(self.inputs)
 
 
+@contextmanager
+def in_single_precision() -> Iterator[None]:
+    """New layers hold float32, as all data here do, whatever the caller's default is; that comes back in the end."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(usual)
+
+
 def read_samples(data: Any, name: str, *, labelled: bool = True) -> Samples:
     """Data of the target as tensors: a pair (inputs, labels), a Dataset of such pairs, or batches of them.
 
@@ -41,6 +53,8 @@ def read_samples(data: Any, name: str, *, labelled: bool = True) -> Samples:
         DataError, ShapeError: if there are no samples, no labels, values that are not finite, or shapes that differ.
     """
     inputs, labels = _tensors(data, name, labelled)
+    if not inputs.ndim or (labels is not None and not labels.ndim):
+        raise ShapeError(f"In the place of inputs or labels of {name} is a single number; give one for each sample.")
     if not len(inputs):
         raise DataError(f"There are no samples at all in {name}; give some.")
     if inputs.ndim < 2:
@@ -134,17 +148,15 @@ def require_range(labels: Tensor, name: str, known: int = 0) -> None:
 def _tensors(data: Any, name: str, labelled: bool) -> tuple[Tensor, Tensor | None]:
     """Inputs, and labels where there are some, as one tensor each."""
     if isinstance(data, Tensor | np.ndarray):
-        return _tensor(data, name), None
+        return as_tensor(data, name), None
     is_pair = isinstance(data, tuple | list) and len(data) == 2
     if labelled and is_pair and isinstance(data[0], Tensor | np.ndarray):
         refuse_text(data[1], name)
     # A list of two inputs without labels is two batches.
-    if (
-        is_pair
-        and all(isinstance(part, Tensor | np.ndarray) for part in data)
-        and (labelled or isinstance(data, tuple))
-    ):
-        return _tensor(data[0], name), _tensor(data[1], name)
+    if is_pair and all(map(_is_array, data)) and (labelled or isinstance(data, tuple)):
+        return as_tensor(data[0], name), as_tensor(data[1], name)
+    if labelled and isinstance(data, tuple) and is_pair and _is_array(data[0]) and isinstance(data[1], list):
+        return as_tensor(data[0], name), as_tensor(data[1], name)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence | Mapping):
         samples = [_split(data[place]) for place in range(len(data))]  # a Dataset: one sample at a time
         return _stack([inputs for inputs, _ in samples], name), _stack_labels([label for _, label in samples], name)
@@ -167,6 +179,11 @@ def _tensors(data: Any, name: str, labelled: bool) -> tuple[Tensor, Tensor | Non
     )
 
 
+def _is_array(part: Any) -> bool:
+    """Whether this is a tensor, an array, or a table that can be had as one."""
+    return isinstance(part, Tensor | np.ndarray) or (hasattr(part, "__array__") and hasattr(part, "ndim"))
+
+
 def _split(batch: Any) -> tuple[Any, Any]:
     """Inputs and labels of a batch or sample; data sets without labels put their inputs into a tuple of one."""
     return (batch[0], None) if isinstance(batch, tuple | list) and len(batch) == 1 else split_batch(batch)
@@ -178,11 +195,11 @@ def _stack_labels(labels: Sequence[Any], name: str) -> Tensor | None:
 
 
 def _stack(parts: Sequence[Any], name: str) -> Tensor:
-    return _concatenate([_tensor(part, name)[None] for part in parts], name)
+    return _concatenate([as_tensor(part, name)[None] for part in parts], name)
 
 
 def _concatenate(parts: Sequence[Any], name: str) -> Tensor:
-    tensors = [_tensor(part, name) for part in parts]
+    tensors = [as_tensor(part, name) for part in parts]
     shapes = {tuple(tensor.shape[1:]) for tensor in tensors}
     if len(shapes) > 1:
         first, second = sorted(shapes)[:2]
@@ -203,10 +220,19 @@ def refuse_mask(part: Any, name: str) -> None:
         )
 
 
-def _tensor(part: Any, name: str) -> Tensor:
+def as_tensor(part: Any, name: str) -> Tensor:
+    """Numbers of any kind of array as a dense tensor, which shares their memory where that can be done.
+
+    Raises:
+        DataError: if they are no real numbers, or masked.
+    """
     refuse_mask(part, name)
     try:
+        if not isinstance(part, Tensor):  # arrays may be reversed, or have the bytes of another machine
+            array = np.asarray(part)
+            part = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
         tensor = torch.as_tensor(part)
+        tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             f"Inputs and labels of {name} are numbers, found {type(part).__name__}; give tensors or arrays of numbers."

@@ -83,13 +83,13 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulate", "rank", "align_steps", "align_batch"):
             if getattr(self, name) is not None:
-                require_whole(name, getattr(self, name), least=1)
-        require_whole("transport_width", self.transport_width, least=0)
-        require_whole("discretise", self.discretise, least=2)
+                self._keep(name, require_whole(name, getattr(self, name), least=1))
+        self._keep("transport_width", require_whole("transport_width", self.transport_width, least=0))
+        self._keep("discretise", require_whole("discretise", self.discretise, least=2))
         for name in ("rate", "body_rate", "align_rate", "rival_rate", "omega"):
-            require_finite(name, getattr(self, name), above=0)
-        require_finite("regularise", self.regularise, least=0)
-        require_finite("decay", self.decay, least=0)
+            self._keep(name, require_finite(name, getattr(self, name), above=0))
+        for name in ("regularise", "decay"):
+            self._keep(name, require_finite(name, getattr(self, name), least=0))
         require_choice("predictor", self.predictor, get_args(Predictor))
         require_choice("body", self.body, get_args(Training))
         require_choice("optimiser", self.optimiser, get_args(Optimiser))
@@ -99,6 +99,10 @@ class Settings:
         require_choice("start", self.start, get_args(Start))
         if self.precision is not None:
             require_choice("precision", self.precision, ("bf16", "fp16"))
+
+    def _keep(self, name: str, value: float) -> None:
+        """Numbers of numpy become plain ones, which can be written as JSON."""
+        object.__setattr__(self, name, value)
 
     def steps_for(self, samples: int) -> int:
         """How many supervised steps there are, for so many samples."""

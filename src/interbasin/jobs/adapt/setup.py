@@ -7,6 +7,7 @@ from one source to the next.
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -130,7 +131,8 @@ class Setup:
             redraw(source.body, seed)
         if self.embedder is None:
             shape = tuple(self.samples.inputs.shape[1:])
-            embedder = make_embedder(source, self.body_inputs, shape, seed).to(self.body_inputs.device)
+            table = self.samples.inputs if len(shape) == 1 else None
+            embedder = make_embedder(source, self.body_inputs, shape, seed, table=table).to(self.body_inputs.device)
             if random_body:
                 redraw(embedder, seed)
         else:
@@ -206,6 +208,11 @@ def _require_parts(source: Source, embedder: nn.Module | None, settings: Setting
         "embedder": embedder,
     }
     for part, module in parts.items():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise WiringError(
+                f"The {part} is compiled by torch.jit, so that it cannot be copied and trained; give the module "
+                "that it was made from."
+            )
         for name, layer in [] if module is None else module.named_modules():
             where = f"The {part} has a {type(layer).__name__}{f' ({name})' if name else ''}"
             if any(map(is_lazy, [*layer.parameters(recurse=False), *layer.buffers(recurse=False)])):
@@ -233,6 +240,9 @@ def _ready_copy(source: Source) -> tuple[Source, tuple[str, ...]]:
     for part in (source.embedder, source.body, source.head, source.fittings.patch, source.fittings.norm):
         if part is not None:
             part.float().eval().requires_grad_(False)
+            for module in part.modules():  # what the body is given is kept, and read again
+                if getattr(module, "inplace", None) is True:
+                    module.inplace = False  # type: ignore[assignment]
     note = f"The source has weights in {' and '.join(others)}; the adapted model has float32."
     return source, (note,) if others else ()
 
@@ -331,10 +341,14 @@ def redraw(part: nn.Module, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in part.modules():
+            own = list(module.parameters(recurse=False))
             reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
-                reset()
-                continue
-            for parameter in module.parameters(recurse=False):
-                order = torch.randperm(parameter.numel())
-                parameter.copy_(parameter.flatten()[order.to(parameter.device)].view_as(parameter))
+            before = [parameter.clone() for parameter in own]
+            with suppress(TypeError):  # one that wants arguments is not torch's
+                if callable(reset):
+                    reset()
+            for parameter, old in zip(own, before, strict=True):
+                if torch.equal(parameter, old):
+                    # A reset that touches it not is left its part of the sequence of random numbers.
+                    order = torch.randperm(parameter.numel(), generator=generator_of(seed) if callable(reset) else None)
+                    parameter.copy_(parameter.flatten()[order.to(parameter.device)].view_as(parameter))

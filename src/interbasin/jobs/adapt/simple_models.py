@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from interbasin.jobs.adapt.embedders import column_spreads
 from interbasin.jobs.adapt.network import fit_probe, fit_ridge
 from interbasin.jobs.adapt.task import TargetTask
 
@@ -33,7 +34,8 @@ class RawLinear(nn.Module):
         self.shift: Tensor
         self.scale: Tensor
         self.register_buffer("mean", rows.mean(0))
-        self.register_buffer("spread", rows.std().clamp(min=1e-8))
+        is_table = inputs.ndim == 2  # whose columns have units of their own
+        self.register_buffer("spread", column_spreads(rows) if is_table else rows.std().clamp(min=1e-8))
         self.register_buffer("shift", task.shift.clone())
         self.register_buffer("scale", task.scale.clone())
         if task.kind in ("classification", "multilabel"):
@@ -68,13 +70,17 @@ class RawLinear(nn.Module):
 
 
 class Nearest(nn.Module):
-    """The label of the nearest training sample, by the distance of raw inputs."""
+    """The label of the nearest training sample, by the distance of raw inputs; columns of a table by their spread."""
 
     def __init__(self, inputs: Tensor, labels: Tensor, task: TargetTask) -> None:
         super().__init__()
         self.known: Tensor
         self.answers: Tensor
-        self.register_buffer("known", inputs.flatten(1).clone())
+        self.spread: Tensor
+        self.register_buffer(
+            "spread", column_spreads(inputs) if inputs.ndim == 2 else torch.ones((), device=inputs.device)
+        )
+        self.register_buffer("known", inputs.flatten(1) / self.spread)
         answers = labels.float()
         if task.kind == "classification":
             answers = SURE * torch.nn.functional.one_hot(labels, task.shape[0]).float()
@@ -87,12 +93,12 @@ class Nearest(nn.Module):
         """A model that knows nothing, with tensors of these shapes, to load them into."""
         model = cls.__new__(cls)
         nn.Module.__init__(model)
-        for name in ("known", "answers"):
+        for name in ("spread", "known", "answers"):
             model.register_buffer(name, torch.zeros(shapes[name]))
         return model
 
     def forward(self, inputs: Tensor) -> Tensor:
-        parts = torch.split(inputs.flatten(1), CHUNK)
+        parts = torch.split(inputs.flatten(1) / self.spread, CHUNK)
         exact = "donot_use_mm_for_euclid_dist"  # products lose what is far from zero
         nearest = torch.cat([torch.cdist(part, self.known, compute_mode=exact).argmin(1) for part in parts])
         return self.answers[nearest]

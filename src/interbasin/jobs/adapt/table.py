@@ -13,13 +13,16 @@ from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.evaluate.prediction import NO_SIZE
 from interbasin.evaluate.transfer import TransferBound, measure_bound
 from interbasin.jobs.adapt.fitting import Fitted
+from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import AdaptedRow
 from interbasin.jobs.adapt.samples import Samples
+from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.jobs.adapt.task import Fold, TargetTask
 from interbasin.jobs.adapt.validation import Answer, HeldOut, MethodRun, held_labels
 from interbasin.randomness import generator_of
 
+FOR_ALIGNING = ("unlabelled", "predictor", "align_steps", "align_rate", "align_batch", "schedule", "solver", "start")
 MOST_FOR_BOUND = 1000  # samples that the bound is measured on
 LEAST_FOR_BOUND = 10
 SMALL = 1e-2  # of the usual size: fields whose errors may decide the mean of relative ones
@@ -183,6 +186,20 @@ def note_on_fields(task: TargetTask, scores: Tensor, labels: Tensor, what: str) 
     return notes
 
 
+def notes_on_options(given: Mapping[str, object], settings: Settings, methods: Sequence[str]) -> list[str]:
+    """A sentence about options that were given and have no effect on any of these methods."""
+    idle = [name for name in FOR_ALIGNING if given.get(name) is not None]
+    notes = []
+    if idle and not settings.regularise and not any(METHODS[name].traits["group"] == "align" for name in methods):
+        notes.append(
+            f"{', '.join(f'{name}=' for name in idle)} had no effect: no method that aligns was run. Take "
+            'method="recraft", or compare=True.'
+        )
+    if given.get("rank") is not None and settings.body != "lora":
+        notes.append(f'rank= had no effect: the body has no LoRA (body="{settings.body}"). Take body="lora".')
+    return notes
+
+
 def notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, fitted: Fitted) -> list[str]:
     notes: list[str] = []
     if fitted.looks and fitted.looks[-1].step == 0:
@@ -191,7 +208,11 @@ def notes_on(setup: Setup, bound: TransferBound | None, chosen: MethodRun, fitte
             "is the one that stage 1 began with."
         )
     usual = float(torch.bincount(setup.proxy_labels).max()) / len(setup.proxy_labels)
-    if 1 - setup.head.accuracy >= NO_BETTER * (1 - usual):
+    if usual == 1:
+        notes.append(
+            "All samples of the proxy have one label, so that it cannot say what features mean; give others too."
+        )
+    elif 1 - setup.head.accuracy >= NO_BETTER * (1 - usual):
         notes.append(
             f"The source's head is right on {setup.head.accuracy:.3g} of the proxy, of which the most frequent label "
             f"makes {usual:.3g}: was the source trained, are its weights loaded, and are the proxy's labels its own?"

@@ -26,6 +26,7 @@ from interbasin.randomness import generator_of
 FOLDS = 5
 TEMPERATURES = (-5.0, 5.0)  # powers of e that logits may be multiplied with
 FEW = 500  # labelled samples below which all of them are cross-validated
+MOST_SINGLE = 20  # classes that there may be, if half of the samples are the only ones of theirs
 LEAST_SPREAD = 1e-6  # of labels, relative to their size, or to the spread of others
 LEAST_VALID = 2
 COMPONENTS = 10  # principal ones of dense labels, before they are made into classes
@@ -67,7 +68,13 @@ class TargetTask:
         if kind == "classification":
             require_range(labels, "the training data")
             counts = torch.bincount(labels)
-            if int((counts > 0).sum()) < 2:
+            different = int((counts > 0).sum())
+            if different > max(MOST_SINGLE, len(labels) / 2):
+                raise DataError(
+                    f"{len(labels)} training samples have {different} different labels, too many to be classes; use "
+                    'task="regression" if they are numbers, or give several samples of each class.'
+                )
+            if different < 2:
                 raise DataError(
                     f"All {len(labels)} training labels are {int(labels[0])}, so there is nothing to tell apart; give "
                     "samples of at least two classes."
