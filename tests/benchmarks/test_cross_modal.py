@@ -223,12 +223,15 @@ def test_bars_and_ranks_are_found_from_cells(bench: Any) -> None:
         work = bench.cells.Work("table", "mnist-vit", "rotated-patches", 100, seed)
         store.add(work, made_cell("mnist-vit", "rotated-patches", 100, seed, errors))
     work = bench.cells.Work("time", "mnist-vit", "ecg200", 100, 0)
-    store.add(work, {"kind": "time", "rows": [{"method": "recraft", "share_of_orca": 1.4}], **asdict(work)})
+    rows = [{"method": "recraft", "share_of_orca": 1.4}, {"method": "recraft-transport", "share_of_orca": 0.7}]
+    store.add(work, {"kind": "time", "rows": rows, **asdict(work)})
     found, not_measured = bench.bars.find_bars(store)
     assert found["planted patches, 100 labels: error of recraft"]["met"]
     assert found["planted patches, 100 labels: error of recraft as a share of naive's"]["found"] == pytest.approx(0.375)
     slowest = found["training time of recraft as a share of orca's, worst"]
     assert not slowest["met"] and slowest["where"] == "mnist-vit, ecg200; 1 of 3 only"
+    frozen = found["training time of recraft with the paper's second stage as a share of orca's, worst"]
+    assert frozen["met"] and frozen["where"] == "mnist-vit, ecg200; 1 of 2 only"
     behind = "settings with 500 test samples or more: auto above the best of naive, scratch, recraft, worst"
     assert not found[behind]["met"] and found[behind]["where"] == "mnist-vit, rotated-patches, 100 labels"
     assert "ecg5000, all labels: accuracy of auto" in not_measured
