@@ -19,7 +19,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from interbasin.errors import FileError, InterbasinError
-from interbasin.storage import atomic, is_ours, new_folder, read_record, refuse_what_is_in_the_way, write_record
+from interbasin.storage import (
+    atomic,
+    is_ours,
+    new_file,
+    new_folder,
+    read_record,
+    refuse_what_is_in_the_way,
+    write_record,
+)
 
 # More than file systems allow in one name.
 TOO_LONG = "x" * 300
@@ -423,3 +431,105 @@ def test_an_edited_document_of_a_sealed_record_is_noticed(tmp_path):
         expected = (str(path), "does not say what was saved")
         refused(lambda: read_record(tmp_path / "saved", "thing", "thing", 1, sealed=True), FileError, expected)
         assert read_record(tmp_path / "saved", "thing", "thing", 1)[1] == {}  # for whoever does not ask for a seal
+
+
+# What comes or goes in the last moment
+
+
+def save_text(path: Path, text: str = "new", force: bool = False, mode: int = 0o666) -> None:
+    ours = lambda file: file.read_text("utf-8") in ("old", "new")  # noqa: E731
+    with new_file(path, force=force, ours=ours, mode=lambda: mode) as temporary:
+        temporary.write_text(text, "utf-8")
+
+
+def once(patch: pytest.MonkeyPatch, name: str, first: Callable[[], object]) -> None:
+    """Have something else happen just before a step of `atomic` is taken for the first time."""
+    real, calls = getattr(atomic, name), iter(range(10**6))
+
+    def step(*arguments: object) -> object:
+        if next(calls) == 0:
+            first()
+        return real(*arguments)
+
+    patch.setattr(atomic, name, step)
+
+
+@pytest.mark.parametrize("rename", ["renameat2", "link", "neither"])
+def test_a_file_that_appears_in_the_last_moment_is_not_overwritten(rename, tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    if rename != "renameat2":
+        monkeypatch.setattr(atomic, "_rename", lambda *arguments: False)
+    if rename == "neither":  # as on a stick: then there is a moment left, after the last look
+        monkeypatch.setattr(os, "link", full_disk)
+        save_text(path)
+        assert path.read_text("utf-8") == "new"
+        return
+    once(monkeypatch, "_rename_to_nothing", lambda: path.write_text("precious", "utf-8"))
+    refused(lambda: save_text(path), FileError, ("file exists already",))
+    assert path.read_text("utf-8") == "precious" and left_in(tmp_path) == ["file"]
+
+
+def test_what_takes_the_place_of_what_may_be_replaced_goes_back_there(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_text("old", "utf-8")
+    once(monkeypatch, "_exchange", lambda: path.write_text("precious", "utf-8"))
+    refused(lambda: save_text(path, force=True), FileError, ("this command did not write that file",))
+    assert path.read_text("utf-8") == "precious" and left_in(tmp_path) == ["file"]
+
+
+def test_a_folder_that_takes_the_place_of_one_of_ours_goes_back_there(saved, tmp_path, monkeypatch):
+    once(monkeypatch, "_exchange", lambda: (saved / "note").write_text("precious", "utf-8"))
+    refused(lambda: save_number(saved, 2.0, force=True), FileError, ("this command did not write",))
+    assert number_in(saved) == 1.0 and (saved / "note").read_text("utf-8") == "precious"
+    assert [name for name in left_in(tmp_path) if name.startswith(".")] == []
+
+
+def test_what_goes_in_the_last_moment_is_no_hindrance(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_text("old", "utf-8")
+    once(monkeypatch, "_exchange", path.unlink)
+    save_text(path, force=True)
+    assert path.read_text("utf-8") == "new" and left_in(tmp_path) == ["file"]
+
+
+def test_where_something_comes_and_goes_for_ever_nothing_is_written(tmp_path, monkeypatch):
+    def exists(*arguments: object) -> None:
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(atomic, "_rename_to_nothing", exists)
+    refused(lambda: save_text(tmp_path / "file"), FileError, ("comes and goes", "choose another name"))
+    assert left_in(tmp_path) == []
+
+
+def test_folders_that_were_made_for_what_did_not_come_about_go_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", full_disk)
+    refused(lambda: save_number(tmp_path / "a" / "b" / "c"), FileError)
+    refused(lambda: save_text(tmp_path / "a" / "b" / "c"), FileError)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "mode, of_file, of_folder", [(0o600, 0o600, 0o700), (0o640, 0o640, 0o750), (0o444, 0o644, 0o755)]
+)
+def test_what_comes_from_private_files_is_private(mode, of_file, of_folder, tmp_path):
+    before = os.umask(0o022)
+    try:
+        save_text(tmp_path / "file", mode=mode)
+        with new_folder(tmp_path / "folder", mode=lambda: mode) as temporary:
+            (temporary / "inner").write_text("new", "utf-8")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder/inner", "folder")]
+    assert modes == [of_file, of_file, of_folder]
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one_beside_it(tmp_path):
+    child = os.fork()
+    if not child:
+        with new_file(tmp_path / "file") as temporary:
+            temporary.write_text("half", "utf-8")
+            os._exit(9)  # as SIGKILL: nothing is tidied up
+    os.waitpid(child, 0)
+    assert any(name.startswith(".interbasin-") for name in left_in(tmp_path))
+    save_text(tmp_path / "other")
+    assert left_in(tmp_path) == ["other"]

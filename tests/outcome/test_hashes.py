@@ -1,4 +1,4 @@
-"""Hashes: of inputs, remembered while a file stays what it was; and of files that are being written."""
+"""Hashes of inputs, remembered while a file stays what it was."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import hashlib
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from interbasin.outcome import hashes
 from interbasin.outcome.hashes import digest_of, files_of
@@ -68,33 +66,3 @@ def test_a_file_that_is_written_to_while_it_is_hashed_is_not_remembered(tmp_path
     monkeypatch.undo()
     path.write_bytes(b"later")
     assert files_of(path).sha256 == sha256(b"later")
-
-
-@given(pieces=st.lists(st.binary(max_size=300), min_size=1, max_size=8), told=st.data())
-def test_a_file_that_is_followed_is_hashed_as_a_whole_one(tmp_path_factory, pieces, told):
-    path = tmp_path_factory.mktemp("followed") / "part"
-    with hashes.Following() as following:
-        with path.open("wb") as file:
-            for piece in pieces[:-1]:
-                file.write(piece)
-                file.flush()
-                if told.draw(st.booleans()):
-                    following.reached(path, file.tell())
-            file.write(pieces[-1])
-            file.flush()
-            following.reached(path, file.tell())
-        named = path.rename(path.with_name("final"))
-    assert following.digest(named) == hashes.digest_of(named)
-
-
-def test_a_file_that_was_not_followed_to_its_end_has_no_digest(tmp_path):
-    more, less, never = tmp_path / "more", tmp_path / "less", tmp_path / "never"
-    for path in (more, less, never):
-        path.write_bytes(b"12345")
-    with hashes.Following() as following:
-        following.reached(more, 5)
-        following.reached(less, 9)
-    with more.open("ab") as file:
-        file.write(b"6")
-    less.write_bytes(b"1")
-    assert [following.digest(path) for path in (more, less, never)] == [None] * 3

@@ -26,7 +26,7 @@ from interbasin.models import load_model
 from interbasin.outcome import Outcome, new_outcome, outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import files_of
 from interbasin.storage import atomic
-from interbasin.storage.atomic import LOCK, claim_folder, remove_stale_folders
+from interbasin.storage.lock import remove_stale
 
 SVG = "<svg xmlns='http://www.w3.org/2000/svg'/>"
 
@@ -359,22 +359,13 @@ def test_a_process_that_is_killed_leaves_what_was_there_before_and_the_next_one_
 def test_what_is_being_filled_is_not_tidied_away(saved, tmp_path, starter):
     process = start(starter, tmp_path / "slow")
     try:
-        assert remove_stale_folders(tmp_path) == 0
+        assert remove_stale(tmp_path) == 0
         save(tmp_path / "other")
         (temporary,) = tmp_path.glob(".interbasin-*")
-        assert (temporary / LOCK).exists() and (temporary / "model.safetensors").exists()
+        assert (temporary / "model.safetensors").exists()
     finally:
         stop(process, signal.SIGKILL)
-    assert remove_stale_folders(tmp_path) == 1 and remove_stale_folders(tmp_path / "nowhere") == 0
-
-
-def test_a_file_system_without_locks_is_never_swept(tmp_path, monkeypatch):
-    folder = tmp_path / ".interbasin-x"
-    folder.mkdir()
-    monkeypatch.setattr("fcntl.flock", full_disk)
-    with claim_folder(folder):
-        assert remove_stale_folders(tmp_path) == 0 and folder.exists()
-    assert left_in(folder) == []
+    assert remove_stale(tmp_path) == 1 and remove_stale(tmp_path / "nowhere") == 0
 
 
 @pytest.mark.slow

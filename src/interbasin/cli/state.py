@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -27,20 +26,20 @@ def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterato
     the message of an interrupt.
     """
     from interbasin.errors import FileError, InterbasinError
-    from interbasin.storage.atomic import TEMPORARY, cannot_write
-    from interbasin.storage.journal import claim_growing_folder
+    from interbasin.storage.atomic import cannot_write, missing_parents, remove_empty
+    from interbasin.storage.lock import claim_folder, remove_stale, unfinished_folder
 
     destination = Path(os.path.realpath(output))
-    name = hashlib.sha256(destination.name.encode()).hexdigest()[:16]
-    folder = destination.parent / f"{TEMPORARY}{name}"
+    folder = unfinished_folder(destination)
     state = folder / "state"
     progress = State(state)
-    new = [path for path in (destination.parent, *destination.parent.parents) if not path.exists()]
+    new = missing_parents(destination)
     kept = f"what {what} so far is kept beside OUTPUT: run the same command to go on."
     try:
-        lock = claim_growing_folder(folder, str(output))
+        claim = claim_folder(folder, str(output))
+        remove_stale(destination.parent)
     except OSError as error:
-        _remove_empty(folder, *new)
+        remove_empty([folder, *new])
         raise cannot_write(output, error) from error
     before = set(state.iterdir()) if state.is_dir() else set()
     try:
@@ -60,16 +59,8 @@ def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterato
     else:
         shutil.rmtree(folder, ignore_errors=True)
     finally:
-        _remove_empty(state)
+        remove_empty([state])
         if not state.exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _remove_empty(*new)
-        if lock is not None:
-            lock.close()
-
-
-def _remove_empty(*folders: Path) -> None:
-    """Remove folders, one after the other, up to the first that holds something."""
-    with contextlib.suppress(OSError):
-        for path in folders:
-            path.rmdir()
+            remove_empty(new)
+        claim.release()

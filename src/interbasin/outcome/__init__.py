@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from interbasin._lazy import lazy_names
-from interbasin.outcome.hashes import Digest, InputFiles
+from interbasin.outcome.hashes import InputFiles
 from interbasin.outcome.outcome import Artefact, Outcome
 from interbasin.outcome.writing import Draft, Stopwatch, new_outcome, refuse_outcome_in_the_way
+from interbasin.storage.digest import Digest
 
 if TYPE_CHECKING:
     from interbasin.outcome.result import Result, Stages

@@ -6,23 +6,14 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
 
 from interbasin.checkpoints.checkpoint import stamp_of
-from interbasin.errors import FileError, InterbasinError
+from interbasin.errors import InterbasinError
+from interbasin.storage.digest import Digest, digest_of
 
 LISTED = 32  # files of a folder that are listed one by one; beyond, one hash stands for all
-
-
-@dataclass(frozen=True)
-class Digest:
-    """One file: how long it is, and its SHA-256 in hexadecimal."""
-
-    bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -66,92 +57,6 @@ def files_of(given: str | os.PathLike[str]) -> InputFiles:
         hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest(),
         files if len(files) <= LISTED else {},
     )
-
-
-def digest_of(path: Path) -> Digest:
-    """Size and hash of one file, read in pieces.
-
-    Raises:
-        FileError: if it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return Digest(file.tell(), digest)
-    except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror or error}; is it still there, and yours?") from error
-
-
-class Following:
-    """Hashes files while they are written, behind the writer, on a thread of its own.
-
-    Hashing takes no lock of Python's: beside a writer, on a second core, it costs next to no time.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "file"
-        >>> with Following() as following, path.open("wb") as file:
-        ...     for _ in range(3):
-        ...         _ = file.write(b"piece")
-        ...         file.flush()
-        ...         following.reached(path, file.tell())
-        >>> following.digest(path) == digest_of(path)
-        True
-    """
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "hashing")
-        self._work: list[Future[None]] = []
-        self._files: dict[int, _Growing] = {}  # by inode
-
-    def __enter__(self) -> Following:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._thread.shutdown(cancel_futures=error[0] is not None)
-        for growing in self._files.values():
-            growing.file.close()
-
-    def reached(self, path: Path, size: int) -> None:
-        """The file holds so many bytes by now, and they will not change; it may get another name later."""
-        number = path.stat().st_ino
-        if number not in self._files:
-            self._files[number] = _Growing(path.open("rb", buffering=0))
-        self._work.append(self._thread.submit(self._files[number].read_to, size))
-
-    def digest(self, path: Path) -> Digest | None:
-        """What the file is, if all of it was followed; call it when the block has ended."""
-        for task in self._work:
-            task.result()
-        state = path.stat()
-        growing = self._files.get(state.st_ino)
-        return growing.digest if growing is not None and growing.digest.bytes == state.st_size else None
-
-
-class _Growing:
-    def __init__(self, file: FileIO) -> None:
-        self.file, self._sum, self._size = file, hashlib.sha256(), 0
-
-    def read_to(self, size: int) -> None:
-        buffer, before = memoryview(bytearray(2**18)), self._size
-        while self._size < size:
-            count = self.file.readinto(buffer[: size - self._size])
-            if not count:
-                return  # cut by someone else: its digest will not be asked for, as the size differs
-            self._sum.update(buffer[:count])
-            self._size += count
-        _begin_writing(self.file.fileno(), before, size - before)
-
-    @property
-    def digest(self) -> Digest:
-        return Digest(self._size, self._sum.hexdigest())
-
-
-def _begin_writing(descriptor: int, start: int, size: int) -> None:
-    """Have the system begin to write new bytes of a file, so that there is little left to wait for in the end."""
-    if hasattr(os, "posix_fadvise"):
-        # Linux begins to write pages that it is told are not needed; those that are not written yet it keeps.
-        os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
 
 # Inputs that were hashed, by what tells a file from a later one of the same name.

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias, get_args, get_origin, get_type_hints
 
 from interbasin.errors import DataError, FileError, UnknownNameError
-from interbasin.outcome.hashes import Digest, InputFiles, digest_of
+from interbasin.outcome.hashes import InputFiles
 from interbasin.storage import read_document
+from interbasin.storage.digest import Digest, digest_of
 from interbasin.text import plural
 
 if TYPE_CHECKING:  # jobs that need no torch write outcomes too, and torch takes longer to import than they do

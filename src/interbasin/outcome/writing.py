@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
-from interbasin.outcome.hashes import Following, InputFiles, digest_of, files_of
+from interbasin.outcome.hashes import InputFiles, files_of
 from interbasin.outcome.outcome import (
     DOCUMENT,
     FORMAT,
@@ -35,7 +35,7 @@ from interbasin.outcome.outcome import (
     to_plain,
 )
 from interbasin.storage import FORMAT_PREFIX, new_folder, refuse_what_is_in_the_way, write_document
-from interbasin.storage.atomic import claim_folder, remove_stale_folders
+from interbasin.storage.digest import Following, digest_of
 
 if TYPE_CHECKING:  # a job that needs no torch should not wait for it
     from torch import nn
@@ -117,8 +117,7 @@ def new_outcome(
     if not job or not isinstance(job, str):
         raise DataError(f"A job must have a name, got {job!r}; give one such as 'rebasin'.")
     refuse_outcome_in_the_way(folder, force=force)
-    remove_stale_folders(Path(os.path.realpath(folder)).parent)
-    with new_folder(folder, force=force, ours=is_our_outcome) as temporary, claim_folder(temporary):
+    with new_folder(folder, force=force, ours=is_our_outcome) as temporary:
         draft = Draft(temporary, Path(folder), job, asked, seed, elapsed)
         for name, given in (inputs or {}).items():
             draft.add_input(name, given)

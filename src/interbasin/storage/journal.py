@@ -1,33 +1,48 @@
-"""The folder beside a destination in which an output grows, and from which it goes on after an interrupt or a kill.
+"""What a run has done so far, kept so that a run which was killed goes on from there, to the same bytes.
 
-It holds the output so far and ``state.json``: which source and which translator it is of, and how much of it can be
-relied on. What the kernel was given survives a process that is killed, but not a machine that stops; so the state tells
-both how much was written and how much of that was also flushed to the disk, and after a restart only the latter counts.
+There are two kinds. `Unfinished` is an output that grows in a folder beside its destination. `Kept` is a folder of
+results, each of which took long and is done, for a job that puts them together in the end.
+
+What was kept is verified before it is trusted. What the kernel was given survives a process that is killed, but not a
+machine that stops; so the state of an output tells both how much was written and how much of that was also flushed to
+the disk, each with a sum over these bytes, and after a restart of the machine only the latter counts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
+import re
 import shutil
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from interbasin.errors import FileError
-from interbasin.storage.atomic import FORMAT_PREFIX, TEMPORARY, cannot_write, flush
-from interbasin.storage.records import read_document
+from interbasin.storage.atomic import (
+    FORMAT_PREFIX,
+    READABLE,
+    allowed,
+    as_path,
+    cannot_write,
+    flush_files,
+    missing_parents,
+    new_folder,
+    put_in_place,
+    remove_empty,
+)
+from interbasin.storage.digest import Sum
+from interbasin.storage.lock import COMPLETE, PREFIX, Claim, claim_folder, remove_stale, unfinished_folder
+from interbasin.storage.records import read_document, read_record, seal_of, write_record
 
-if sys.platform != "win32":
-    import fcntl
+if TYPE_CHECKING:
+    from torch import Tensor
 
-FORMAT, VERSION = "unfinished-vectors", 1
+FORMAT, VERSION = "unfinished-vectors", 2
+FILES = "files"  # the list of those that are written once
 SECONDS_BETWEEN_FLUSHES = 30.0
 
 
@@ -36,10 +51,12 @@ class Unfinished:
 
     Args:
         destination: Where the output will be.
-        work: What it is made of: ``source`` and ``translator``, fingerprints; ``layout``, what its bytes depend on.
-        counts: The numbers that its sink saves.
+        work: What it is made of: mappings by name.
         refuse_what_is_in_the_way: Raises what stands at the destination and may not be replaced, also at the end.
-        force: Start anew where what is there is of other work.
+        check_same_work: Raises how the work that was begun, the first argument, differs from this one, the second; the
+            others are what to call it, and what to do to start anew.
+        force: Start anew where what is there is of other work, or damaged.
+        mode: Who may read and write the output, beside what the umask takes away.
 
     Attributes:
         name: The destination as it was given.
@@ -53,81 +70,63 @@ class Unfinished:
     def __init__(
         self,
         destination: Path,
-        work: Mapping[str, Any],
+        work: Mapping[str, Mapping[str, Any]],
         *,
-        counts: Sequence[str],
         refuse_what_is_in_the_way: Callable[[], object],
+        check_same_work: Callable[[Mapping[str, Any], Mapping[str, Any], str, str], object],
         force: bool = False,
+        mode: int = READABLE,
     ) -> None:
-        self._counts, self._force, self._refuse_what_is_in_the_way = counts, force, refuse_what_is_in_the_way
+        self._force, self._mode = force, mode
+        self._refuse_what_is_in_the_way, self._check_same_work = refuse_what_is_in_the_way, check_same_work
         self.name, self.destination = str(destination), Path(os.path.realpath(destination))
-        # A digest, so that whatever name the destination may have, this one may be had as well.
-        name = hashlib.sha256(self.destination.name.encode()).hexdigest()[:16]
-        self.folder = self.destination.parent / f"{TEMPORARY}{name}"
+        self.folder = unfinished_folder(self.destination)
         self._state = self.folder / "state.json"
         self._work = json.loads(json.dumps(work))
         self._flushed_at = time.monotonic()
         self._durable: dict[str, Any] = {}
-        self._lock: IO[str] | None = None
+        self._sums: dict[str, Sum] = {}
+        self._listed: set[str] = set()
+        self._claim: Claim | None = None
         self.done: dict[str, Any] = {}
-        above = self.destination.parent
-        self._made_above = [folder for folder in (above, *above.parents) if not folder.exists()]
+        self._made_above = missing_parents(self.destination)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._claim()
-            self.done = self._take_up()
-        except OSError as error:
+            self._claim = claim_folder(self.folder, self.name)
+            remove_stale(self.destination.parent)
+            self._take_up()
+        except BaseException as error:
             self._release()
-            self._remove_made_above()
-            raise self.cannot_write(error) from error
+            remove_empty(self._made_above)
+            raise self.cannot_write(error) if isinstance(error, OSError) else error from error
 
     def cannot_write(self, error: OSError) -> FileError:
         """The error for an output that the system refuses; one of ours passes as it is."""
         return cannot_write(self.name, error, kept=bool(self.done.get("rows")))
 
-    def _remove_made_above(self) -> None:
-        """Folders that were made for an output which did not come about, unless there is something in them."""
-        with contextlib.suppress(OSError):
-            for folder in self._made_above:
-                folder.rmdir()
-
-    def _claim(self) -> None:
-        self._lock = claim_growing_folder(self.folder, self.name)
-
-    def _take_up(self) -> dict[str, Any]:
-        """What an earlier run of the same work did, as far as it can be relied on."""
+    def _take_up(self) -> None:
+        """See what an earlier run of the same work did, as far as it can be relied on."""
         if not self._state.exists():
             self._empty()
-            return {}
+            return
         try:
             state = self._read_state()
-            check_same_work(state["work"], self._work, f"The unfinished {self.name}", f"remove {self.folder}")
+            self._check_same_work(state["work"], self._work, f"The unfinished {self.name}", f"remove {self.folder}")
         except FileError:
             if not self._force:
                 raise
             self._empty()
-            return {}
+            return
+        is_same_boot = state["boot"] is not None and state["boot"] == _boot()
         self._durable = dict(state["durable"])
-        return dict(state["written"] if state["boot"] is not None and state["boot"] == _boot() else self._durable)
+        self.done = dict(state["written"] if is_same_boot else self._durable)
+        sums = self.done.pop("sums", {})
+        self._sums = {name: Sum(*pair) for name, pair in sums.items()}
 
     def _read_state(self) -> dict[str, Any]:
         try:
-            state = read_document(self._state, FORMAT, VERSION)
+            return read_document(self._state, FORMAT, VERSION, sealed=True)
         except FileError as error:
             raise self._cannot_go_on(f"its {self._state.name} cannot be read: {error}".rstrip(".")) from error
-        for name in ("work", "written", "durable"):
-            if not isinstance(state.get(name), dict):
-                raise self._cannot_go_on(f"its {self._state.name} does not tell {name!r}")
-        for name in ("source", "layout", "translator"):
-            if not isinstance(state["work"].get(name), dict):
-                raise self._cannot_go_on(f"its {self._state.name} does not tell the {name!r} of the work")
-        for name in ("written", "durable"):
-            for count in self._counts if state[name] else ():
-                if type(state[name].get(count)) is not int or state[name][count] < 0:
-                    raise self._cannot_go_on(f"its {self._state.name} does not tell {count!r} of what is {name}")
-        if not isinstance(state.get("boot"), str | None):
-            raise self._cannot_go_on(f"its {self._state.name} does not tell 'boot'")
-        return state
 
     def _cannot_go_on(self, reason: str) -> FileError:
         return FileError(
@@ -135,21 +134,37 @@ class Unfinished:
             "to start anew, or ask for that with force=True (--force)."
         )
 
-    def require_bytes(self, sizes: Mapping[str, int]) -> None:
-        """Raise a `FileError` if a file or folder that grows here is smaller than when it was last saved, or missing.
+    def require_kept(self, sizes: Mapping[str, int]) -> None:
+        """Raise a `FileError` if a file that grows here does not begin with the bytes that were saved.
 
-        Where that is so and force was asked for, all of it is started anew.
+        So it is with the files that `save` was told of as written once. Where force was asked for, all is started anew.
         """
-        for name, size in sizes.items() if self.done else ():
-            path = self.folder / name
-            if path.exists() and (path.is_dir() or path.stat().st_size >= size):
-                continue
-            if not self._force:
-                fault = f"has {path.stat().st_size:,} of {size:,} bytes" if path.exists() else "is missing"
-                raise self._cannot_go_on(f"its {name} {fault}")
-            self._empty()
-            self.done, self._durable = {}, {}
+        if not self.done:
             return
+        try:
+            for name, size in sizes.items():
+                self._require_sum(name, self._sums.get(name, Sum()), size)
+            if FILES in self._sums:
+                self._require_sum(FILES, self._sums[FILES], self._sums[FILES].size)
+                with (self.folder / FILES).open("rb") as file:
+                    listed = [json.loads(line) for line in file.read(self._sums[FILES].size).splitlines()]
+                for name, size, crc in listed:
+                    self._require_sum(name, Sum(size, crc), size)
+                self._listed = {name for name, _, _ in listed}
+        except FileError:
+            if not self._force:
+                raise
+            self._empty()
+            self.done, self._durable, self._sums = {}, {}, {}
+
+    def _require_sum(self, name: str, kept: Sum, size: int) -> None:
+        path = self.folder / name
+        if not path.is_file():
+            raise self._cannot_go_on(f"its {name} is missing")
+        if path.stat().st_size < size:
+            raise self._cannot_go_on(f"its {name} has {path.stat().st_size:,} of {size:,} bytes")
+        if Sum().grown(path, size) != kept:
+            raise self._cannot_go_on(f"its {name} is not what was saved")
 
     def require_room(self, needed: int) -> None:
         """Raise a `FileError` if so many bytes more do not fit, before hours of work rather than after."""
@@ -162,15 +177,32 @@ class Unfinished:
 
     def _empty(self) -> None:
         for path in self.folder.iterdir():
-            if path.name != "lock":
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
-    def save(self, done: Mapping[str, Any], flush: Callable[[], object]) -> None:
-        """Keep what is done; now and then, after ``flush`` has brought it to the disk."""
+    def save(
+        self,
+        done: Mapping[str, Any],
+        flush: Callable[[], object],
+        sizes: Mapping[str, int] | None = None,
+        *,
+        written_once: Iterable[Path] = (),
+    ) -> None:
+        """Keep what is done; now and then, after ``flush`` has brought it to the disk.
+
+        Args:
+            done: What the sink has to know to go on.
+            flush: Brings all that was written to the disk.
+            sizes: Of the files that grow here: how many bytes count. They do not change any more.
+            written_once: Files that will not change, those that were told of before among them.
+        """
+        for name, size in (sizes or {}).items():
+            self._sums[name] = self._sums.get(name, Sum()).grown(self.folder / name, size)
+        self._list_new_files(written_once)
         now = time.monotonic()
+        kept = {**done, "sums": {name: [part.size, part.crc] for name, part in self._sums.items()}}
         if now - self._flushed_at > SECONDS_BETWEEN_FLUSHES:
             flush()
-            self._flushed_at, self._durable = now, dict(done)
+            self._flushed_at, self._durable = now, kept
         self.done = dict(done)
         document = {
             "format": FORMAT_PREFIX + FORMAT,
@@ -178,115 +210,66 @@ class Unfinished:
             "destination": self.destination.name,
             "work": self._work,
             "boot": _boot(),
-            "written": self.done,
+            "written": kept,
             "durable": self._durable,
         }
         soon = self.folder / "state.soon"
-        soon.write_text(json.dumps(document), "utf-8")
+        soon.write_text(json.dumps({**document, "seal": seal_of(document)}), "utf-8")
         os.replace(soon, self._state)
+
+    def _list_new_files(self, paths: Iterable[Path]) -> None:
+        """Add the sums over new files to a list, which grows like any other file."""
+        new = {path.relative_to(self.folder).as_posix(): path for path in paths}
+        lines = []
+        for name in sorted(new.keys() - self._listed):
+            part = Sum().grown(new[name], new[name].stat().st_size)
+            lines.append(json.dumps([name, part.size, part.crc]).encode() + b"\n")
+            self._listed.add(name)
+        if lines:
+            before = self._sums.get(FILES, Sum())
+            with (self.folder / FILES).open("r+b" if before.size else "wb") as file:
+                file.seek(before.size)  # beyond are the lines of a run that was killed before it saved
+                file.writelines(lines)
+                size = file.tell()
+            self._sums[FILES] = before.grown(self.folder / FILES, size)
 
     def finish(self, name: str) -> None:
         """Move what is complete, the file or folder ``name`` in here, to the destination, and leave nothing behind."""
+        complete = self.folder / name
         try:
-            # The work may have taken hours, in which someone else may have written there.
+            if complete.is_dir():
+                flush_files(complete, self._mode)
+            else:
+                complete.chmod(allowed(self._mode))
+            # Says, should this process be killed after the next step, that nothing is left to go on from.
+            (self.folder / COMPLETE).write_text(name, "utf-8")
+            put_in_place(complete, self.destination, self._refuse_late)
+        except OSError as error:
+            raise self.cannot_write(error) from error
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._release()
+
+    def _refuse_late(self) -> None:
+        """The work may have taken hours, in which someone else may have written there."""
+        try:
             self._refuse_what_is_in_the_way()
         except FileError as error:
             raise FileError(
                 f"{error} It came there while this run worked, of which everything is kept: move it away and run the "
                 "same command again."
             ) from error
-        try:
-            if self.destination.is_dir() and not self.destination.is_symlink():
-                shutil.rmtree(self.destination)
-            os.replace(self.folder / name, self.destination)
-            if sys.platform != "win32":  # where no folder can be opened
-                flush(self.destination.parent)
-        except OSError as error:
-            raise self.cannot_write(error) from error
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._release()
 
     def close(self) -> None:
         """Let another process have it; where nothing was done, leave nothing behind."""
-        if self._lock is not None and not self.done.get("rows"):
+        if self._claim is not None and not self.done.get("rows"):
             shutil.rmtree(self.folder, ignore_errors=True)
-            self._remove_made_above()
+            remove_empty(self._made_above)
         self._release()
 
     def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-
-def claim_growing_folder(folder: Path, name: str) -> IO[str] | None:
-    """Make a folder beside an output ours, until the file that is returned is closed or this process ends.
-
-    Args:
-        folder: Where the output grows; it is made if it is not there.
-        name: The output, in messages.
-
-    Raises:
-        FileError: if another process has it.
-    """
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        if sys.platform == "win32":  # which has no such locks
-            return None
-        try:
-            file = (folder / "lock").open("w")
-        except FileNotFoundError:  # another run has just ended and removed the folder
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(file.fileno()), (folder / "lock").stat()):
-                return file
-        except BlockingIOError as error:
-            file.close()
-            raise FileError(
-                f"Another process is writing {name} at this moment; wait for it, or choose another name."
-            ) from error
-        except FileNotFoundError:
-            pass
-        except OSError:  # a file system without locks
-            return file
-        file.close()
-
-
-def check_same_work(begun: Mapping[str, Any], work: Mapping[str, Any], what: str, remedy: str) -> None:
-    """Raise a `FileError` that says how the work that was begun differs from the one that is asked for now."""
-    differs = []
-    if begun.get("source") != work.get("source"):
-        differs.append("from another source, or the source has changed since")
-    before, now = dict(begun.get("layout", {})), dict(work.get("layout", {}))
-    scales = before.pop("scale", None), now.pop("scale", None)
-    if scales[0] != scales[1]:
-        differs.append(f"with the scale {scales[0]}, and {scales[1]} is asked for now")
-    # Rows that were refused are not there, so that a run which keeps them may follow, but not the other way round.
-    if (before.pop("bad_rows", "refuse"), now.pop("bad_rows", "refuse")) == ("keep", "refuse"):
-        differs.append("with bad rows kept, and to refuse them is asked for now")
-    if before != now:
-        differs.append("in another layout")
-    if not same_probe(begun.get("translator", {}), work.get("translator", {})):
-        differs.append("by another translator")
-    if differs:
-        raise FileError(
-            f"{what} was begun {' and '.join(differs)}, so this run cannot go on from it; {remedy} to start anew, or "
-            "ask for that with force=True (--force)."
-        )
-
-
-def same_probe(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether two fingerprints are of one translator; sums may differ in their last digits from machine to machine."""
-    try:
-        probes = [np.asarray(fingerprint.get("probe", []), dtype=np.float64) for fingerprint in (first, second)]
-    except (TypeError, ValueError):  # of what was damaged
-        return False
-    return (
-        first.get("widths") == second.get("widths")
-        and probes[0].shape == probes[1].shape
-        and bool(np.allclose(probes[0], probes[1], rtol=1e-6, atol=1e-9))
-    )
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
 
 def _boot() -> str | None:
@@ -295,3 +278,97 @@ def _boot() -> str | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return None
+
+
+# ---------------------------------------------------------------------- results that are done
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Results of one kind that are done: a sealed record for each, in a folder of its own.
+
+    Attributes:
+        folder: Where these folders are.
+        name: Of the records.
+        format, version: Of the records.
+    """
+
+    folder: Path
+    name: str
+    format: str
+    version: int
+
+    def read(self, place: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """A result, or None if it is not there, not whole, or not what was written: then it is to be made anew."""
+        try:
+            return read_record(self.folder / place, self.name, self.format, self.version, sealed=True)
+        except FileError:
+            return None
+
+    def write(self, place: str, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Keep a result in place of what is there."""
+        with new_folder(self.folder / place, force=True, ours=self._is_own) as folder:
+            write_record(folder, self.name, self.format, self.version, document, tensors, sealed=True)
+
+    def _is_own(self, folder: Path) -> bool:
+        """Whether a folder holds such a result, damaged or not, and nothing else."""
+        return {path.name for path in folder.iterdir()} <= {f"{self.name}.json", f"{self.name}.safetensors"}
+
+
+def state_folder(state: str | os.PathLike[str], what: str, owned: re.Pattern[str]) -> Path:
+    """The folder that a state is kept in, which is empty, not there, or holds what is ours.
+
+    Args:
+        state: As it was given.
+        what: The state, in messages: "The state of a transport".
+        owned: The names of what may be in it, beside temporary folders.
+
+    Raises:
+        FileError: if it cannot be one.
+    """
+    place = as_path(state, what)
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(place)  # says what no name can be
+        is_there = place.exists()
+        above = next(folder for folder in place.absolute().parents if folder.exists())
+    except (OSError, ValueError) as error:
+        raise no_state(place, error) from error
+    if is_there and not place.is_dir():
+        raise FileError(f"The state was to be kept in {place}, which is a file; choose another place.")
+    if not is_there and place.is_symlink():
+        raise FileError(f"The state was to be kept in {place}, a link that leads nowhere; choose another place.")
+    if not os.access(place if is_there else above, os.W_OK | os.X_OK):
+        raise FileError(f"The state was to be kept in {place}, where nothing can be written; choose another place.")
+    names = sorted(path.name for path in place.iterdir()) if is_there else []
+    others = [name for name in names if not owned.fullmatch(name) and not name.startswith(PREFIX)]
+    if others:
+        raise FileError(f"The state was to be kept in {place}, which holds other things ({others[0]}); choose another.")
+    return place
+
+
+def no_state(place: Path, error: Exception) -> FileError:
+    """The error for a state that the system has no place for."""
+    return FileError(f"The state was to be kept in {str(place)!r}, which cannot be ({error}); choose another place.")
+
+
+@contextlib.contextmanager
+def holding_folder(folder: Path) -> Iterator[None]:
+    """Have the folder of a state for this process alone; what killed ones left half-written in it goes.
+
+    Raises:
+        FileError: if another process has it, or it cannot be made.
+    """
+    is_new = not folder.exists()
+    try:
+        claim = claim_folder(folder, f"the state in {folder}", private=False)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    try:
+        for parent in (folder, *(path for path in folder.iterdir() if path.is_dir())):
+            remove_stale(parent)
+        yield
+    finally:
+        claim.release()
+        if is_new:
+            remove_empty([folder])  # unless something is kept in it

@@ -54,11 +54,11 @@ def write_record(
     head = {"format": FORMAT_PREFIX + format, "version": version, "mark": mark, "checksum": _checksum(plain)}
     whole = {**head, **document}
     if sealed:
-        whole[SEAL] = _seal(json.loads(_to_json(whole, f"{name}.json")))
+        whole[SEAL] = seal_of(json.loads(_to_json(whole, f"{name}.json")))
     write_document(folder / f"{name}.json", whole)
 
 
-def _seal(document: Mapping[str, Any]) -> str:
+def seal_of(document: Mapping[str, Any]) -> str:
     """What changes when anything in a JSON document does, but the order of its keys."""
     words = {key: value for key, value in document.items() if key != SEAL}
     return f"{zlib.crc32(json.dumps(words, sort_keys=True).encode()):08x}"
@@ -105,7 +105,7 @@ def read_record(
             raise FileError(
                 f"Expected a folder with a saved {format} at {folder}, but {fault}; give the folder it was saved to."
             )
-        document = read_document(folder / f"{name}.json", format, version)
+        document = read_document(folder / f"{name}.json", format, version, sealed=sealed)
         mark, tensors = _read_tensors(folder / f"{name}.safetensors")
         if mark == document.get("mark"):
             if document.get("checksum", None) not in (None, _checksum(tensors)):  # files of earlier versions have none
@@ -113,20 +113,16 @@ def read_record(
                     f"{folder / name}.safetensors is damaged: its numbers are not those that were saved; copy it again "
                     "or make it anew."
                 )
-            if sealed and document.get(SEAL) != _seal(document):
-                raise FileError(
-                    f"{folder / name}.json is damaged: it does not say what was saved; copy it again or make it anew."
-                )
             return document, tensors
         time.sleep(0.01 * (attempt + 1))
     raise FileError(f"{name}.json and {name}.safetensors in {folder} do not belong together; copy both again.")
 
 
-def read_document(path: Path, format: str, version: int) -> dict[str, Any]:
+def read_document(path: Path, format: str, version: int, *, sealed: bool = False) -> dict[str, Any]:
     """What one JSON file of ours holds, after checking that it is of this format and version.
 
     Raises:
-        FileError: if it is missing, damaged, of another format or of a later version.
+        FileError: if it is missing, damaged, of another format or of a later version; if it is ``sealed``, and edited.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -144,6 +140,8 @@ def read_document(path: Path, format: str, version: int) -> dict[str, Any]:
             f"give a folder that a {format} was saved to."
         )
     _check_version(document, path, format, version)
+    if sealed and document.get(SEAL) != seal_of(document):
+        raise FileError(f"{path} is damaged: it does not say what was saved; copy it again or make it anew.")
     return document
 
 

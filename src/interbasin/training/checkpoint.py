@@ -16,14 +16,7 @@ from torch import Tensor
 
 from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError, FileError
-from interbasin.storage.atomic import (
-    as_path,
-    claim_folder,
-    is_ours,
-    new_folder,
-    refuse_what_is_in_the_way,
-    remove_stale_folders,
-)
+from interbasin.storage.atomic import as_path, is_ours, new_folder, refuse_what_is_in_the_way
 from interbasin.storage.records import read_record, write_record
 
 NAME, FORMAT, VERSION = "training", "training", 1
@@ -75,7 +68,6 @@ class Checkpoint:
         Raises:
             FileError: if the folder holds something else, another run, or files that are damaged.
         """
-        remove_stale_folders(self.folder.parent)
         if not os.path.lexists(self.folder) or (self.folder.is_dir() and not any(self.folder.iterdir())):
             refuse_what_is_in_the_way(self.folder, force=False)
             return None
@@ -115,7 +107,7 @@ class Checkpoint:
             FileError: if that cannot be done; what was there stays.
         """
         whole = {"fingerprint": self.fingerprint, "request": dict(request), **document}
-        with new_folder(self.folder, [NAME], force=True) as temporary, claim_folder(temporary):
+        with new_folder(self.folder, [NAME], force=True) as temporary:
             write_record(temporary, NAME, FORMAT, VERSION, whole, tensors)
 
     def remove(self) -> None:

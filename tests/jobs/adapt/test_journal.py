@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 
 def run(state: Path | None = None, **options):
     options = {"method": "linear-probe", "test": make_target(12), **QUICK, **options}
-    return ib.adapt(make_mlp(), make_proxy(), options.pop("train", make_target()), state=state, **options)
+    proxy, train = options.pop("proxy", make_proxy()), options.pop("train", make_target())
+    return ib.adapt(make_mlp(), proxy, train, state=state, **options)
 
 
 def figures(result):

@@ -18,9 +18,9 @@ from interbasin.errors import DataError, ShapeError
 from interbasin.jobs.translate import apply as application
 from interbasin.jobs.translate.apply import BATCH_BYTES, Applied, translator_fingerprint
 from interbasin.outcome import Outcome
-from interbasin.storage.journal import same_probe
 from interbasin.vectors import default_rows_per_batch
 from interbasin.vectors.files.base import Piece
+from interbasin.vectors.stores.same_work import same_probe
 
 
 class Array:

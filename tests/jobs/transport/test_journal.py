@@ -171,7 +171,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("interbasin.jobs.transport.journal.write_record", full)
+        patch.setattr("interbasin.storage.journal.write_record", full)
         with pytest.raises(FileError, match="No space left"):
             ask(tmp_path / "state")
     assert not list((tmp_path / "state").glob("fitted-*/stage-*"))
@@ -215,8 +215,8 @@ def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
     whole, _, _ = ask(tmp_path / "state")
     (stages, *_) = (tmp_path / "state").glob("fitted-*")
     for folder in (tmp_path / "state", stages):
-        (folder / ".interbasin-abc").mkdir()
-        (folder / ".interbasin-abc" / "recording.json").write_text("{")
+        (folder / ".interbasin-new-abc").mkdir()
+        (folder / ".interbasin-new-abc" / "recording.json").write_text("{")
     assert same(ask(tmp_path / "state")[0], whole)
     assert not list((tmp_path / "state").rglob(".interbasin-*"))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
 import shutil
+import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -359,40 +361,103 @@ def test_what_grew_must_still_be_there(kind, cut):
         np.testing.assert_array_equal(np.load("new.npy"), translated(TRANSLATOR, np.load("old.npy")))
 
 
+def edited(state: dict[str, Any], **changes: object) -> dict[str, Any]:
+    return {**state, **changes}
+
+
 @pytest.mark.parametrize(
-    "mend, words",
+    "damage, words",
     [
-        (lambda state: "{", r"its state.json cannot be read: .*damaged or cut off"),
-        (lambda state: "[]", r"its state.json cannot be read: .*holds a JSON list"),
-        (lambda state: {**state, "work": None}, r"its state.json does not tell 'work'"),
-        (lambda state: {**state, "work": {}}, r"does not tell the 'source' of the work"),
-        (lambda state: {**state, "boot": 3}, r"does not tell 'boot'"),
-        (lambda state: {**state, "written": {"rows": 7}}, r"does not tell 'rows_per_batch' of what is written"),
-        (lambda state: {**state, "written": {"rows": "many"}}, r"does not tell 'rows' of what is written"),
-        (lambda state: {name: state[name] for name in ("format", "version", "work")}, r"does not tell 'written'"),
+        (lambda state: "{", r"damaged or cut off"),
+        (lambda state: "[]", r"holds a JSON list"),
+        (lambda state: {name: state[name] for name in ("format", "version", "work")}, r"does not say what was saved"),
+        (lambda state: edited(state, boot=3), r"does not say what was saved"),
+        (lambda state: edited(state, written={**state["written"], "rows": 49}), r"does not say what was saved"),
+        (lambda state: edited(state, work={**state["work"], "translator": {}}), r"does not say what was saved"),
+        (lambda state: edited(state, seal="00000000"), r"does not say what was saved"),
     ],
 )
-def test_a_damaged_state_is_told(mend, words):
+def test_a_damaged_state_is_told(damage, words):
     stopped_run()
     (folder,) = Path().glob(".interbasin-*")
-    made = mend(json.loads((folder / "state.json").read_text()))
+    made = damage(json.loads((folder / "state.json").read_text()))
     (folder / "state.json").write_text(made if isinstance(made, str) else json.dumps(made))
     with pytest.raises(
-        FileError, match=rf"new.npy is damaged, so .* \(.*{words}.*; remove .*{folder.name} to start anew"
+        FileError,
+        match=rf"new.npy is damaged, so .* \(its state.json cannot be read: .*{words}.*; remove .*{folder.name} to",
     ):
         translate_vectors(TRANSLATOR, "old.npy", "new.npy")
     assert translate_vectors(TRANSLATOR, "old.npy", "new.npy", force=True).resumed_at == 0
     assert sorted(os.listdir()) == ["new.npy", "old.npy"]
 
 
-def test_a_probe_that_is_damaged_is_of_another_translator():
+@pytest.mark.parametrize("kind", ["npy", "npz", "parquet", "lance"])
+def test_what_grew_must_still_be_what_was_saved(kind):
+    """One bit of what is kept, anywhere in it: a run that went on from it would be silently wrong."""
+    output = "lance://new/t" if kind == "lance" else f"new.{kind}"
+    np.save("old.npy", vectors(ROWS, WIDTH))
+    with pytest.raises(Stopped):
+        translate_vectors(TRANSLATOR, "old.npy", output, rows_per_batch=7, progress=stop_at(50))
+    (folder,) = Path("new" if kind == "lance" else ".").glob(".interbasin-*")
+    names = {"npy": ["vectors.npy"], "npz": ["vectors.npy"], "parquet": ["vectors.parquet", "groups"]}
+    files = [folder / name for name in names.get(kind, ())] or sorted(folder.glob("table.lance/data/*.lance"))
+    saved = json.loads((folder / "state.json").read_text())["written"]
+    for path in files:
+        content = path.read_bytes()
+        size = saved["sums"].get(path.name, [len(content)])[0]
+        for place in (0, size // 2, size - 1):
+            changed = bytearray(content)
+            changed[place] ^= 1
+            path.write_bytes(changed)
+            with pytest.raises(FileError, match=rf"is damaged, so .*its .*{path.name} is not what was saved"):
+                translate_vectors(TRANSLATOR, "old.npy", output)
+        path.write_bytes(content)
+    assert translate_vectors(TRANSLATOR, "old.npy", output).resumed_at > 0
+
+
+def test_a_link_where_an_output_would_grow_is_refused_and_what_it_leads_to_stays(tmp_path):
     stopped_run()
     (folder,) = Path().glob(".interbasin-*")
-    state = json.loads((folder / "state.json").read_text())
-    state["work"]["translator"]["probe"] = "damaged"
-    (folder / "state.json").write_text(json.dumps(state))
-    with pytest.raises(FileError, match="begun by another translator"):
+    shutil.rmtree(folder)
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "note").write_text("precious")
+    folder.symlink_to(tmp_path / "precious", target_is_directory=True)
+    for force in (False, True):
+        with pytest.raises(FileError, match="a link stands there; remove it, or choose another output"):
+            translate_vectors(TRANSLATOR, "old.npy", "new.npy", force=force)
+    assert (tmp_path / "precious" / "note").read_text() == "precious"
+    folder.unlink()
+    folder.write_text("a file")
+    with pytest.raises(FileError, match="something that is no folder stands there"):
         translate_vectors(TRANSLATOR, "old.npy", "new.npy")
+
+
+def test_nobody_else_can_read_what_is_not_complete():
+    stopped_run()
+    (folder,) = Path().glob(".interbasin-*")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_cannot_be_flushed_in_the_end_is_no_failure(monkeypatch):
+    """The output is in its place by then; to run the same command again would be refused."""
+    np.save("old.npy", vectors(ROWS, WIDTH))
+
+    def flush(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("interbasin.storage.atomic.flush", flush)
+    assert translate_vectors(TRANSLATOR, "old.npy", "new.npy", rows_per_batch=7).rows == ROWS
+    assert sorted(os.listdir()) == ["new.npy", "old.npy"]
+
+
+def test_a_run_that_was_killed_after_its_output_was_in_place_is_tidied_up_by_the_next():
+    np.save("old.npy", vectors(ROWS, WIDTH))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("interbasin.storage.journal.shutil.rmtree", lambda *paths, **options: None)
+        translate_vectors(TRANSLATOR, "old.npy", "new.npz", rows_per_batch=7)
+    assert list(Path().glob(".interbasin-*"))
+    translate_vectors(TRANSLATOR, "old.npy", "other.npy", rows_per_batch=7)
+    assert sorted(os.listdir()) == ["new.npz", "old.npy", "other.npy"]
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -18,11 +18,10 @@ from interbasin.activations.recording import digest_of, fingerprint
 from interbasin.errors import FileError
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.jobs.adapt.validation import Answer
-from interbasin.storage import as_path, new_folder, read_record, write_record
-from interbasin.storage.atomic import TEMPORARY
+from interbasin.storage.journal import Kept, no_state, state_folder
 
 NAME, FORMAT, VERSION = "answer", "adapt-answer", 1
-OURS = re.compile(rf"(answer|training)-[0-9a-f]{{16}}|run-[0-9a-f]{{16}}|lock|{re.escape(TEMPORARY)}.*")
+OURS = re.compile(r"(answer|training|run)-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,17 @@ class Journal:
         """What was kept under a key, or what is computed now, and kept."""
         if self.folder is None:
             return compute()
-        place = self.folder / f"{NAME}-{_short(key)}"
-        try:
-            document, tensors = read_record(place, NAME, FORMAT, VERSION, sealed=True)
+        kept, place = Kept(self.folder, NAME, FORMAT, VERSION), f"{NAME}-{_short(key)}"
+        if (record := kept.read(place)) is not None:
+            document, tensors = record
             return Answer(tensors["outputs"], tensors.get("features"), document["seconds"], document["steps"])
-        except (FileError, KeyError):  # not there, not whole, or edited: it is done now
-            pass
         answer = compute()
         if int(os.environ.get("RANK", "0")):  # of several processes, which all have this answer, the first one writes
             return answer
         tensors = {"outputs": answer.outputs}
         if answer.features is not None:
             tensors["features"] = answer.features
-        with new_folder(place, force=True, ours=_is_answer) as folder:
-            document = {"seconds": dict(answer.seconds), "steps": answer.steps}
-            write_record(folder, NAME, FORMAT, VERSION, document, tensors, sealed=True)
+        kept.write(place, {"seconds": dict(answer.seconds), "steps": answer.steps}, tensors)
         return answer
 
 
@@ -65,22 +60,7 @@ def find_place(state: str | os.PathLike[str] | None) -> Path | None:
     """
     if state is None:
         return None
-    place = as_path(state, "The state of an adaptation")
-    try:
-        is_there = place.exists()
-        above = next(folder for folder in place.absolute().parents if folder.exists())
-    except (OSError, ValueError) as error:
-        raise _no_place(place, error) from error
-    if is_there and not place.is_dir():
-        raise FileError(f"The state was to be kept in {place}, which is a file; choose another place.")
-    if not is_there and place.is_symlink():
-        raise FileError(f"The state was to be kept in {place}, a link that leads nowhere; choose another place.")
-    if not os.access(place if is_there else above, os.W_OK | os.X_OK):
-        raise FileError(f"The state was to be kept in {place}, where nothing can be written; choose another place.")
-    others = sorted(name for name in _names_in(place) if not OURS.fullmatch(name))
-    if others:
-        raise FileError(f"The state was to be kept in {place}, which holds other things ({others[0]}); choose another.")
-    return place
+    return state_folder(state, "The state of an adaptation", OURS)
 
 
 def _names_in(place: Path) -> list[str]:
@@ -107,12 +87,8 @@ def open_journal(state: str | os.PathLike[str] | None, setup: Setup, test: Tenso
         place.mkdir(parents=True, exist_ok=True)
         (place / mark).touch()
     except OSError as error:
-        raise _no_place(place, error) from error
+        raise no_state(place, error) from error
     return Journal(place)
-
-
-def _no_place(place: Path, error: Exception) -> FileError:
-    return FileError(f"The state was to be kept in {str(place)!r}, which cannot be ({error}); choose another place.")
 
 
 def _identity(setup: Setup, test: Tensor | None) -> str:
@@ -137,7 +113,3 @@ def _identity(setup: Setup, test: Tensor | None) -> str:
 
 def _short(key: object) -> str:
     return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-
-
-def _is_answer(folder: Path) -> bool:
-    return {path.name for path in folder.iterdir()} <= {f"{NAME}.json", f"{NAME}.safetensors"}

@@ -23,8 +23,9 @@ from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
 from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
-from interbasin.outcome.hashes import Following, InputFiles, files_of
+from interbasin.outcome.hashes import InputFiles, files_of
 from interbasin.storage import as_path, refuse_file_in_the_way, write_document
+from interbasin.storage.digest import Following
 from interbasin.text import list_names, plural
 
 CARD = "README.md"

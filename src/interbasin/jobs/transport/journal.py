@@ -14,8 +14,7 @@ import hashlib
 import json
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -27,10 +26,7 @@ from interbasin._version import __version__
 from interbasin.activations.recording import digest_of, fingerprint
 from interbasin.batches import BATCH_SIZE, as_batches, cut_inputs, inputs_in, outputs_of, split_batch
 from interbasin.checkpoints.lora import Factors
-from interbasin.errors import FileError
-from interbasin.storage import as_path, new_folder, read_record, write_record
-from interbasin.storage.atomic import TEMPORARY, cannot_write
-from interbasin.storage.journal import claim_growing_folder
+from interbasin.storage.journal import Kept, holding_folder, state_folder
 from interbasin.wiring.trace.calls import output_tensors
 from interbasin.wiring.trace.copying import forget_what_was_derived
 
@@ -41,8 +37,7 @@ if TYPE_CHECKING:
 
 NAME, FORMAT, VERSION = "stage", "fitted-stage", 1
 ROW, ROW_FORMAT = "row", "compared-row"
-# A process that was killed may have left something half-written under a temporary name.
-OURS = re.compile(rf"(recorded|fitted|compared|maps)-[0-9a-f]{{16}}|lock|{re.escape(TEMPORARY)}.*")
+OURS = re.compile(r"(recorded|fitted|compared|maps)-[0-9a-f]{16}")
 
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
@@ -61,39 +56,7 @@ class Journal:
     @classmethod
     def at(cls, folder: str | os.PathLike[str]) -> Journal:
         """The journal in a folder, which need not be there yet."""
-        place = as_path(folder, "The state of a transport")
-        if place.exists() and not place.is_dir():
-            raise FileError(f"The state was to be kept in {place}, which is a file; choose another place.")
-        others = [path.name for path in place.iterdir() if not OURS.fullmatch(path.name)] if place.is_dir() else []
-        if others:
-            raise FileError(
-                f"The state was to be kept in {place}, which holds other things ({sorted(others)[0]}); choose another."
-            )
-        return cls(place)
-
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
-        """Have the folder for this process alone while the block lasts; what a killed one left half-written goes.
-
-        Raises:
-            FileError: if another process has it.
-        """
-        is_new = not self.folder.exists()
-        try:
-            lock = claim_growing_folder(self.folder, f"the state in {self.folder}")
-        except OSError as error:
-            raise cannot_write(self.folder, error) from error
-        try:
-            for temporary in (*self.folder.glob(f"{TEMPORARY}*"), *self.folder.glob(f"*/{TEMPORARY}*")):
-                shutil.rmtree(temporary, ignore_errors=True)
-            yield
-        finally:
-            (self.folder / "lock").unlink(missing_ok=True)
-            if lock is not None:
-                lock.close()
-            if is_new:
-                with contextlib.suppress(OSError):  # unless something is kept in it
-                    self.folder.rmdir()
+        return cls(state_folder(folder, "The state of a transport", OURS))
 
     def recording(self, networks: Sequence[nn.Module], data: Any, **options: Any) -> Path:
         """The folder for the state of a recording; see ``state`` of `interbasin.activations.record`."""
@@ -125,7 +88,7 @@ def holding_state(function: Callable[Given, Value]) -> Callable[Given, Value]:
     @functools.wraps(function)
     def run(*arguments: Given.args, **options: Given.kwargs) -> Value:
         state: Any = options.get("state")
-        with contextlib.nullcontext() if state is None else Journal.at(state).hold():
+        with contextlib.nullcontext() if state is None else holding_folder(Journal.at(state).folder):
             return function(*arguments, **options)
 
     return run
@@ -153,11 +116,13 @@ class StageJournal:
         """Take up a stage that was kept: what was fitted in it, or None if it was not kept whole."""
         from interbasin.jobs.transport.regression.sequence import LayerFit
 
+        if (record := self._kept.read(f"{NAME}-{number}")) is None:
+            return None
+        document, tensors = record
         try:
-            document, tensors = read_record(self.folder / f"{NAME}-{number}", NAME, FORMAT, VERSION)
             layers = [LayerFit(layer=stage[place], **figures) for place, figures in document["fitted"]]
             changed, lost = list(document["changed"]), dict(document["lost"])
-        except (FileError, KeyError, TypeError, IndexError):  # it is fitted again
+        except (KeyError, TypeError, IndexError):  # it is fitted again
             return None
         state = self.model.state_dict()
         with torch.no_grad():
@@ -188,8 +153,11 @@ class StageJournal:
             for each in fitted
         ]
         document = {"fitted": rows, "changed": changed, "lost": {name: pair.lost for name, pair in added.items()}}
-        with new_folder(self.folder / f"{NAME}-{number}", force=True, ours=_is_stage) as folder:
-            write_record(folder, NAME, FORMAT, VERSION, document, tensors)
+        self._kept.write(f"{NAME}-{number}", document, tensors)
+
+    @property
+    def _kept(self) -> Kept:
+        return Kept(self.folder, NAME, FORMAT, VERSION)
 
     def _compute_digests(self) -> dict[str, str]:
         return {name: digest_of(tensor) for name, tensor in self.model.state_dict().items()}
@@ -205,11 +173,13 @@ class RowJournal:
         """A row that was kept, or None if it was not kept whole."""
         from interbasin.jobs.transport.result import ComparedRow
 
+        if (record := self._kept.read(_place(method, variant))) is None:
+            return None
+        words, figures = record
         try:
-            words, figures = read_record(self._place(method, variant), ROW, ROW_FORMAT, VERSION)
             numbers = {name: float(figure) for name, figure in figures.items()}
             return ComparedRow(words["method"], tuple(words["needs"]), note=words["note"], **_WITHOUT | numbers)
-        except (FileError, KeyError, TypeError, ValueError):  # it is tried again
+        except (KeyError, TypeError, ValueError):  # it is tried again
             return None
 
     def keep(self, method: str, variant: str, row: ComparedRow) -> None:
@@ -219,23 +189,18 @@ class RowJournal:
         figures = {
             name: torch.tensor(value, dtype=torch.float64) for name, value in values.items() if value is not None
         }
-        with new_folder(self._place(method, variant), force=True, ours=_is_row) as folder:
-            write_record(folder, ROW, ROW_FORMAT, VERSION, words, figures)
+        self._kept.write(_place(method, variant), words, figures)
 
-    def _place(self, method: str, variant: str) -> Path:
-        return self.folder / f"{ROW}-{method}-{variant}".rstrip("-")
+    @property
+    def _kept(self) -> Kept:
+        return Kept(self.folder, ROW, ROW_FORMAT, VERSION)
+
+
+def _place(method: str, variant: str) -> str:
+    return f"{ROW}-{method}-{variant}".rstrip("-")
 
 
 _WITHOUT: dict[str, Any] = {"norm_ratio": None}  # what a row must be told, though there may be none
-
-
-def _is_stage(folder: Path) -> bool:
-    """Whether a folder holds a stage, damaged or not, and nothing else."""
-    return {path.name for path in folder.iterdir()} <= {f"{NAME}.json", f"{NAME}.safetensors"}
-
-
-def _is_row(folder: Path) -> bool:
-    return {path.name for path in folder.iterdir()} <= {f"{ROW}.json", f"{ROW}.safetensors"}
 
 
 def _hash(

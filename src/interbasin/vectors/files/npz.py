@@ -210,7 +210,6 @@ class ArraySink:
         beside: For ``.npz``: the archive whose other members go along.
     """
 
-    counts = ("rows", "rows_per_batch")  # that are saved
     mark = None
     notes: tuple[str, ...] = ()
 
@@ -233,7 +232,7 @@ class ArraySink:
         npy_format.write_array_header_1_0(header, fields)
         self._header, self._row_bytes, self._dtype = header.getvalue(), width * dtype.itemsize, dtype
         grown = len(self._header) + int(unfinished.done.get("rows", 0)) * self._row_bytes
-        unfinished.require_bytes({self._path.name: grown})
+        unfinished.require_kept({self._path.name: grown})
         self.rows = int(unfinished.done.get("rows", 0))
         self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
         self._file: IO[bytes] | None = None
@@ -259,7 +258,8 @@ class ArraySink:
             self.rows += len(vectors)
             file = self._file
             done = {"rows": self.rows, "rows_per_batch": self.rows_per_batch}
-            self._unfinished.save(done, lambda: os.fsync(file.fileno()))
+            grown = len(self._header) + self.rows * self._row_bytes
+            self._unfinished.save(done, lambda: os.fsync(file.fileno()), {self._path.name: grown})
         except OSError as error:
             raise self._unfinished.cannot_write(error) from error
 

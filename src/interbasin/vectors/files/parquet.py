@@ -135,7 +135,6 @@ class ParquetSink:
         compression: Path of another column -> how it is compressed.
     """
 
-    counts = ("rows", "rows_per_batch", "bytes", "footer_bytes")  # that are saved
     mark = None
     notes: tuple[str, ...] = ()
 
@@ -156,7 +155,7 @@ class ParquetSink:
         self._compression = {path: PYARROW_NAMES.get(name, name) for path, name in compression.items()}
         self._needed = rows * width * dtype.itemsize if self._column.codec == "UNCOMPRESSED" else 0
         done = unfinished.done
-        unfinished.require_bytes({"vectors.parquet": done.get("bytes", 0), "groups": done.get("footer_bytes", 0)})
+        unfinished.require_kept({"vectors.parquet": done.get("bytes", 0), "groups": done.get("footer_bytes", 0)})
         done = unfinished.done
         self.rows = int(done.get("rows", 0))
         self.rows_per_batch: int | None = done.get("rows_per_batch")
@@ -197,8 +196,10 @@ class ParquetSink:
             data.flush()
             groups.flush()
             self.rows += len(vectors)
-            done = (self.rows, self.rows_per_batch, data.tell(), groups.tell())
-            self._unfinished.save(dict(zip(self.counts, done, strict=True)), self._flush)
+            sizes = {"vectors.parquet": data.tell(), "groups": groups.tell()}
+            done = {"rows": self.rows, "rows_per_batch": self.rows_per_batch}
+            done |= {"bytes": sizes["vectors.parquet"], "footer_bytes": sizes["groups"]}
+            self._unfinished.save(done, self._flush, sizes)
         except OSError as error:
             raise self._unfinished.cannot_write(error) from error
 

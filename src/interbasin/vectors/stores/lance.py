@@ -152,13 +152,12 @@ def refuse_table_in_the_way(output: StoreURI, source: StoreURI, *, force: bool) 
 class LanceSink:
     """A Lance table that grows by one version per batch; see `interbasin.vectors.stores.opening.Sink`."""
 
-    counts = ("rows", "rows_per_batch", "version")  # that are saved
     mark = None
     notes: tuple[str, ...] = ()
 
     def __init__(self, unfinished: Unfinished, name: str, schema: pa.Schema, column: str) -> None:
         self._unfinished, self.name, self._schema, self._column = unfinished, name, schema, column
-        unfinished.require_bytes({f"{TABLE}.lance/_versions": 0})
+        unfinished.require_kept({})
         self._address = StoreURI("lance", name, unfinished.folder, TABLE)
         self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
         self.rows = 0
@@ -203,7 +202,10 @@ class LanceSink:
     def _save(self) -> None:
         assert self._table is not None
         done = {"rows": self.rows, "rows_per_batch": self.rows_per_batch, "version": int(self._table.version)}
-        self._unfinished.save(done, os.sync)  # its files are the library's own
+        # Its files are the library's own; these it writes once, under a new name each time.
+        files = (self._unfinished.folder / f"{TABLE}.lance").rglob("*")
+        written_once = [path for path in files if path.suffix in (".lance", ".manifest", ".txn") and path.is_file()]
+        self._unfinished.save(done, os.sync, written_once=written_once)
 
     def finish(self) -> None:
         self._table = None

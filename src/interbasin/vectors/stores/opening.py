@@ -19,6 +19,7 @@ from interbasin.storage.journal import Unfinished
 from interbasin.text import list_names
 from interbasin.vectors.files.base import Piece, Vectors, file_fingerprint, open_vectors
 from interbasin.vectors.files.npz import ArraySink, StoredReader, StreamedReader
+from interbasin.vectors.stores.same_work import check_same_work
 from interbasin.vectors.stores.uri import FILES, StoreURI
 
 if TYPE_CHECKING:
@@ -216,7 +217,13 @@ def open_sink(
     layout = {"kind": output.kind, "column": output.column, "dtype": str(dtype), "scale": scale, "bad_rows": bad_rows}
     work = {"source": dict(rows.fingerprint()), "translator": dict(fingerprint), "layout": layout}
     # Opened last: it claims the place.
-    unfinished = Unfinished(destination, work, counts=sink.counts, refuse_what_is_in_the_way=refuse, force=force)
+    unfinished = Unfinished(
+        destination,
+        work,
+        refuse_what_is_in_the_way=refuse,
+        check_same_work=check_same_work,
+        force=force,
+    )
     try:
         return sink(unfinished, **options)  # type: ignore[no-any-return]
     except BaseException:

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from interbasin.errors import StoreError
-from interbasin.storage.journal import check_same_work
 from interbasin.text import plural
 from interbasin.vectors.files.base import Piece
 from interbasin.vectors.stores.postgresql import (
@@ -32,6 +31,7 @@ from interbasin.vectors.stores.postgresql import (
     explain_errors,
     find_type,
 )
+from interbasin.vectors.stores.same_work import check_same_work
 from interbasin.vectors.stores.uri import StoreURI
 
 MOST_NUMBERS = 16_000  # of a vector of pgvector

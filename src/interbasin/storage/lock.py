@@ -1,0 +1,245 @@
+"""Folders that one process has to itself, and what is left of those whose process was killed.
+
+The lock is the system's, on the folder itself: it needs no file in the folder, it goes with the folder when that is
+renamed, and it ends with the process, however that ends. So a folder of ours whose lock can be had belongs to nobody.
+
+There are two kinds, both beside what they are for. A *temporary* folder is filled and then renamed; once its process
+has ended it is rubbish, and `remove_stale` takes it away before the next one is made. An *unfinished* folder is
+named after its output, so that the same command finds it and goes on; it is kept until that command ends, or until
+somebody asks for it to be removed (`find_leftovers`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from interbasin.errors import FileError
+
+if sys.platform != "win32":  # which has no such locks: stale folders stay there
+    import fcntl
+
+# Short, so that whatever name the destination may have, the temporary one may be had as well.
+PREFIX = ".interbasin-"
+TEMPORARY = f"{PREFIX}new-"
+COMPLETE = "complete"  # names the output that was moved out of an unfinished folder in the end
+UNFINISHED = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{16}}")
+
+
+@dataclass
+class Claim:
+    """A folder that this process has to itself until it lets go, or ends."""
+
+    folder: Path
+    _descriptor: int | None
+
+    def release(self) -> None:
+        """Let another process have it; nothing happens the second time."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def unfinished_folder(destination: Path) -> Path:
+    """Where an output grows: beside it, under a name that follows from the output's own."""
+    # A digest, so that whatever name the destination may have, this one may be had as well.
+    name = hashlib.sha256(os.fsencode(destination.name)).hexdigest()[:16]
+    return destination.parent / f"{PREFIX}{name}"
+
+
+def claim_folder(folder: Path, name: str, *, private: bool = True) -> Claim:
+    """Make a folder ours, and make it first if it is not there.
+
+    Args:
+        folder: Missing parents are made too.
+        name: What is written there, for messages.
+        private: Nobody but this program is to put anything there. A link, or a folder of another user, is refused: its
+            name can be foreseen, and what is in it may be removed. Other users cannot read what is in it.
+
+    Raises:
+        FileError: if another process has it, or it is not ours to use.
+    """
+    while True:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700 if private else 0o777)
+        if private:
+            _require_own(folder, name)
+        if sys.platform == "win32":  # where no folder can be opened
+            return Claim(folder, None)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if private else 0))
+        except FileNotFoundError:  # another run has just ended and removed the folder
+            continue
+        try:
+            if private and stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077:
+                os.fchmod(descriptor, 0o700)
+            _lock(descriptor)
+            if _is_still_at(descriptor, folder):
+                return Claim(folder, descriptor)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise FileError(
+                f"Another process is writing {name} at this moment; wait for it, or choose another name."
+            ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def claim_temporary_folder(parent: Path) -> Claim:
+    """A new folder of a random name, which nobody else can read."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=parent))
+        if sys.platform == "win32":
+            return Claim(folder, None)
+        # Until it is locked it looks like one that was left behind, and may be removed as such.
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                _lock(descriptor)
+                if _is_still_at(descriptor, folder):
+                    return Claim(folder, descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+
+def _require_own(folder: Path, name: str) -> None:
+    try:
+        status = os.lstat(folder)
+    except FileNotFoundError:  # removed again by the run that had it
+        return
+    if stat.S_ISLNK(status.st_mode):
+        fault = "a link"
+    elif not stat.S_ISDIR(status.st_mode):
+        fault = "something that is no folder"
+    elif sys.platform != "win32" and status.st_uid != os.geteuid():
+        fault = "a folder of another user"
+    else:
+        return
+    raise FileError(
+        f"{name} is to grow in {folder} until it is complete, but {fault} stands there; remove it, or choose another "
+        "output."
+    )
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open folder, or raise `BlockingIOError`; on a file system without locks nothing happens."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
+
+
+def _is_still_at(descriptor: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(folder))
+    except FileNotFoundError:
+        return False
+
+
+# ---------------------------------------------------------------------- what killed processes leave
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A folder that no process has.
+
+    Attributes:
+        folder: Where it is.
+        resumable: Whether the command that left it would go on from it.
+    """
+
+    folder: Path
+    resumable: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes in it."""
+        return sum(path.lstat().st_size for path in self.folder.rglob("*") if not path.is_dir())
+
+
+def find_leftovers(parent: Path) -> list[Leftover]:
+    """The folders of ours in ``parent`` that belong to no process any more."""
+    found = []
+    for folder in _folders_of_ours(parent):
+        with _claim_leftover(folder) as is_free:
+            if is_free:
+                found.append(Leftover(folder, not _is_spent(folder)))
+    return found
+
+
+def remove_leftover(folder: Path) -> bool:
+    """Remove a folder of ours, unless a process has it by now; whether it is gone."""
+    with _claim_leftover(folder) as is_free:
+        if is_free:
+            shutil.rmtree(folder, ignore_errors=True)
+    return not os.path.lexists(folder)
+
+
+def remove_stale(parent: Path) -> int:
+    """Remove what killed processes left half-filled in ``parent``, and nothing can go on from; how many folders."""
+    return sum(remove_leftover(folder) for folder in _folders_of_ours(parent) if _is_spent(folder))
+
+
+def _is_spent(folder: Path) -> bool:
+    """Whether no command goes on from a folder: a temporary one, or one whose output has moved to its place."""
+    if folder.name.startswith(TEMPORARY):
+        return True
+    try:
+        return not (folder / (folder / COMPLETE).read_text("utf-8")).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _folders_of_ours(parent: Path) -> list[Path]:
+    if sys.platform == "win32":
+        return []
+    try:
+        with os.scandir(parent) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False) and _is_own(entry)
+            ]
+    except OSError:
+        return []
+    return [parent / name for name in sorted(names) if name.startswith(TEMPORARY) or UNFINISHED.fullmatch(name)]
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    return entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+
+
+@contextlib.contextmanager
+def _claim_leftover(folder: Path) -> Iterator[bool]:
+    """Have a folder while the block lasts; whether it could be had."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        # Not `_lock`: on a file system without locks nobody can tell whose a folder is, so it stays.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_free = True
+    except OSError:
+        is_free = False
+    try:
+        yield is_free
+    finally:
+        os.close(descriptor)
