@@ -18,7 +18,7 @@ from interbasin.cli import app
 from interbasin.cli.output import number, shorten
 from interbasin.errors import FileError
 
-COMMANDS = ("demo", "fit", "compare", "inspect", "merge", "rebasin", "transport", "adapt", "evaluate", "data")
+COMMANDS = ("demo", "fit", "compare", "inspect", "merge", "rebasin", "transport", "adapt", "evaluate", "data", "clean")
 PLAIN = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
 
 

@@ -11,6 +11,7 @@ import typer
 from typer import Option
 
 from interbasin.cli.adapt import adapt
+from interbasin.cli.clean import clean
 from interbasin.cli.compare import compare
 from interbasin.cli.data import data
 from interbasin.cli.demo import demo
@@ -70,9 +71,10 @@ def interbasin(
       interbasin evaluate my.nets:small@a my.nets:small@b --data digits -o out
       interbasin data burgers -o burgers.npz
       interbasin translate apply map old.parquet -o new.parquet
+      interbasin clean results --dry-run
     """
 
 
-for function in (demo, fit, compare, inspect, rebasin, merge, transport, adapt, evaluate, data):
+for function in (demo, fit, compare, inspect, rebasin, merge, transport, adapt, evaluate, data, clean):
     app.command()(function)
 app.add_typer(translate)

@@ -162,15 +162,12 @@ class Leftover:
     Attributes:
         folder: Where it is.
         resumable: Whether the command that left it would go on from it.
+        size: Bytes in it.
     """
 
     folder: Path
     resumable: bool
-
-    @property
-    def size(self) -> int:
-        """Bytes in it."""
-        return sum(path.lstat().st_size for path in self.folder.rglob("*") if not path.is_dir())
+    size: int
 
 
 def find_leftovers(parent: Path) -> list[Leftover]:
@@ -179,8 +176,28 @@ def find_leftovers(parent: Path) -> list[Leftover]:
     for folder in _folders_of_ours(parent):
         with _claim_leftover(folder) as is_free:
             if is_free:
-                found.append(Leftover(folder, not _is_spent(folder)))
+                size = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+                found.append(Leftover(folder, not _is_spent(folder), size))
     return found
+
+
+def clean(folder: Path, *, unfinished: bool = False, below: bool = False, dry_run: bool = False) -> list[Leftover]:
+    """Remove what killed processes left in a folder; what was removed, or would be.
+
+    Args:
+        folder: Where outputs were to be.
+        unfinished: Also remove that from which the same command would go on.
+        below: Look in all folders below it too; links are not followed.
+        dry_run: Remove nothing.
+
+    Raises:
+        FileError: if there is no such folder.
+    """
+    if not folder.is_dir():
+        raise FileError(f"Asked to clean {folder}, which is no folder; give the folder that outputs were written to.")
+    parents = [Path(root) for root, _, _ in os.walk(folder)] if below else [folder]
+    leftovers = [each for parent in parents for each in find_leftovers(parent) if unfinished or not each.resumable]
+    return [each for each in leftovers if dry_run or remove_leftover(each.folder)]
 
 
 def remove_leftover(folder: Path) -> bool:
