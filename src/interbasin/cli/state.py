@@ -26,7 +26,8 @@ def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterato
     the message of an interrupt.
     """
     from interbasin.errors import FileError, InterbasinError
-    from interbasin.storage.atomic import cannot_write, missing_parents, remove_empty
+    from interbasin.storage.atomic import missing_parents, remove_empty
+    from interbasin.storage.destination import cannot_write
     from interbasin.storage.lock import claim_folder, remove_stale, unfinished_folder
 
     destination = Path(os.path.realpath(output))

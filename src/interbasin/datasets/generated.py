@@ -28,7 +28,7 @@ from interbasin.datasets.pairs import read_pairs
 from interbasin.datasets.planted import merge_labels, rotate_patches
 from interbasin.errors import DataError, FileError
 from interbasin.methods import Method, MethodTable
-from interbasin.storage.atomic import as_path, new_file, refuse_file_in_the_way
+from interbasin.storage import as_path, new_file, refuse_file_in_the_way
 
 COUNT, TEST_COUNT, PATCH = 1000, 200, 4
 RECORD, FORMAT = "interbasin", "interbasin.data.v1"

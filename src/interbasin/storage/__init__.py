@@ -1,11 +1,10 @@
 """Bytes that survive: files that appear whole, records with a checksum, digests, the journal of a resumable run."""
 
-from interbasin.storage.atomic import (
+from interbasin.storage.atomic import new_file, new_folder
+from interbasin.storage.destination import (
     FORMAT_PREFIX,
     as_path,
     is_ours,
-    new_file,
-    new_folder,
     refuse_file_in_the_way,
     refuse_what_is_in_the_way,
 )

@@ -23,17 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin.errors import FileError
 from interbasin.storage.atomic import (
-    FORMAT_PREFIX,
     READABLE,
     allowed,
-    as_path,
-    cannot_write,
     flush_files,
     missing_parents,
     new_folder,
     put_in_place,
     remove_empty,
 )
+from interbasin.storage.destination import FORMAT_PREFIX, as_path, cannot_write
 from interbasin.storage.digest import Sum
 from interbasin.storage.lock import COMPLETE, PREFIX, Claim, claim_folder, remove_stale, unfinished_folder
 from interbasin.storage.records import read_document, read_record, seal_of, write_record

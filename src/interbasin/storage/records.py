@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from interbasin.errors import FileError
-from interbasin.storage.atomic import FORMAT_PREFIX, as_path
+from interbasin.storage.destination import FORMAT_PREFIX, as_path
 
 if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merge: what needs no tensors goes without
     import torch

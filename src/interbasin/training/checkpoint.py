@@ -16,7 +16,8 @@ from torch import Tensor
 
 from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError, FileError
-from interbasin.storage.atomic import as_path, is_ours, new_folder, refuse_what_is_in_the_way
+from interbasin.storage.atomic import new_folder
+from interbasin.storage.destination import as_path, is_ours, refuse_what_is_in_the_way
 from interbasin.storage.records import read_record, write_record
 
 NAME, FORMAT, VERSION = "training", "training", 1

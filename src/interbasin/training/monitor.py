@@ -9,7 +9,7 @@ from typing import Any
 
 from interbasin.errors import FileError
 from interbasin.extras import import_extra
-from interbasin.storage.atomic import as_path, cannot_write
+from interbasin.storage.destination import as_path, cannot_write
 
 # True for a bar on stderr, or a function of the step, the number of all steps (None: not known) and the loss.
 Progress = Callable[[int, int | None, float], object] | bool | None
