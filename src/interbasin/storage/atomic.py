@@ -70,6 +70,7 @@ def new_file(
     *,
     force: bool = False,
     ours: Callable[[Path], bool] | None = None,
+    refuse: Callable[[], object] | None = None,
     mode: Callable[[], int] = lambda: READABLE,
 ) -> Iterator[Path]:
     """A temporary name for a file that becomes ``path`` if the block ends well, and vanishes if it does not.
@@ -78,12 +79,13 @@ def new_file(
         path: The destination. Missing parents are made.
         force: Replace a file that is ours. Anything else is never replaced.
         ours: Says whether a file is ours; by default none is.
+        refuse: Raises what is in the way, where that is no matter of ``force`` and ``ours``.
         mode: As for `new_folder`.
 
     Raises:
         FileError: if ``path`` exists (and ``force`` is off, or it is not ours), or cannot be written.
     """
-    refuse = partial(refuse_file_in_the_way, path, force=force, ours=ours)
+    refuse = refuse or partial(refuse_file_in_the_way, path, force=force, ours=ours)
     refuse()
     destination = Path(os.path.realpath(path))
     with _temporary_folder(destination) as folder:

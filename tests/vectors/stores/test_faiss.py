@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 import faiss
@@ -251,3 +253,17 @@ def test_an_index_goes_only_into_an_index():
     np.save("old.npy", X)
     with pytest.raises(FileError, match=r"What is in a .npy file cannot be written to a FAISS index; give a .npy"):
         translate_vectors(TRANSLATOR, "old.npy", "faiss://new.index")
+
+
+def test_a_disk_that_is_full_when_the_index_is_closed_leaves_nothing():
+    """What is left in a buffer is written last of all: FAISS's own writer says that it failed, and goes on."""
+    faiss.write_index(written("Flat"), "old.index")
+    size = os.path.getsize("old.index")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, limits[1]))
+    try:
+        with pytest.raises(FileError, match=r"Could not write .*new.index: File too large; is there room"):
+            translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(os.listdir()) == ["old.index"]

@@ -558,3 +558,19 @@ def test_a_disk_that_fills_up_loses_nothing(kind):
     assert ("What is done is kept: make room and run the same" in str(caught.value)) == (kind == "parquet")
     made = np.load("new.npy") if kind == "npy" else column("new.parquet", "vector")
     np.testing.assert_array_equal(made, translated(TRANSLATOR, np.load("old.npy")))
+
+
+def test_a_disk_that_fills_up_while_an_archive_is_packed_is_not_blamed_on_the_source():
+    x = vectors(600, WIDTH)
+    np.savez("old.npz", x=x, beside=np.zeros(60_000))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(FileError, match=r"^Could not write new.npz: File too large; is there room.*is kept"):
+            translate_vectors(TRANSLATOR, "old.npz", "new.npz", rows_per_batch=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert translate_vectors(TRANSLATOR, "old.npz", "new.npz", rows_per_batch=100).resumed_at == 600
+    with np.load("new.npz") as made:
+        np.testing.assert_array_equal(made["x"], translated(TRANSLATOR, x))
+        assert made["beside"].shape == (60_000,)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -280,13 +280,10 @@ class ArraySink:
         with path.open("wb") as file:
             with zipfile.ZipFile(file, "w") as packed:
                 with self._path.open("rb") as array:
-                    _pack(packed, f"{member}.npy", kind, array)
-                if self._beside is not None:
-                    with archive(self._beside) as source:
-                        for entry in source.infolist():
-                            if entry.filename != f"{member}.npy":
-                                with source.open(entry) as stream:
-                                    _pack(packed, entry.filename, entry.compress_type, stream)
+                    _pack(packed, f"{member}.npy", kind, iter(partial(array.read, PACKED), b""))
+                for entry in [] if self._beside is None else _entries(self._beside):
+                    if entry.filename != f"{member}.npy":
+                        _pack(packed, entry.filename, entry.compress_type, _pieces_of(self._beside, entry))
             file.flush()
             os.fsync(file.fileno())
         return path
@@ -298,12 +295,24 @@ class ArraySink:
         self._unfinished.close()
 
 
-def _pack(packed: zipfile.ZipFile, name: str, kind: int, stream: IO[bytes]) -> None:
+def _entries(path: Path) -> list[zipfile.ZipInfo]:
+    with archive(path) as opened:
+        return opened.infolist()
+
+
+def _pieces_of(path: Path, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    """What fails in here is the archive that is read; what its pieces are written to has errors of its own."""
+    with archive(path) as opened, opened.open(entry) as stream:
+        yield from iter(partial(stream.read, PACKED), b"")
+
+
+def _pack(packed: zipfile.ZipFile, name: str, kind: int, pieces: Iterator[bytes]) -> None:
     # A fixed date, so that the same vectors make the same bytes.
     entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     entry.compress_type, entry.external_attr = kind, 0o644 << 16
     with packed.open(entry, "w", force_zip64=True) as into:
-        shutil.copyfileobj(stream, into, PACKED)
+        for piece in pieces:
+            into.write(piece)
 
 
 def _write(file: IO[bytes], content: Any, offset: int) -> None:

@@ -211,14 +211,15 @@ class FaissSink:
 
 def write_index(index: Any, destination: Path, faiss: Any, refuse_what_is_in_the_way: Callable[[], object]) -> None:
     """Write an index to a new file, unless something is in its way by then."""
-    with new_file(destination, force=True, ours=lambda file: True) as temporary:
+    with new_file(destination, refuse=refuse_what_is_in_the_way) as temporary:
         try:
-            faiss.write_index(index, str(temporary))
+            # Through a file of ours: FAISS prints that its own could not be closed, on a full disk, and goes on.
+            with temporary.open("wb") as file:
+                faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
         except RuntimeError as error:
             raise FileError(
                 f"Could not write {destination} ({_reason(error)}); is there room on the disk and leave to write there?"
             ) from error
-        refuse_what_is_in_the_way()  # which may have come while the index was made
 
 
 def _reason(error: BaseException) -> str:
