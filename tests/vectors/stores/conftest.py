@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,9 @@ class Server:
         return [name for (name,) in found.fetchall()]
 
 
-@pytest.fixture(scope="session")
-def running() -> Iterator[tuple[str, Any]]:
+@contextmanager
+def serving() -> Iterator[tuple[str, Any]]:
+    """The address of a server that runs as long as the block, and a connection to it."""
     import psycopg
 
     # Not in pytest's folder: the server has a user of its own where tests run as root, and every other run of pytest
@@ -68,6 +70,12 @@ def running() -> Iterator[tuple[str, Any]]:
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             yield server.get_uri(), connection
         server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[tuple[str, Any]]:
+    with serving() as found:
+        yield found
 
 
 @pytest.fixture
