@@ -76,7 +76,8 @@ def kill(layer: Layer, cases: Sequence[Case], count: int, home: Path, seed: int,
         if not found:
             print("pgserver is not installed: nothing is killed inside PostgreSQL", file=sys.stderr)
         targets: list[RandomKills | DatabaseKills] = [
-            RandomKills(bench, random.Random(f"{seed} {number}")) for number, bench in enumerate(benches(layer, cases, home))
+            RandomKills(bench, random.Random(f"{seed} {number}"))
+            for number, bench in enumerate(benches(layer, cases, home))
         ]
         # One kill in ten falls into a database.
         turns = [*targets, *found * max(1, len(targets) // 18)]

@@ -114,12 +114,13 @@ class Layer:
     def start(self, program: str, folder: Path, fault: Fault = Fault.NONE, number: int = 0) -> tuple[Running, Path]:
         """Start the text of a program whose ``number``-th call below ``folder`` meets the fault."""
         report = self.scratch / f"report-{next(self._numbers)}"
+        where = f"{os.fsencode(folder)!r}, {os.fsencode(report)!r}"
         arming = (
             "import ctypes, os, sys\n"
             "sys.path.insert(0, os.getcwd())\n"
             f"library = ctypes.CDLL({str(self.library)!r})\n"
             "library.arm_faults.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_int]\n"
-            f"assert library.arm_faults({os.fsencode(folder)!r}, {os.fsencode(report)!r}, {number}, {int(fault)}) == 0\n"
+            f"assert library.arm_faults({where}, {number}, {int(fault)}) == 0\n"
         )
         return self.starter.start(arming + program, folder), report
 
@@ -162,7 +163,19 @@ def layer(scratch: Path) -> Iterator[Layer]:
     compiler = find_compiler()
     assert compiler is not None, NO_COMPILER
     library = scratch / "preloaded.so"
-    words = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
+    words = [
+        compiler,
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        str(SOURCE),
+        "-ldl",
+    ]
     subprocess.run(words, check=True)
     environment = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"} | PLAIN
     environment["LD_PRELOAD"] = str(library)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.faults.cases import BY_NAME, CASES, Case
