@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.faults.layer import Done, Layer, command_program
@@ -145,9 +146,7 @@ class DatabaseKills:
 @contextmanager
 def databases(layer: Layer, home: Path, draw: random.Random) -> Iterator[list[DatabaseKills]]:
     """Translations inside a server that runs as long as the block; none where pgserver is not installed."""
-    try:
-        import pgserver  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
-    except ImportError:
+    if find_spec("pgserver") is None:
         yield []
         return
     with serving() as (uri, connection):

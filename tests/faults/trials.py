@@ -35,6 +35,7 @@ KINDS = {
 # Calls whose failure the program may answer in another way, and then says nothing: call -> how.
 ANSWERED = {
     "renameat2 *": "where folders cannot be exchanged in one step, the old one is stepped aside",
+    "open64 *.npz": "Python opens an archive for writing alone where it cannot for reading and writing",
     "sendfile64 *": "Python copies by reading and writing where this fails at the beginning",
     "rename .interbasin-*/.claimed": "a folder that is not claimed is not swept, as on a file system without locks",
 }
