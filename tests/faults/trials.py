@@ -37,7 +37,8 @@ ANSWERED = {
     "renameat2 *": "where folders cannot be exchanged in one step, the old one is stepped aside",
     "open64 *.npz": "Python opens an archive for writing alone where it cannot for reading and writing",
     "sendfile64 *": "Python copies by reading and writing where this fails at the beginning",
-    "rename .interbasin-*/.claimed": "a folder that is not claimed is not swept, as on a file system without locks",
+    "fsync .": "the output is in its place by then, and only a machine that stops now might lose its name",
+    "fsync new": "the same, of a table in a folder of its own",
 }
 SENTENCE = re.compile(r"Error: [^\n]+[.?]")
 
@@ -156,6 +157,23 @@ class Bench:
         self.trials += 1
         trial = Trial(Fault.KILL_AFTER, len(done.report.calls))
         return self._violations(trial, done, [*self._after_fault(trial.fault, done), *self._after_second_run(done)])
+
+    def run_twice_at_once(self) -> list[Violation]:
+        """What is wrong after two programs have run at the same time, and after the same command once more."""
+        self.reset()
+        program = self._program
+        running = [self.layer.start(program, self.folder) for _ in range(2)]
+        ended = [self.layer.finish(*each) for each in running]
+        found = []
+        for done in ended:
+            if done.code not in (0, 1) or (done.code and not SENTENCE.fullmatch(done.errors.strip())):
+                found.append(("message", f"exit code {done.code}: {done.errors[-300:]!r}"))
+        if all(done.code for done in ended):
+            found.append(("exit", " and ".join(done.errors.strip() for done in ended)))
+        found += self._after_fault(Fault.KILL_AFTER, Done(-9, "", "", ended[0].report))  # no end of its own to judge
+        found += self._after_second_run(ended[0])
+        self.trials += 1
+        return self._violations(Trial(Fault.NONE, 0), ended[0], found)
 
     def _violations(self, trial: Trial, done: Done, found: list[tuple[str, str]]) -> list[Violation]:
         calls = done.report.calls
