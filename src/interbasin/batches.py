@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from interbasin.errors import DataError, InterbasinError, WiringError
-from interbasin.text import one_line, plural
+from interbasin.text import one_line, plural, printable
 
 # One batch: a tensor, positional arguments, or keyword arguments.
 Inputs: TypeAlias = "Tensor | Sequence[Any] | Mapping[str, Any]"
@@ -141,9 +141,14 @@ def progress_bar(
             total = len(batches) if isinstance(batches, Sized) else None
         except TypeError:  # a loader of an iterable data set has a length in name only
             total = None
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=total)
+            task = bar.add_task(printable(what), total=total)
             yield lambda done: bar.update(task, completed=done)
 
 
@@ -156,7 +161,7 @@ def reporter_of(progress: Callable[[str], object] | bool | None) -> Callable[[st
     if progress is None or progress is False:
         return lambda text: None
     if progress is True:
-        return lambda text: print(text, file=sys.stderr)
+        return lambda text: print(printable(text), file=sys.stderr)
     if not callable(progress):
         raise DataError(f"progress is a function of a line of text, or True, found {type(progress).__name__}.")
 

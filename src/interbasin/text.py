@@ -1,7 +1,13 @@
-"""Words for people: counts with their nouns, lists of names, reasons on one line, and text without passwords."""
+"""Words for people: counts with their nouns, lists of names, reasons on one line, and text without passwords.
+
+Names come from files, data sets, servers and users, and may be anything: codes that command a terminal, HTML, markdown,
+line breaks, marks that turn the direction of writing. They are escaped here and nowhere else, for the place where they
+are shown: `printable` for a terminal or a plain text file, `for_markdown` for a README, `for_markup` for HTML and SVG.
+"""
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable
 
@@ -30,6 +36,52 @@ def redact(text: str) -> str:
     for pattern, shown in _PATTERNS:
         text = pattern.sub(shown, text)
     return text
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with what cannot be printed spelled out: control characters, line breaks, marks of direction.
+
+    Args:
+        text: Anything.
+        keep: Characters that stay as they are, ``"\\n"`` for text of several lines.
+
+    Example:
+        >>> printable("a\\nb \\x1b[2J \\u202e")
+        'a\\\\nb \\\\x1b[2J \\\\u202e'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def for_markup(text: str) -> str:
+    """The text as HTML and SVG show it, in an element or in an attribute.
+
+    Example:
+        >>> for_markup('<b title="x">')
+        '&lt;b title=&quot;x&quot;&gt;'
+    """
+    return html.escape(printable(text))
+
+
+def for_markdown(text: str) -> str:
+    """The text as one line of markdown, in a paragraph, a heading or a cell of a table, where it makes nothing live.
+
+    A lone underscore inside a word stays, as it means nothing there.
+
+    Example:
+        >>> print(for_markdown("model_one | [x](y) <b>"))
+        model_one \\| \\[x\\](y) &lt;b&gt;
+    """
+    line = printable(text).strip()
+    # Backslashes first among the signs, and entities last, so that nothing is escaped twice.
+    line = re.sub(r"[\\`*\[\]|#~$]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", line)
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # What makes a list, a rule or a heading of a line that begins with it.
+    return re.sub(r"^[-+=]|^(\d+)([.)])(?=\s|$)", lambda sign: f"{sign[1] or ''}\\{sign[2] or sign[0]}", line)
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:

@@ -126,7 +126,8 @@ class Inspection:
             console.print(sentence, soft_wrap=True)
         if self.tensors:
             console.print("Every tensor: what it writes <- what it reads.\n")
-            console.print(str(self.wiring), soft_wrap=True)
+            for text in str(self.wiring).split("\n"):
+                console.print(text, soft_wrap=True)
 
     def remarks(self) -> Iterator[str]:
         """What a reader should know beside it."""

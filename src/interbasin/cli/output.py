@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from interbasin.errors import InterbasinError
-from interbasin.text import redact
+from interbasin.text import printable, redact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ class Commands(TyperGroup):
             # Typer's usage errors carry an exit code of their own and a message that names the option.
             if hasattr(error, "exit_code"):
                 if isinstance(getattr(error, "message", None), str):
-                    error.message = redact(error.message)  # type: ignore[union-attr]
+                    error.message = printable(redact(error.message), keep="\n")  # type: ignore[union-attr]
                 raise
             flags = ctx.obj or {}
             if flags.get("debug"):
@@ -113,7 +113,7 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
 
 def _report_interrupt(error: KeyboardInterrupt) -> typer.Exit:
     """One line; a command that keeps what it did says so in the interrupt that it hands on."""
-    print(f"Interrupted; {str(error) or 'nothing half-written was left behind.'}", file=sys.stderr)
+    print(f"Interrupted; {shorten(str(error)) or 'nothing half-written was left behind.'}", file=sys.stderr)
     return typer.Exit(INTERRUPTED)
 
 
@@ -124,8 +124,7 @@ def shorten(text: str) -> str:
         >>> shorten("no file " + "a" * 500 + "!")[:20], len(shorten("a" * 500)), shorten("a\\nb")
         ('no file aaaaaaaaaaaa', 123, 'a\\\\nb')
     """
-    printable = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-    return re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:80]}...{word[0][-40:]}", printable)
+    return re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:80]}...{word[0][-40:]}", printable(text))
 
 
 def foreign_code() -> contextlib.AbstractContextManager[Any]:
@@ -197,14 +196,16 @@ class Terminal:
         if self.quiet:
             yield lambda done, words=what: None
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        from interbasin.cli.console import description_column
+
+        columns = description_column(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
         console = _console(stderr=True)
         # In a file or a pipe a bar is noise.
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda done, words=what: bar.update(task, completed=done, description=words)
+            task = bar.add_task(printable(what), total=total)
+            yield lambda done, words=what: bar.update(task, completed=done, description=printable(words))
 
     @contextlib.contextmanager
     def progress_of_rows(self, what: str, kept: str | None) -> Iterator[Callable[[int, int], None]]:
@@ -237,8 +238,10 @@ class Terminal:
         if self.quiet or not console.is_terminal:
             yield lambda text: None
             return
-        with console.status(what) as shown:
-            yield lambda text: shown.update(text)
+        from interbasin.cli.console import plain
+
+        with console.status(plain(what)) as shown:
+            yield lambda text: shown.update(plain(text))
 
 
 def print_table(
@@ -269,7 +272,7 @@ def print_table(
             overflow="ellipsis" if whole_figures else "fold",
         )
     is_broken = console.is_terminal and not whole_figures
-    for row in rows:
+    for row in (tuple(map(printable, row)) for row in rows):
         cells = [_break_name(cell, max(3 * console.width // 10, 20)) if is_broken else cell for cell in row]
         grid.add_row(*map(Text, cells))  # as text: a path may hold brackets, which rich would take for markup
     if not console.is_terminal:
@@ -322,6 +325,6 @@ def number(value: float | None) -> str:
 
 
 def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
+    from interbasin.cli.console import PlainConsole
 
-    return Console(stderr=stderr, markup=False, highlight=False)
+    return PlainConsole(stderr=stderr)

@@ -30,6 +30,7 @@ from interbasin.correspondence.roles import Match, RoleMatch
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError, WiringError
 from interbasin.statistics import LayerwiseMoments
 from interbasin.storage import new_folder, read_record, write_record
+from interbasin.text import printable
 from interbasin.wiring import Wiring
 from interbasin.wiring.axes.notation import braces
 
@@ -404,8 +405,9 @@ def _same_reason(wiring: Wiring, reason: str) -> list[Unmatched]:
 
 
 def _columns(title: str, rows: Collection[tuple[str, str]]) -> list[str]:
-    width = max((len(name) for name, _ in rows), default=0)
-    return ["", f"{title}:", *(f"  {name:<{width}}  {rest}" for name, rest in rows)] if rows else []
+    shown = [(printable(name), printable(rest)) for name, rest in rows]
+    width = max((len(name) for name, _ in shown), default=0)
+    return ["", f"{title}:", *(f"  {name:<{width}}  {rest}" for name, rest in shown)] if rows else []
 
 
 def _fold(rows: Iterable[tuple[str, str, float]], blocks: _Blocks) -> list[tuple[str, str]]:

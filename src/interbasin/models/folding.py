@@ -19,7 +19,7 @@ from interbasin.checkpoints import Checkpoint
 from interbasin.checkpoints.checkpoint import read_json
 from interbasin.errors import CheckpointError, FileError, WiringError
 from interbasin.storage import FORMAT_PREFIX, write_document
-from interbasin.text import plural
+from interbasin.text import plural, printable
 
 # The attribute of a folded network that holds what was done to it. Copies of the network have it too.
 ATTRIBUTE = "interbasin_folding"
@@ -76,7 +76,8 @@ class Folding:
             count = sum(replacement.kind.startswith(kind) for replacement in self.replaced.values())
             lines += [f"{plural(count, noun)}{change} {'it' if count == 1 else 'them'}"] if count else []
         lines += [f"no longer one tensor: {' and '.join(names)}" for names in self.parted]
-        return "\n".join([*lines, *(f"left as it is: {reason}" for reason in describe_reasons(self.left))])
+        lines += [f"left as it is: {reason}" for reason in describe_reasons(self.left)]
+        return "\n".join(map(printable, lines))
 
     def to_json(self) -> dict[str, Any]:
         """All of it in JSON's own types."""

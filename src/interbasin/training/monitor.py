@@ -72,7 +72,12 @@ def open_monitor(
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             console = Console(stderr=True)
             # In a file or a pipe a bar is noise.
             bar = stack.enter_context(Bar(*columns, console=console, transient=True, disable=not console.is_terminal))

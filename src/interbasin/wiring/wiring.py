@@ -14,6 +14,7 @@ from interbasin.errors import FileError, InterbasinError, UnknownNameError, Wiri
 from interbasin.maps import Map
 from interbasin.randomness import generator_of
 from interbasin.storage import new_folder, read_record, write_record
+from interbasin.text import printable
 from interbasin.wiring.axes.groups import Group, meet, sample
 from interbasin.wiring.axes.notation import axis_from_json, axis_to_json, line, space_from_json, space_to_json
 from interbasin.wiring.axes.spaces import Axis, Space, spaces_in
@@ -215,8 +216,9 @@ class Wiring:
 
 
 def _columns(rows: Mapping[str, str]) -> list[str]:
-    width = max(map(len, rows), default=0)
-    return [f"{name:<{width}}  {text}" for name, text in rows.items()]
+    shown = {printable(name): printable(text) for name, text in rows.items()}
+    width = max(map(len, shown), default=0)
+    return [f"{name:<{width}}  {text}" for name, text in shown.items()]
 
 
 def read_back(build: Callable[[], Content], what: str, folder: str | os.PathLike[str]) -> Content:

@@ -16,6 +16,7 @@ from interbasin.jobs.adapt.feature_map import AlignmentStep
 from interbasin.jobs.adapt.verdict import Verdict
 from interbasin.outcome import Draft, Result
 from interbasin.outcome.plots import bar_chart, line_chart
+from interbasin.text import printable
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Adaptation(Result):
         draft.write_checkpoint(self.model)
         if self.blueprint:
             draft.text("adaptation.json", json.dumps(dict(self.blueprint), indent=2) + "\n")
-        draft.text("verdict.txt", "\n".join([str(self.verdict), *self.notes]) + "\n")
+        draft.text("verdict.txt", "\n".join(map(printable, [str(self.verdict), *self.notes])) + "\n")
         draft.text("table.json", json.dumps([summarize_row(row) for row in self.table], indent=1) + "\n")
         if self.table:
             draft.table("methods", self._columns())

@@ -26,7 +26,7 @@ from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
 from interbasin.outcome.hashes import InputFiles, files_of
 from interbasin.storage import as_path, refuse_file_in_the_way, write_document
 from interbasin.storage.digest import Following
-from interbasin.text import list_names, plural
+from interbasin.text import for_markdown, list_names, plural, printable
 
 CARD = "README.md"
 CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)/snapshots/")  # a folder of the hub's cache
@@ -286,20 +286,20 @@ def _model_card(
     names = [_hub_name(files) or Path(files.path or files.given).name or files.given for files in inputs]
     t = recipe.options.get("t", 0.0)
     shares = [*(f"{weight:.6g}" for weight in recipe.options.get("weights", (1 - t, t))), ""]
-    shown = [name.replace("|", "\\|") for name in (*names[:count], *(f"{name} (the base)" for name in names[count:]))]
+    shown = [for_markdown(name) for name in (*names[:count], *(f"{name} (the base)" for name in names[count:]))]
     lines = "\n".join(
         f"| {name} | {share} | `{files.sha256 or 'unknown'}` |"
         for name, share, files in zip(shown, shares, inputs, strict=False)
     )
     options = "".join(f"- {name}: {value:.6g}\n" for name, value in recipe.options.items() if name != "weights")
-    paragraphs = "".join(f"\n{note}\n" for note in notes)
+    paragraphs = "".join(f"\n{for_markdown(note)}\n" for note in notes)
     versions = f"interbasin {__version__}, Python {platform.python_version()}, NumPy {version('numpy')}"
     size = f"{plural(metrics['parameters'], 'number')} in {plural(metrics['tensors'], 'tensor')}"
     done = "Nothing was trained, and nothing was measured"
     if "reset" in request:
-        done = f"Nothing was trained; the statistics of batch norms were estimated on {request['reset']}"
+        done = f"Nothing was trained; the statistics of batch norms were estimated on {for_markdown(request['reset'])}"
     return f"""{_front_matter(inputs, folder)}
-# {title}
+# {for_markdown(title)}
 
 A merge of {plural(count, "model")}{" and a base" if recipe.has_base else ""} by {method.traits["title"]},
 made with interbasin {__version__}. {done}.
@@ -319,7 +319,7 @@ this page has every file's.
 Made again by:
 
 ```sh
-{_command(recipe, names, request)}
+{_command(recipe, [printable(name) for name in names], request)}
 ```
 
 Made with {versions}.

@@ -19,7 +19,7 @@ from interbasin.jobs.transport.verdict import Verdict
 from interbasin.jobs.transport.warm_start import WarmStart, train_on
 from interbasin.outcome import Draft, Result, Stopwatch
 from interbasin.outcome.plots import bar_chart, line_chart
-from interbasin.text import list_names, plural
+from interbasin.text import list_names, plural, printable
 
 LOWEST_BAR = -1.0  # in the plot of a comparison; what explains less would squeeze all others
 
@@ -156,7 +156,7 @@ class Transport(Result):
             self._write_network(draft, self.trained.warm.model, "trained", like)
             self.trained.write(draft)
             draft.metrics.update(self.trained.metrics)
-        notes = "".join(f"\n- {note}" for note in self.notes)
+        notes = "".join(f"\n- {printable(note)}" for note in self.notes)
         draft.text("verdict.txt", f"{self.verdict.choice}\n\n{self.verdict}\n" + (f"{notes}\n" if notes else ""))
         self._write_tables(draft)
 
@@ -286,7 +286,7 @@ class Transport(Result):
             if row.status == "skipped":
                 reasons.setdefault(row.reason, []).append(row.source)
         lines += [f"  skipped: {list_names(names)} ({why})" for why, names in reasons.items()]
-        return "\n".join([*lines, str(self.verdict)])
+        return "\n".join(map(printable, [*lines, str(self.verdict)]))
 
 
 def _columns(rows: Sequence[Any], names: Sequence[str]) -> dict[str, list[float]]:

@@ -10,7 +10,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from xml.sax.saxutils import escape, quoteattr
+
+from interbasin.text import for_markup, printable
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#a08000")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
@@ -191,7 +192,7 @@ class Drawing:
         if look and name != "text":  # for readers that ignore style sheets
             attributes.setdefault(*look[:2])
         text = "".join(
-            f" {key.rstrip('_').replace('_', '-')}={quoteattr(value if isinstance(value, str) else number(value))}"
+            f' {key.rstrip("_").replace("_", "-")}="{for_markup(value if isinstance(value, str) else number(value))}"'
             for key, value in attributes.items()
             if value != ""
         )
@@ -203,9 +204,10 @@ class Drawing:
 
     def text(self, x: float, y: float, words: str, most: float | None = None, **attributes: float | str) -> None:
         """Words at a place; those wider than ``most`` are cut in the middle, and whole where the mouse rests."""
+        words = printable(words)  # before it is cut: what is spelled out is longer
         shown = words if most is None else shorten(words, most)
-        whole = f"<title>{escape(words)}</title>" if shown != words else ""
-        self.add("text", whole + escape(shown), x=x, y=y, **attributes)
+        whole = f"<title>{for_markup(words)}</title>" if shown != words else ""
+        self.add("text", whole + for_markup(shown), x=x, y=y, **attributes)
 
     def upright_text(
         self, x: float, y: float, words: str, most: float, anchor: str = "middle", **attributes: float | str
@@ -275,16 +277,15 @@ class Drawing:
         """The plot as one self-contained file."""
         size = f"{number(self.width)} {number(self.height)}"
         wide, high = size.split()
-        label = quoteattr(_without_controls(self.title) or "plot")
+        label = for_markup(self.title) or "plot"
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="ib-plot" viewBox="0 0 {size}" width="{wide}" '
-            f'height="{high}" role="img" aria-label={label} '
+            f'height="{high}" role="img" aria-label="{label}" '
             f"font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"{SIZE}\">"
         )
         paper = '<rect class="ib-paper" width="100%" height="100%" fill="#fff"/>'
         style = f"<style>{_rules(1)}@media(prefers-color-scheme:dark){{{_rules(2)}}}</style>"
-        body = "\n".join([head, style, paper, *self.parts, "</svg>"])
-        return _without_controls(body) + "\n"
+        return "\n".join([head, style, paper, *self.parts, "</svg>"]) + "\n"
 
 
 Key = Callable[[Drawing, int, float, float], None]
@@ -319,7 +320,7 @@ def _rules(column: int) -> str:
 
 def width_of(words: str, size: float = SIZE) -> float:
     """About how wide words are, in pixels."""
-    return size * sum(map(_width, words))
+    return size * sum(map(_width, printable(words)))
 
 
 def _width(letter: str) -> float:
@@ -368,9 +369,3 @@ def without_common_start(names: Sequence[str]) -> list[str]:
     levels = zip(*(name[:-1] for name in parts), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
     return [".".join(name[shared:]) for name in parts]
-
-
-def _without_controls(text: str) -> str:
-    """XML has no way to write control characters, not even escaped."""
-    ranges = (range(9), range(11, 32), range(0x7F, 0xA0), range(0xD800, 0xE000), range(0xFFFE, 0x10000))
-    return text.translate(dict.fromkeys(itertools.chain(*ranges)))

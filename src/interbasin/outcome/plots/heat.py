@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
 
 from interbasin.errors import DataError
 from interbasin.outcome.plots.drawing import (
@@ -17,6 +16,7 @@ from interbasin.outcome.plots.drawing import (
     with_minus,
     without_common_start,
 )
+from interbasin.text import for_markup
 
 # Cividis: from dark blue to yellow, growing evenly lighter, and the same to people who see no red or no green.
 CIVIDIS = bytes.fromhex("00224e 123570 3b496c 575d6d 707173 8a8678 a59c74 c3b369 e1cc55 fee838")  # red, green, blue
@@ -107,7 +107,7 @@ def _draw_cell(
     look = {"fill": _colour(share)} if finite else {"class_": "ib-none"}
     look["shape_rendering"] = "crispEdges"  # no hair lines where two cells share a pixel
     size = side - 1 if side > 20 else side
-    drawing.add("rect", f"<title>{escape(name)}: {value:.4g}</title>", x=x, y=y, width=size, height=size, **look)
+    drawing.add("rect", f"<title>{for_markup(name)}: {value:.4g}</title>", x=x, y=y, width=size, height=size, **look)
     if box.width <= WRITTEN * side and box.height <= WRITTEN * side and side >= 30:
         ink = "#fff" if finite and share < 0.6 else "#111"
         number = f"{value:.2f}" if abs(value) < 100 else f"{value:.2g}"

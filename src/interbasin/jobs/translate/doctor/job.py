@@ -15,7 +15,7 @@ from interbasin.evaluate.retrieval import blocks_of
 from interbasin.jobs.translate.doctor.findings import Finding, TableStatistics
 from interbasin.jobs.translate.rows import as_array
 from interbasin.outcome import Draft, Result
-from interbasin.text import plural
+from interbasin.text import plural, printable
 
 SEVERITIES = ("error", "warning", "remark")
 
@@ -53,7 +53,7 @@ class Checkup(Result):
         if not self.findings:
             return f"{self.basics}: nothing was found."
         lines = [f"{finding.severity}: {finding.text}" for finding in self.findings]
-        return "\n".join([f"{self.basics}: {plural(len(lines), 'finding')}", *lines])
+        return "\n".join(map(printable, [f"{self.basics}: {plural(len(lines), 'finding')}", *lines]))
 
     def write(self, draft: Draft) -> None:
         """Add the findings as a table."""
