@@ -1,17 +1,21 @@
 """The program, and ``python -m interbasin``. Next to nothing is imported before an interrupt can be answered."""
 
 import _thread
+import contextlib
 import signal
 import sys
 import time
-from types import FrameType
+import traceback
+from types import FrameType, TracebackType
 
 LONGEST = 10.0  # seconds that an interrupt waits for an import
 _since: float | None = None  # when the interrupt came that waits
+_is_leaving = False  # the command has ended, well or badly
 
 
 def main() -> None:
     """Run the command line; an interrupt is one line even while the program is still being imported."""
+    sys.excepthook = _show_traceback  # before typer is imported, which keeps the one it finds
     try:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as by nohup
             signal.signal(signal.SIGINT, _interrupt)
@@ -20,9 +24,56 @@ def main() -> None:
         from interbasin.cli import app
 
         app()
+        code: str | int | None = 0
+    except SystemExit as leaving:
+        code = leaving.code
     except KeyboardInterrupt:
-        print("Interrupted; nothing half-written was left behind.", file=sys.stderr)
-        raise SystemExit(130) from None
+        _say("Interrupted; nothing half-written was left behind.")
+        code = 130
+    finally:
+        _leave_signals_to_the_system()
+    raise SystemExit(_flush(code))
+
+
+def _leave_signals_to_the_system() -> None:
+    """From now on a signal ends the process at once: Python would show a traceback of what it does to leave."""
+    global _is_leaving
+    _is_leaving = True
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is _interrupt:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _flush(code: str | int | None) -> str | int | None:
+    """The exit code, once the result is written: Python itself flushes too late to answer for it."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        sys.stdout = None  # Python would complain once more when it flushes
+        # The command said already what went wrong, or the reader of our output went away, as `head` does.
+        if code in (None, 0) and not isinstance(error, BrokenPipeError):
+            reason = getattr(error, "strerror", None) or str(error)
+            _say(f"Error: the result could not be written to stdout ({reason}); is there room where it goes?")
+        code = code or 1
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.stderr = None
+    return code
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # where stderr is full, there is nowhere to say it
+        print(sentence, file=sys.stderr)
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What ``--debug`` shows; the message may quote names from files, which must not command the terminal."""
+    from interbasin.text import printable
+
+    _say(printable("".join(traceback.format_exception(kind, error, trace)), keep="\n\t").rstrip("\n"))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -32,6 +83,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     over, or it has waited long.
     """
     global _since
+    if _is_leaving:
+        return
     now = time.monotonic()
     if not _untimely(frame) or (_since is not None and now - _since > LONGEST):
         _since = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -292,6 +293,75 @@ def test_a_reader_that_goes_away_gets_no_complaint(flags, files):
     finally:
         os.close(writing)
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr and done.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("buffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("words", [("--version",), ("--help",)], ids=" ".join)
+def test_a_full_stdout_is_said_in_one_sentence(words, buffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", buffered)
+    with open("/dev/full", "w") as full:
+        done = run_apart(*words, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_json_to_a_full_stdout_is_said_in_one_sentence(files):
+    with open("/dev/full", "w") as full:
+        done = run_apart("compare", *files, "--json", stdout=full)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ") and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("buffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_an_error_that_cannot_be_written_is_still_exit_code_1(stream, buffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", buffered)
+    with open("/dev/full", "w") as full:
+        done = run_apart("merge", "a", "b", "-o", "out", "--json", **{stream: full})
+    assert done.returncode == 1
+    if stream == "stdout":
+        assert done.stderr.startswith("Error: Weights were") and done.stderr.count("\n") == 1
+    else:
+        assert json.loads(done.stdout)["error"] == "CheckpointError"
+
+
+@pytest.mark.parametrize("buffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_reader_that_went_away_before_anything_was_written_gets_no_complaint(buffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", buffered)
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = run_apart("--version", stdout=writing)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_the_interpreter_leaves_is_no_traceback(number):
+    script = (
+        "import atexit, os, signal, time, interbasin.__main__ as program, interbasin.cli as cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in the background it is inherited as ignored
+        "def send():\n"
+        f"    os.kill(os.getpid(), signal.{number})\n"
+        "    time.sleep(10)\n"
+        "atexit.register(send)\n"
+        "cli.app = lambda: print('done')\n"
+        "program.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (-getattr(signal, number), "done\n", "")
+
+
+def test_a_traceback_shows_names_as_text():
+    done = run_apart("merge", "a\x1b[2J", "b", "-o", "out", "--debug")
+    assert done.returncode == 1 and "Traceback" in done.stderr and "a\\x1b[2J" in done.stderr
+    assert "\x1b" not in done.stderr
 
 
 def test_a_broken_pipe_inside_a_command_gets_no_complaint(files, monkeypatch):

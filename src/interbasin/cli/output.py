@@ -35,6 +35,11 @@ class Commands(TyperGroup):
             return super().make_context(*arguments, **keywords)
         except KeyboardInterrupt as error:  # which typer would answer without a word
             raise _report_interrupt(error) from error
+        except BrokenPipeError:  # which typer answers, without a word
+            raise
+        except OSError as error:  # help, and nowhere to show it
+            _say(f"Error: {shorten(_explain(error, {})[0])}")
+            raise typer.Exit(ERROR) from error
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -59,8 +64,9 @@ class Commands(TyperGroup):
             sentence, code = _explain(error, flags.get("options", {}))
             message = shorten(redact(sentence))
             if flags.get("json"):
-                print(json.dumps({"error": type(error).__name__, "message": message}))
-            print(f"Error: {message}", file=sys.stderr)
+                with contextlib.suppress(OSError):  # stdout may be what went wrong
+                    print(json.dumps({"error": type(error).__name__, "message": message}))
+            _say(f"Error: {message}")
             raise typer.Exit(code) from error
 
 
@@ -113,8 +119,13 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
 
 def _report_interrupt(error: KeyboardInterrupt) -> typer.Exit:
     """One line; a command that keeps what it did says so in the interrupt that it hands on."""
-    print(f"Interrupted; {shorten(str(error)) or 'nothing half-written was left behind.'}", file=sys.stderr)
+    _say(f"Interrupted; {shorten(str(error)) or 'nothing half-written was left behind.'}")
     return typer.Exit(INTERRUPTED)
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError):  # where stderr is full, the exit code still tells
+        print(sentence, file=sys.stderr)
 
 
 def shorten(text: str) -> str:
