@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from interbasin.checkpoints.checkpoint import Checkpoint, StoredFile, head_of, kind_of, read_json
+from interbasin.checkpoints.links import require_inside
 from interbasin.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.checkpoints.safetensors_files import open_safetensors
 from interbasin.errors import CheckpointError
@@ -135,6 +136,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     weights = weights_in(folder)
     if weights is None:
         raise _no_weights(folder, adapter)
+    require_inside(weights, folder)
     if weights.name.endswith(INDEX):
         return _checkpoint(folder, "sharded", _shards(weights), folder)
     source, kind = _source(weights, None)
@@ -210,6 +212,8 @@ def _shards(index: Path) -> list[StoredFile]:
         raise CheckpointError(
             f"{index} names {plural(len(files), 'file')} and not all are there: {list_names(missing)} missing."
         )
+    for name in files:
+        require_inside(index.parent / name, index.parent)
     sources = [_source(index.parent / name, None)[0] for name in files]
     gather(index, sources)
     for name, source in zip(files, sources, strict=True):

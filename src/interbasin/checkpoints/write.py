@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from interbasin.checkpoints.checkpoint import CODES, Checkpoint, Entry, LazyTensors
+from interbasin.checkpoints.links import copy_inside, place_inside
 from interbasin.checkpoints.lora import CONFIGURATION, write_base
 from interbasin.checkpoints.open import INDEX, open_checkpoint, weights_in
 from interbasin.checkpoints.safetensors_files import MARK, mark_of
 from interbasin.errors import CheckpointError, DataError, FileError
 from interbasin.storage import FORMAT_PREFIX, as_path, new_file, new_folder, write_document
+from interbasin.text import list_names, plural, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,6 +78,7 @@ def write_checkpoint(
         tensors: Names and tensors: a mapping, an open `Checkpoint`, or pairs as they come.
         like: Whose configuration, tokenizer and licence to copy into the folder: another folder, or a `Checkpoint` that
             was one. A name that it stores is stored here too, tied or not, so that what loads the one loads the other.
+            A link that leaves that folder, other than into the hub's cache, is left out, with a warning.
         max_shard_bytes: A file is closed before it grows beyond this, and an index says which tensor is in which file.
             An adapter is always one file.
         metadata: Notes for the headers, text to text.
@@ -109,6 +112,8 @@ def write_checkpoint(
                 base=base,
                 destination=target,
             )
+        for sentence in notes_on_companions(like):
+            warnings.warn(printable(sentence), UserWarning, stacklevel=2)
         return
     template = _template(like)
     if base is not None:
@@ -287,18 +292,45 @@ def _write_file(path: Path, shard: Shard, notes: Mapping[str, str], listener: Li
 
 def find_companions(folder: Path) -> list[str]:
     """The names, relative to ``folder``, of the files to copy along with its weights."""
-    paths = [path for path in folder.iterdir() if _belongs(path)]
-    for below in _subfolders(folder):
-        if below.is_dir() and not below.is_symlink():
-            paths += [path for path in below.iterdir() if _belongs(path) or path.suffix == ".jinja"]
-    return sorted(path.relative_to(folder).as_posix() for path in paths)
+    return [name for name in _companions(folder) if place_inside(folder / name, folder) is not None]
+
+
+def notes_on_companions(like: Checkpoint | str | os.PathLike[str] | None) -> list[str]:
+    """A sentence on the files that are not copied along from ``like``, as they are links that leave its folder."""
+    folder = like.folder if isinstance(like, Checkpoint) else None if like is None else as_path(like)
+    if folder is None or not folder.is_dir():
+        return []
+    outside = [name for name in _companions(folder) if place_inside(folder / name, folder) is None]
+    if not outside:
+        return []
+    # The folder by its name: notes stand on the card of a merge, where nobody's paths belong.
+    are = "is a link that leaves" if len(outside) == 1 else "are links that leave"
+    return [
+        f"{plural(len(outside), 'file')} of {folder.name} {'was' if len(outside) == 1 else 'were'} not copied along: "
+        f"{list_names(outside)} {are} the folder, to what need not be yours to pass on. Put into the folder what "
+        "belongs to the network."
+    ]
 
 
 def copy_companions(names: list[str], source: Path, target: Path) -> None:
-    """Copy the named files; links are followed, as the cache of the hub is made of them."""
+    """Copy the named files; links are followed inside the folder and, as the cache of the hub is made of them, there.
+
+    Raises:
+        CheckpointError: if a file cannot be read, or is a link that leaves the folder.
+    """
     for name in names:
         (target / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(source / name, target / name)
+        copy_inside(source / name, source, target / name)
+
+
+def _companions(folder: Path) -> list[str]:
+    paths = [path for path in folder.iterdir() if _belongs(path)]
+    for below in _subfolders(folder):
+        if below.is_dir() and not below.is_symlink():
+            paths += [
+                path for path in below.iterdir() if _belongs(path) or (path.suffix == ".jinja" and path.is_file())
+            ]
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
 def _belongs(path: Path) -> bool:

@@ -185,17 +185,18 @@ class Draft:
             tensors: A network, or what `interbasin.checkpoints.write_checkpoint` takes.
             name: What the artefact is called.
             place: A folder inside the outcome; ``.`` is the outcome's own.
-            like: Whose configuration and tokenizer to copy along.
+            like: Whose configuration and tokenizer to copy along; what is not copied becomes a note.
             metadata: Notes for the headers, text to text.
         """
         from torch import nn
 
-        from interbasin.checkpoints.write import write_into
+        from interbasin.checkpoints.write import notes_on_companions, write_into
 
         stored = tensors.state_dict() if isinstance(tensors, nn.Module) else tensors
         with self.filled(name, "checkpoint", place=place) as folder:
             folder.mkdir(exist_ok=True)
             write_into(folder, stored, like=like, metadata=metadata, destination=self._destination / place)
+        self.notes += [note for note in notes_on_companions(like) if note not in self.notes]
 
     @contextlib.contextmanager
     def filled(self, name: str, kind: Kind, following: Following | None = None, *, place: str = ".") -> Iterator[Path]:

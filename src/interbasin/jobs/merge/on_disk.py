@@ -18,7 +18,13 @@ from typing import Any
 from interbasin._version import __version__
 from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors, read_json
 from interbasin.checkpoints.open import open_checkpoint
-from interbasin.checkpoints.write import is_our_file, require_shard_size, write_checkpoint, write_into
+from interbasin.checkpoints.write import (
+    is_our_file,
+    notes_on_companions,
+    require_shard_size,
+    write_checkpoint,
+    write_into,
+)
 from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
@@ -115,6 +121,8 @@ def merge_on_disk(
     # All that can be refused is, before anything is read or written.
     _refuse_in_the_way(target, checkpoints, force)
     notes = _compare_configurations([checkpoint.folder for checkpoint in checkpoints if checkpoint.folder is not None])
+    if target.suffix != ".safetensors":
+        notes += notes_on_companions(_template(checkpoints))
     request = _request(recipe, checkpoints, kind)
     tensors: list[LazyTensors] = [*checkpoints]
     if align is not None:
@@ -180,7 +188,7 @@ def _write_folder(
             count = write_into(
                 folder,
                 merged,
-                like=next((checkpoint for checkpoint in checkpoints if checkpoint.folder is not None), None),
+                like=_template(checkpoints),
                 max_shard_bytes=max_shard_bytes,
                 destination=target,
                 listener=following.reached,
@@ -192,6 +200,11 @@ def _write_folder(
         files = [future.result() for future in hashes]
         draft.text(CARD, _model_card(target.name, recipe, request, files, draft.metrics, draft.notes, folder))
         return draft.metrics
+
+
+def _template(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The one whose configuration and tokenizer the merged network gets."""
+    return next((checkpoint for checkpoint in checkpoints if checkpoint.folder is not None), None)
 
 
 def _metrics(merged: MergedTensors, files: int) -> dict[str, float]:
