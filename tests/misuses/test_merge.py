@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from tests.test_storage import TOO_LONG
 from torch import nn
 
 import interbasin as ib
+from interbasin.checkpoints import write_checkpoint
 from interbasin.errors import CheckpointError, DataError, FileError, ShapeError, UnknownNameError, WiringError
 
 FACTORIES = "tests.misuses.factories"
@@ -127,7 +130,17 @@ def large(value: float, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return {"x": torch.tensor([value], dtype=dtype)}
 
 
+def one_folded() -> list[Path]:
+    """Two folders of networks, of which the first says that it is folded."""
+    folders = [Path(tempfile.mkdtemp()) / name for name in ("one", "two")]
+    for folder in folders:
+        write_checkpoint(folder, {"x": torch.ones(2)})
+    (folders[0] / "folding_config.json").write_text("{}", "utf-8")
+    return folders
+
+
 @misuses(
+    ("a folded network and one that is not", lambda: merge(one_folded(), output="out"), WiringError, "rebasin --fold"),
     ("networks of other widths", lambda: merge([the.mlp, the.wider_mlp]), ShapeError, "0.weight"),
     ("networks of other depths", lambda: merge([tensors(), tensors(layers=5)]), WiringError, "deeper"),
     (

@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from interbasin.checkpoints.checkpoint import Checkpoint, StoredFile, head_of, kind_of, read_json
+from interbasin.checkpoints.folded import STEM as FOLDED_STEM
+from interbasin.checkpoints.folded import without_fillers
 from interbasin.checkpoints.links import require_inside
 from interbasin.checkpoints.lora import CONFIGURATION, Adapter, read_adapter
 from interbasin.checkpoints.safetensors_files import open_safetensors
@@ -24,6 +26,7 @@ from interbasin.text import list_names, plural
 INDEX = ".index.json"
 # What a folder's weights are called, in the order in which transformers looks for them.
 WEIGHTS = ("model.safetensors", "model.safetensors" + INDEX, "pytorch_model.bin", "pytorch_model.bin" + INDEX)
+FOLDED_WEIGHTS = (f"{FOLDED_STEM}.safetensors", f"{FOLDED_STEM}.safetensors{INDEX}")
 ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Weights of other programs, to name them where there are no others.
 FOREIGN = {
@@ -112,7 +115,7 @@ def _no_parts(path: Path, part: str, what: str) -> CheckpointError:
 def weights_in(folder: Path) -> Path | None:
     """The file that a folder's weights are in, or the index of the files; None if it has none that are read here."""
     adapter = (folder / CONFIGURATION).is_file()
-    for name in ADAPTER_WEIGHTS if adapter else WEIGHTS:
+    for name in ADAPTER_WEIGHTS if adapter else (*WEIGHTS, *FOLDED_WEIGHTS):
         if (folder / name).is_file():
             return folder / name
     if adapter:
@@ -138,9 +141,9 @@ def _open_folder(folder: Path) -> Checkpoint:
         raise _no_weights(folder, adapter)
     require_inside(weights, folder)
     if weights.name.endswith(INDEX):
-        return _checkpoint(folder, "sharded", _shards(weights), folder)
+        return without_fillers(_checkpoint(folder, "sharded", _shards(weights), folder))
     source, kind = _source(weights, None)
-    return _checkpoint(folder, "adapter" if adapter else kind, [source], folder, adapter)
+    return without_fillers(_checkpoint(folder, "adapter" if adapter else kind, [source], folder, adapter))
 
 
 def _checkpoint(

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from interbasin.checkpoints.checkpoint import CODES, Checkpoint, Entry, LazyTensors
+from interbasin.checkpoints.folded import STEM as FOLDED_STEM
+from interbasin.checkpoints.folded import FillersToWrite, FoldedFolder, refuse_to_transformers
 from interbasin.checkpoints.links import copy_inside, place_inside
 from interbasin.checkpoints.lora import CONFIGURATION, write_base
 from interbasin.checkpoints.open import INDEX, open_checkpoint, weights_in
@@ -121,8 +123,8 @@ def write_checkpoint(
     notes = _checked_notes(metadata)
     require_shard_size(max_shard_bytes)
     with new_file(target, force=force, ours=is_our_file) as temporary:
-        shards = _shards_of(tensors, template.stored, None)
-        _write_shards(temporary.parent, temporary.stem, shards, notes, [], target)
+        shards = _shards_of(tensors, template.stored, None, FillersToWrite(None))
+        _write_shards(temporary.parent, lambda: temporary.stem, shards, notes, [], target)
 
 
 def write_into(
@@ -138,6 +140,8 @@ def write_into(
 ) -> int:
     """Write weights into a folder that is being filled; how many files there are.
 
+    Weights like those of a folded network get what `checkpoints.folded` says, for transformers or against it.
+
     Args:
         folder: Where to; see `write_checkpoint` for the others.
         destination: What messages call the folder.
@@ -152,10 +156,18 @@ def write_into(
     if base is not None and template.stem != ADAPTER_STEM:
         raise _no_configuration(base)
     copied = [] if template.folder is None else find_companions(template.folder)
-    shards = _shards_of(tensors, template.stored, None if template.stem == ADAPTER_STEM else max_shard_bytes)
-    count = _write_shards(folder, template.stem, shards, notes, copied, destination or folder, listener)
+    fillers = FillersToWrite(None if template.folder is None else FoldedFolder.read(template.folder))
+    limit = None if template.stem == ADAPTER_STEM else max_shard_bytes
+    shards = _shards_of(tensors, template.stored, limit, fillers)
+
+    def stem() -> str:
+        return FOLDED_STEM if fillers.keeps_away else template.stem
+
+    count = _write_shards(folder, stem, shards, notes, copied, destination or folder, listener)
     if template.folder is not None:
         copy_companions(copied, template.folder, folder)
+    if fillers.keeps_away:
+        refuse_to_transformers(folder)
     if base is not None:
         write_base(folder, os.fspath(base))
     return count
@@ -174,7 +186,7 @@ def is_our_folder(folder: Path) -> bool:
     marks = [mark_of(folder / name) for name in weights]
     if not marks or any(mark.get("format") != FORMAT for mark in marks) or any(path.is_symlink() for path in inside):
         return False
-    indices = {f"{stem}.safetensors{INDEX}" for stem in (STEM, ADAPTER_STEM)}
+    indices = {f"{stem}.safetensors{INDEX}" for stem in (STEM, FOLDED_STEM, ADAPTER_STEM)}
     copied = {str(name) for mark in marks for name in mark.get("copied", ())}
     return files <= weights | indices | copied
 
@@ -190,7 +202,7 @@ class Shard:
     ties: dict[str, str] = field(default_factory=dict)  # names that stand for another one, in this file or elsewhere
 
 
-def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> Iterator[Shard]:
+def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None, fillers: FillersToWrite) -> Iterator[Shard]:
     """What goes into each file: tensors are collected until it is full; ``stored`` are stored even if tied."""
     named: Iterable[tuple[str, Source | str]]
     if isinstance(tensors, LazyTensors):
@@ -202,12 +214,15 @@ def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> I
         from interbasin.checkpoints.in_memory import tensors_and_ties
 
         named = tensors_and_ties(tensors, stored)
+    # What is still to be filled in is known when all tensors have passed.
+    filled = ((name, (entry, partial(_one_chunk, numbers))) for name, entry, numbers in fillers.rest())
     shard, size = Shard(), 0
-    for name, source in named:
+    for name, source in itertools.chain(named, filled):
         if isinstance(source, str):
             shard.ties[name] = source
             continue
         entry, _ = source
+        fillers.follow(name, entry)
         if entry.kind not in CODES:
             raise DataError(f"{name} is of {entry.kind}, which a safetensors file cannot hold; convert it first.")
         if limit is not None and shard.tensors and size + entry.nbytes > limit:
@@ -218,16 +233,20 @@ def _shards_of(tensors: Tensors, stored: frozenset[str], limit: int | None) -> I
     yield shard
 
 
+def _one_chunk(numbers: Array) -> list[Array]:
+    return [numbers]
+
+
 def _write_shards(
     folder: Path,
-    stem: str,
+    stem_of: Callable[[], str],
     shards: Iterable[Shard],
     notes: Mapping[str, str],
     copied: Sequence[str],
     destination: Path,
     listener: Listener | None = None,
 ) -> int:
-    """Write every shard to a file, and give the files their names once it is known how many they are."""
+    """Write every shard to a file, and give the files their names once it is known what and how many they are."""
     files: dict[Path, list[str]] = {}
     total = 0
     for shard in shards:
@@ -245,6 +264,7 @@ def _write_shards(
         files[part] = list(shard.tensors)
         total += sum(entry.nbytes for entry, _ in shard.tensors.values())
     weight_map: dict[str, str] = {}
+    stem = stem_of()
     for number, (part, names) in enumerate(files.items(), 1):
         name = f"{stem}.safetensors" if len(files) == 1 else f"{stem}-{number:05}-of-{len(files):05}.safetensors"
         os.replace(part, folder / name)

@@ -136,7 +136,7 @@ def map_checkpoint(model: nn.Module, checkpoint: Checkpoint, what: str, *, stric
     tensors: dict[str, Tensor] = {}
     for file in checkpoint.files:
         with safe_open(file, framework="pt") as opened:
-            tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            tensors |= {name: opened.get_tensor(name) for name in opened.keys() if name in checkpoint}  # noqa: SIM118
     for name, stored in checkpoint.ties.items():
         tensors[name] = tensors[stored]
     result = model.load_state_dict(tensors, strict=False, assign=True)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from interbasin.checkpoints import Checkpoint
 from interbasin.checkpoints.checkpoint import read_json
+from interbasin.checkpoints.folded import FOLDING, FoldedFolder, is_folded
 from interbasin.errors import CheckpointError, FileError, WiringError
 from interbasin.storage import FORMAT_PREFIX, write_document
 from interbasin.text import plural, printable
@@ -24,8 +25,6 @@ from interbasin.text import plural, printable
 # The attribute of a folded network that holds what was done to it. Copies of the network have it too.
 ATTRIBUTE = "interbasin_folding"
 KINDS = ("unit", "spelled", "spelled-centring", "nothing")
-# Among the configurations, so that what copies those copies it too.
-FOLDING = "folding_config.json"
 FORMAT, VERSION = FORMAT_PREFIX + "folding", 1
 
 
@@ -158,15 +157,10 @@ def describe_reasons(left: Mapping[str, tuple[str, ...]], most: int = 3) -> list
     return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more reasons"]
 
 
-def write_folding(folder: Path, folding: Folding, transformers: str | None) -> None:
+def write_folding(folder: Path, folding: Folding, transformers: str | None, folded: FoldedFolder) -> None:
     """Write the mark into a folder that is being filled, with the version of transformers for its networks."""
-    document = {"format": FORMAT, "version": VERSION, "transformers": transformers, **folding.to_json()}
-    write_document(folder / FOLDING, document)
-
-
-def is_folded(checkpoint: Checkpoint) -> bool:
-    """Whether weights are those of a folded network."""
-    return checkpoint.folder is not None and (checkpoint.folder / FOLDING).is_file()
+    head = {"format": FORMAT, "version": VERSION, "transformers": transformers}
+    write_document(folder / FOLDING, {**head, **folding.to_json(), **folded.to_json()})
 
 
 def read_folding(folder: Path) -> tuple[Folding, str | None]:

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from interbasin.checkpoints import Checkpoint, open_checkpoint
 from interbasin.checkpoints.checkpoint import read_json
+from interbasin.checkpoints.folded import is_folded, without_refusal
 from interbasin.checkpoints.lora import DEFAULT, name_in_file, read_adapter
 from interbasin.errors import CheckpointError
 from interbasin.extras import import_extra, is_transformers_model
 from interbasin.models.base import LoadedModel, load_weights, map_checkpoint, refuse_mismatch, without_numbers
 from interbasin.models.example_inputs import example_inputs
-from interbasin.models.folding import is_folded, read_folding
+from interbasin.models.folding import read_folding
 from interbasin.randomness import generator_of
 from interbasin.text import one_line
 
@@ -56,6 +57,8 @@ def load_folder(
         )
     settings = read_json(folder / CONFIGURATION)
     checkpoint = open_checkpoint(folder)
+    if is_folded(checkpoint):
+        settings = without_refusal(settings)
     transformers = import_extra("transformers", f"Loading {folder}", "hf")
     kind, name, remote = _class_of(transformers, folder, settings, trust_remote_code)
     if is_folded(checkpoint):
@@ -93,7 +96,9 @@ def _load_folded(
     """A network that was folded: transformers makes the one it was folded from, and the weights go into that."""
     try:
         with _quiet(transformers.utils.logging):
-            model = kind(transformers.AutoConfig.from_pretrained(folder, local_files_only=True))
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+            config.architectures = [kind.__name__]
+            model = kind(config)
     except Exception as error:
         raise CheckpointError(
             f"transformers could not make the {name} that {folder} was folded from ({type(error).__name__}: "
@@ -109,6 +114,24 @@ def _load_folded(
             f"{error} It was saved with transformers {saved_with}, and this is {transformers.__version__}, which may "
             "name its tensors otherwise."
         ) from error
+
+
+def load_plainly(kind: Any, folder: Path) -> nn.Module | None:
+    """The network that transformers' own loader makes of a folder, if that has all its tensors and no other."""
+    transformers = import_extra("transformers", f"Loading {folder}", "hf")
+    checkpoint = open_checkpoint(folder)
+    try:
+        with _quiet(transformers.utils.logging):
+            model, report = kind.from_pretrained(
+                folder,
+                local_files_only=True,
+                output_loading_info=True,
+                **_dtype_option(transformers.__version__, checkpoint),
+            )
+    except Exception:  # whatever it has against the folder, it does not load it
+        return None
+    network: nn.Module = model.eval()
+    return None if any(report.values()) else network
 
 
 def _map_folder(

@@ -190,12 +190,15 @@ class Draft:
         """
         from torch import nn
 
+        from interbasin.checkpoints.folded import describe_folder
         from interbasin.checkpoints.write import notes_on_companions, write_into
 
         stored = tensors.state_dict() if isinstance(tensors, nn.Module) else tensors
         with self.filled(name, "checkpoint", place=place) as folder:
             folder.mkdir(exist_ok=True)
             write_into(folder, stored, like=like, metadata=metadata, destination=self._destination / place)
+        about = describe_folder(self.folder / place, f"The network in {(self._destination / place).name}")
+        self.notes += [about] if about else []
         self.notes += [note for note in notes_on_companions(like) if note not in self.notes]
 
     @contextlib.contextmanager

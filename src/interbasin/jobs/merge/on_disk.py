@@ -17,6 +17,7 @@ from typing import Any
 
 from interbasin._version import __version__
 from interbasin.checkpoints.checkpoint import Checkpoint, LazyTensors, read_json
+from interbasin.checkpoints.folded import describe_folder, is_folded
 from interbasin.checkpoints.open import open_checkpoint
 from interbasin.checkpoints.write import (
     is_our_file,
@@ -120,6 +121,7 @@ def merge_on_disk(
     target, checkpoints = as_path(output), [open_model(model) for model in models]
     # All that can be refused is, before anything is read or written.
     _refuse_in_the_way(target, checkpoints, force)
+    _refuse_mixed(checkpoints)
     notes = _compare_configurations([checkpoint.folder for checkpoint in checkpoints if checkpoint.folder is not None])
     if target.suffix != ".safetensors":
         notes += notes_on_companions(_template(checkpoints))
@@ -147,6 +149,11 @@ def merge_on_disk(
         hashes = {label: files_of(label).sha256 for label, _ in networks}
         write_checkpoint(target, merged, metadata={"merge": json.dumps({**request, "sha256": hashes})}, force=force)
         metrics = _metrics(merged, 1)
+        if any(map(is_folded, checkpoints)):
+            notes.append(
+                "The models are folded networks, and so is the merged one, which a single file cannot say: merge them "
+                "into a folder to load it with interbasin."
+            )
     else:
         metrics = _write_folder(target, merged, checkpoints, notes, request, recipe, max_shard_bytes, force, started)
     return MergeResult(
@@ -163,14 +170,17 @@ def _write_folder(
     target: Path,
     merged: MergedTensors,
     checkpoints: Sequence[Checkpoint],
-    notes: Sequence[str],
+    notes: list[str],
     request: Mapping[str, Any],
     recipe: Recipe,
     max_shard_bytes: int,
     force: bool,
     started: float,
 ) -> dict[str, float]:
-    """Write the outcome's folder; the metrics. Configuration and tokenizer are those of the first that is a folder."""
+    """Write the outcome's folder; the metrics. Configuration and tokenizer are those of the first that is a folder.
+
+    What is known only then is added to the notes.
+    """
     names = [f"model {number + 1}" for number in range(len(checkpoints))]
     if recipe.has_base:
         names[-1] = "base"
@@ -195,6 +205,8 @@ def _write_folder(
             )
             if request["dtype"] is not None:
                 _note_dtype(folder, request["dtype"])
+        about = describe_folder(folder, "Like each of the models, the merged network")
+        notes += [about] if about else []
         draft.metrics |= _metrics(merged, count)
         draft.notes += [*notes, *merged.notes]
         files = [future.result() for future in hashes]
@@ -205,6 +217,18 @@ def _write_folder(
 def _template(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
     """The one whose configuration and tokenizer the merged network gets."""
     return next((checkpoint for checkpoint in checkpoints if checkpoint.folder is not None), None)
+
+
+def _refuse_mixed(checkpoints: Sequence[Checkpoint]) -> None:
+    """Refuse folded networks beside others: the numbers of the two mean different things."""
+    folders = [checkpoint for checkpoint in checkpoints if checkpoint.folder is not None]
+    folded = [checkpoint.label for checkpoint in folders if is_folded(checkpoint)]
+    others = [checkpoint.label for checkpoint in folders if not is_folded(checkpoint)]
+    if folded and others:
+        raise WiringError(
+            f"Asked to merge {folded[0]}, in which the gains of norms are folded into the layers that read them, with "
+            f"{others[0]}, in which they are not; fold both, as interbasin rebasin --fold does, or neither."
+        )
 
 
 def _metrics(merged: MergedTensors, files: int) -> dict[str, float]:

@@ -59,7 +59,8 @@ class Rebasin(Result):
             folder = getattr(like, "path", like)
             folder = folder if folder is not None and os.path.isdir(folder) else None
             for name, network in (("model", self.model), ("target", self.target)):
-                save_folded(network, draft.folder / name, like=folder)
+                notes = save_folded(network, draft.folder / name, like=folder)
+                draft.notes += [note for note in notes if note not in draft.notes]
                 draft.add(name, "checkpoint", name)
         draft.add_alignment(self.alignment)
         self._write_objective(draft)

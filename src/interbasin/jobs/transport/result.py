@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
+from interbasin.checkpoints.folded import describe_folder
 from interbasin.checkpoints.write import notes_on_companions, write_into
 from interbasin.errors import DataError
 from interbasin.jobs.transport.theseus.carrier import Moved, table_of
@@ -174,7 +175,8 @@ class Transport(Result):
         with draft.filled(place, "checkpoint", place=place) as folder:
             folder.mkdir(exist_ok=True)
             write_into(folder, network.state_dict(), like=like)
-            draft.notes.extend(notes_on_companions(like))
+            about = describe_folder(folder, f"The network in {place}")
+            draft.notes.extend([*([about] if about else []), *notes_on_companions(like)])
             document = folder / "config.json"
             if document.is_file():  # which is the target's, in which the two are one tensor
                 written = json.loads(document.read_text("utf-8")) | {"tie_word_embeddings": False}

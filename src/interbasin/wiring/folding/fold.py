@@ -12,7 +12,9 @@ own, and only if nothing but weights reads that space (its group is all invertib
 
 from __future__ import annotations
 
+import copy
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,14 +22,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from interbasin.checkpoints import write_checkpoint
-from interbasin.checkpoints.write import copy_companions, find_companions
-from interbasin.errors import FileError, WiringError
+from interbasin.checkpoints.folded import FOLDING, Filler, FoldedFolder, describe_folder
+from interbasin.checkpoints.write import (
+    copy_companions,
+    find_companions,
+    is_our_folder,
+    notes_on_companions,
+    write_into,
+)
+from interbasin.errors import FileError, InterbasinError, WiringError
 from interbasin.extras import is_transformers_model
+from interbasin.models.base import without_numbers
+from interbasin.models.example_inputs import example_inputs
 from interbasin.models.folding import (
-    FOLDING,
     Folding,
     UnitNorm,
     find_ties,
@@ -38,7 +47,9 @@ from interbasin.models.folding import (
     untie,
     write_folding,
 )
-from interbasin.storage import as_path, write_document
+from interbasin.models.from_transformers import load_plainly
+from interbasin.randomness import generator_of
+from interbasin.storage import as_path, new_folder, write_document
 from interbasin.wiring.check import difference
 from interbasin.wiring.folding.absorb import absorb
 from interbasin.wiring.folding.plan import Plan, recognise
@@ -49,6 +60,8 @@ from interbasin.wiring.wire import wire_around
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# How far what transformers loads may be from the folded network, for the folder to be left to it.
+SAME = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # How far the folded network may be from the given one, relative to the outputs, before folding is called a failure.
 EQUAL = {torch.float64: 1e-8, torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 
@@ -72,7 +85,7 @@ def fold_norms(model: Model, inputs: Inputs) -> Model:
 
     Example:
         >>> import torch
-        >>> from torch import nn
+        >>> from torch import Tensor, nn
         >>> from interbasin.wiring import wire
         >>> layer = nn.TransformerEncoderLayer(16, 2, 32, norm_first=True, batch_first=True)
         >>> net = nn.Sequential(nn.Linear(4, 16), layer, nn.LayerNorm(16), nn.Linear(16, 3)).eval()
@@ -170,18 +183,22 @@ def _read_elsewhere(model: nn.Module, norm: str) -> WiringError:
 
 def save_folded(
     model: nn.Module, path: str | os.PathLike[str], *, like: str | os.PathLike[str] | None = None, force: bool = False
-) -> None:
+) -> tuple[str, ...]:
     """Write a network that `fold_norms` made (or one that was carried from it) to a new folder.
 
     `load_model` builds it again from there: the folder of a network of ``transformers`` by its own name, any other as
-    the weights of its architecture, ``timm:NAME@folder`` or ``package.module:factory@folder``. The libraries' own
-    loaders do not know what was folded, and should not be used on it.
+    the weights of its architecture, ``timm:NAME@folder`` or ``package.module:factory@folder``. Where the network's
+    class in transformers has a place for all that is stored, ``from_pretrained`` of the folder computes the same, for
+    ones stand where the gains of norms were; that is tried. Where it has none, transformers refuses the folder.
 
     Args:
         model: The folded network.
         path: The folder, whole or not at all.
         like: A folder whose tokenizer, licence and other configuration to copy along.
         force: Replace what this function wrote there. Anything else is never replaced.
+
+    Returns:
+        Sentences that a user of the folder should know: who loads it, and what was not copied along.
 
     Raises:
         WiringError: if the network is not a folded one, or one whose code comes with it.
@@ -192,17 +209,82 @@ def save_folded(
         raise FileError(f"A folded network is saved as a folder, found {path}; give a name without .safetensors.")
     library = sys.modules["transformers"] if is_transformers_model(model) else None
     _refuse_what_cannot_be_built(model, library)
-    with tempfile.TemporaryDirectory() as temporary:
-        beside = Path(temporary)
+    with tempfile.TemporaryDirectory() as companions:
+        beside = Path(companions)
+        notes: list[str] = []
         if like is not None:
             source = as_path(like)
             if not source.is_dir():
                 raise FileError(f"like= names a folder to copy a tokenizer from, and {source} is none; leave it out.")
             copy_companions([name for name in find_companions(source) if name != FOLDING], source, beside)
+            notes += notes_on_companions(source)
         if library is not None:
             _write_configuration(model, beside)
-        write_folding(beside, folding, None if library is None else library.__version__)
-        write_checkpoint(path, model.state_dict(), like=beside, force=force)
+        with new_folder(path, force=force, ours=is_our_folder) as temporary:
+            _fill(temporary, as_path(path), model, folding, library, beside)
+            about = describe_folder(temporary, f"The network in {as_path(path).name}")
+    return (*([about] if about else []), *notes)
+
+
+def _fill(folder: Path, destination: Path, model: nn.Module, folding: Folding, library: Any, companions: Path) -> None:
+    """Write a folded network so that transformers computes the same or refuses it."""
+    version = None if library is None else library.__version__
+    held = None if library is None else _fillers_of(model, folding)
+    if held is not None and held.fillers is not None:
+        tensors = dict(model.state_dict())
+        kind = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+        for name, filler in held.fillers.items():
+            tensors[name] = torch.full((filler.width,), filler.value, dtype=kind)
+        write_folding(companions, folding, version, held)
+        write_into(folder, tensors, like=companions, destination=destination)
+        if _is_computed_alike(model, folder):
+            return
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    write_folding(companions, folding, version, FoldedFolder())
+    write_into(folder, model.state_dict(), like=companions, destination=destination)
+
+
+def _fillers_of(model: Any, folding: Folding) -> FoldedFolder | None:
+    """What the class of a network needs where norms and scalings were folded; None if it has no place for the rest."""
+    if folding.biases or any(replacement.kind not in ("unit", "nothing") for replacement in folding.replaced.values()):
+        return None
+    try:
+        with without_numbers():
+            plain = type(model)(copy.deepcopy(model.config))
+    except Exception:  # each of a thousand architectures may object in its own way
+        return None
+    fillers: dict[str, Filler] = {}
+    centred = False
+    for name in folding.replaced:
+        norm = plain.get_submodule(name).to_empty(device="cpu")
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in norm.parameters():
+                parameter.copy_(torch.rand(parameter.shape, generator=generator) + 1)
+        formula = recognise(norm)
+        if formula is None:
+            return None
+        centred = centred or formula.kind == "layer"
+        for local, parameter in norm.named_parameters():
+            is_bias = formula.bias is not None and torch.equal(parameter.detach().double(), formula.bias)
+            adds_one = not torch.equal(parameter.detach().double(), formula.gain)
+            fillers[f"{name}.{local}"] = Filler(0 if is_bias or adds_one else 1, parameter.numel())
+    return FoldedFolder(fillers, centred)
+
+
+def _is_computed_alike(model: nn.Module, folder: Path) -> bool:
+    """Whether transformers makes of a folder what ``model`` computes."""
+    loaded = load_plainly(type(model), folder)
+    inputs = example_inputs(model, generator_of(0))
+    if loaded is None or inputs is None:
+        return False
+    parameter = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
+    batch = {name: one.to(parameter.device) if isinstance(one, Tensor) else one for name, one in inputs.items()}
+    try:
+        return difference(model, loaded.to(parameter.device), batch) <= SAME.get(parameter.dtype, 1e-5)
+    except InterbasinError:  # an example that the network does not take says nothing
+        return False
 
 
 def _refuse_what_cannot_be_built(model: nn.Module, library: Any) -> None:
