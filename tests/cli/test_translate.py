@@ -110,7 +110,8 @@ def test_an_audit_is_shown_with_its_verdict():
     assert text.strip().splitlines()[-1].startswith("RE-EMBED: ")  # the last that is read
     assert "everything" not in Outcome.load("out").request
     # The interval of a loss decides, so it is shown.
-    assert "ridge: no fewer pairs are shown to be within 0.02 of all" in text
+    assert re.search(r"ridge: no fewer pairs are shown to bring what all 200 do \(at most 0\.0\d\d less\)", text)
+    assert "1.000 is the ceiling." in text and re.search(r"Differences up to 0\.0\d\d are taken not to matter", text)
     assert re.search(r"\n +100 +0\.\d+ \[0\.\d+, 0\.\d+\] +-?0\.\d+ \[-?0\.\d+, 0\.\d+\]\n", text)
     outcome = Outcome.load("out")
     assert outcome.table("curve")["pairs"] == [50, 100, 200]

@@ -25,6 +25,15 @@ def test_measures_by_hand():
     assert labels.known.tolist() == [True, True, False]
 
 
+def test_recall_is_capped_at_what_the_first_places_can_hold():
+    # All ten places are right, of eighty right documents: no search could find more.
+    labels = Labels.of([np.arange(80), [3]], queries=2, documents=100)
+    rows = np.array([np.arange(10), np.arange(10)])
+    assert recall(rows, labels, 10).tolist() == [1.0, 1.0]
+    assert recall(rows + 75, labels, 10).tolist() == [0.5, 0.0]
+    assert labels.ceiling(10) == pytest.approx((10 / 80 + 1) / 2) and labels.ceiling(80) == 1.0
+
+
 @given(seed=st.integers(0, 2**16), k=st.integers(1, 12))
 def test_discounted_gain_is_that_of_scikit_learn(seed, k):
     draws = np.random.default_rng(seed)

@@ -115,7 +115,9 @@ def audit(
     k: Annotated[int, Option("--k", min=1, help="How many documents are looked at.")] = 10,
     depth: Annotated[int, Option(min=1, help="How many are embedded anew where only the top is.")] = 100,
     curve: Annotated[str | None, Option(help="Numbers of pairs for the learning curve: 100,300,1000.")] = None,
-    margin: Annotated[float, Option(help="A difference that does not matter.")] = 0.02,
+    margin: Annotated[
+        float, Option(help="A difference that does not matter, as a share of what the best way finds.")
+    ] = 0.05,
     confidence: Annotated[float, Option(help="Of the intervals, which are over queries.")] = 0.95,
     everything: Annotated[
         bool, Option("--all", help="Show every method and measure, not only the best method of each way.")
@@ -252,8 +254,11 @@ def _show(console: Console, result: Audit, outcome: Outcome, output: Path, *, ev
         ]
         columns = ("pairs", result.measures[curve.measure], "less than all")
         print_table(console, columns, points, words=(), whole_figures=True)
-        enough = f"{curve.enough:,} pairs are enough:" if curve.enough else "no fewer pairs are"
-        shown = f"{curve.method}: {enough} shown to be within {result.request['margin']} of all"
+        all_pairs = f"what all {curve.pairs[-1]:,} do"
+        if curve.enough:
+            shown = f"{curve.method}: {curve.enough:,} pairs bring {all_pairs}, or at most {curve.margin:.3f} less"
+        else:
+            shown = f"{curve.method}: no fewer pairs are shown to bring {all_pairs} (at most {curve.margin:.3f} less)"
         console.print(shown, soft_wrap=not console.is_terminal)
     if result.slices:
         ways = [way for way in ("keep", "translate", "reembed") if way in result.slices[0].figures]
@@ -279,5 +284,12 @@ def _show_best(console: Console, result: Audit, primary: str) -> None:
         for row, way in zip(rows, result.best, strict=True):
             row.append(f"{way.figures['overlap'].value:.3f}")
         legend += f" Overlap: the share of the new model's own first {result.request['k']} that a way brings."
+    if primary == "recall":
+        legend += (
+            f" Recall: of the right documents, {result.request['k']} at most, the share found; 1.000 is the ceiling"
+        )
+        ceiling = result.metrics["recall_ceiling"]
+        legend += f" ({ceiling:.3f} for recall without this cap)." if ceiling < 1 else "."
+    legend += f" Differences up to {result.metrics['margin']:.3f} are taken not to matter (--margin)."
     print_table(console, columns, rows, words=(0, 1), whole_figures=True)
     console.print(legend, soft_wrap=not console.is_terminal)

@@ -301,6 +301,11 @@ class Labels:
         """How many right documents each query has."""
         return np.array([len(rows) for rows in self.relevant])
 
+    def ceiling(self, k: int) -> float:
+        """What recall without a cap could reach at most: k places cannot hold more than k right documents."""
+        counts = self.counts[self.known]
+        return float((np.minimum(counts, k) / counts).mean())
+
     def hits(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """For every place of a ranking, whether a right document stands there."""
         if len(rows) != len(self.relevant):
@@ -324,11 +329,17 @@ def _rows(entry: Any, query: int, documents: int) -> NDArray[np.int64]:
 def recall(rows: NDArray[np.int64], labels: Labels, k: int) -> Numbers:
     """Of the right documents of each query, the share among its first k; NaN without labels.
 
+    It is capped recall: of n right documents the first k can hold min(k, n), and that many count as all. So 1 can
+    always be reached. Where no query has more than k right documents it is plain recall; `Labels.ceiling` says what
+    plain recall could reach where one has.
+
     Example:
         >>> recall(np.array([[4, 2, 0]]), Labels.of([[0, 4]], 1, 5), k=2).tolist()
         [0.5]
+        >>> recall(np.array([[4, 2, 0]]), Labels.of([[0, 2, 4]], 1, 5), k=2).tolist()
+        [1.0]
     """
-    return _divide(labels.hits(rows[:, :k]).sum(1), labels.counts)
+    return _divide(labels.hits(rows[:, :k]).sum(1), np.minimum(labels.counts, k))
 
 
 def reciprocal_rank(rows: NDArray[np.int64], labels: Labels, k: int) -> Numbers:

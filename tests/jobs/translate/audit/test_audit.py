@@ -125,7 +125,7 @@ def test_queries_and_documents_of_unusual_norm_are_shown_apart():
 
 
 def test_the_curve_tells_how_many_pairs_are_enough(audited):
-    easy = audit(**world("turned", pairs=600, documents=900).arguments(curve=[20, 300, 5000]))
+    easy = audit(**world("turned", pairs=600, documents=900).arguments(curve=[20, 300, 5000], margin=0.02))
     assert easy.curve.pairs == (20, 300, 600) and easy.curve.enough == 300 and not easy.curve.rising
     assert easy.metrics["pairs_enough"] == 300
     assert (

@@ -62,7 +62,7 @@ def audit(
     k: int = 10,
     depth: int = 100,
     curve: Sequence[int] | bool | None = True,
-    margin: float = 0.02,
+    margin: float = 0.05,
     confidence: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
@@ -72,7 +72,8 @@ def audit(
 
     Every way is measured with the same queries **against the whole index**: inside a sample of it, figures move with
     the sample's size. With ``labels`` the measure is recall; without, the overlap with what the new model finds, which
-    says how alike translated vectors are to new ones and not whether they are better than the old ones.
+    says how alike translated vectors are to new ones and not whether they are better than the old ones. Recall is
+    capped: where more than k documents are right for a query, k of them count as all, so that 1 can be reached.
 
     What the new model finds needs its vectors of all documents (``new_documents``). Without them, give ``embed``: it
     embeds only a pool of documents, those that some search brought up, and gives an upper bound. Or take the numbers in
@@ -95,7 +96,8 @@ def audit(
         k: How many documents are looked at.
         depth: How many are embedded anew where only the top is.
         curve: Numbers of pairs for the learning curve; True chooses them, False or None leaves it out.
-        margin: A difference that does not matter.
+        margin: A difference that does not matter, as a share of what the best way finds; for the learning curve, as a
+            share of what all pairs bring.
         confidence: Of the intervals, which are over queries.
         draws: How often queries are drawn again for them.
         seed: Of all random draws.
@@ -186,6 +188,10 @@ def audit(
             metrics |= interval_metrics(str(primary), interval, f".{way}.best")
     for name, interval in verdict.differences.items():
         metrics |= interval_metrics("difference", interval, f".{name}")
+    if primary is not None:
+        metrics["margin"] = verdict.margin
+    if inputs.labels is not None:
+        metrics["recall_ceiling"] = inputs.labels.ceiling(k)
     metrics |= {
         "pairs": len(inputs.old_pairs),
         "queries": search_metric.count,
@@ -308,6 +314,12 @@ def _describe_inputs(inputs: AuditInputs, fitted: Mapping[str, CrossFitted], que
         notes.append(f"With {plural(queries, 'query', 'queries')} the intervals are wide; give some hundreds.")
     if queries < len(inputs.old_queries):
         notes.append(f"{queries:,} of {len(inputs.old_queries):,} queries have labels; figures are over these.")
+    if inputs.labels is not None and (ceiling := inputs.labels.ceiling(inputs.k)) < 1:
+        notes.append(
+            f"Up to {plural(int(inputs.labels.counts.max()), 'document')} are right for a query, and {inputs.k} places "
+            f"hold no more than {inputs.k}: recall is capped, so that 1 is the best possible. Without the cap it could "
+            f"not exceed {ceiling:.3f} here."
+        )
     share = len(inputs.old_pairs) / len(inputs.documents)
     if share > LARGE_SHARE and not inputs.places:
         notes.append(

@@ -136,8 +136,10 @@ class Curve:
         pairs: How many the method was fitted on.
         values: What it then reached; the mean over several draws of so many pairs.
         losses: What it lacks of what all pairs bring.
-        enough: The fewest pairs of the curve whose loss is shown, by its interval, to be within the margin.
+        enough: The fewest pairs of the curve whose loss is shown, by its interval, to be within the margin;
+            None if there is none, or all pairs bring nothing.
         rising: Whether the last step still brought more than the margin.
+        margin: A loss that does not matter, in the units of the measure.
     """
 
     method: str
@@ -147,6 +149,7 @@ class Curve:
     losses: tuple[Interval, ...]
     enough: int | None
     rising: bool
+    margin: float
 
 
 def curve_counts(counts: Iterable[int] | bool | None, pairs: int) -> list[int]:
@@ -174,7 +177,12 @@ def learning_curve(
     seed: int,
     progress: Progress = None,
 ) -> Curve:
-    """The curve of a method over these numbers of pairs; ``with_all`` is what all pairs bring, per query."""
+    """The curve of a method over these numbers of pairs; ``with_all`` is what all pairs bring, per query.
+
+    ``margin`` is a share of what all pairs bring: half of a small recall is never near enough to it.
+    """
+    of_all = float(with_all.mean())
+    margin *= of_all
     measure, inputs = str(search_metric.primary), search_metric.inputs
     draws = np.random.default_rng(seed)
     searches: dict[tuple[int, int], tuple[Nearest, CrossFitted | None]] = {}
@@ -204,8 +212,9 @@ def learning_curve(
         tuple(columns),
         tuple(values.values()),
         tuple(losses.values()),
-        enough=next((count for count in fewer if losses[count].high <= margin), None),
+        enough=next((count for count in fewer if of_all > 0 and losses[count].high <= margin), None),
         rising=bool(fewer) and losses[fewer[-1]].low > 0 and losses[fewer[-1]].value > margin,
+        margin=margin,
     )
 
 

@@ -75,7 +75,10 @@ class Audit(Result):
     def measures(self) -> dict[str, str]:
         """The measures that there are, with their names in words."""
         present = {measure for way in self.table for measure in way.figures}
-        return {name: title.format(**self.request) for name, title in MEASURES.items() if name in present}
+        titles = {name: title.format(**self.request) for name, title in MEASURES.items() if name in present}
+        if self.metrics.get("recall_ceiling", 1.0) < 1:
+            titles["recall"] = f"capped {titles['recall']}"
+        return titles
 
     @property
     def primary(self) -> str | None:
@@ -168,7 +171,7 @@ class Audit(Result):
         bound = "; re-embedding: upper bound" if self.request["new_vectors"] == "pool" else ""
         return line_chart(
             lines,
-            title="How many pairs are enough",
+            title="How many pairs it takes",
             x_label="pairs that the translation was fitted on",
             y_label=self.measures[curve.measure],
             note=f"band: {self.request['confidence']:.0%} interval over queries{bound}",

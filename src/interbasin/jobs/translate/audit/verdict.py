@@ -13,7 +13,7 @@ from interbasin.jobs.translate.evaluate import intervals_of
 ADVICE = {
     "translate": "translated vectors are as good as re-embedding everything, or better than what there is",
     "translate first": "translated vectors are better than what there is, and re-embedding better still",
-    "optional": "translated vectors are as good as re-embedding, and neither is shown to beat the old ones",
+    "optional": "translated vectors are as good as re-embedding, and are not shown to beat the old ones",
     "re-embed": "do not translate: only re-embedding beats what there is",
     "keep": "do not translate: the old model finds more, and re-embedding is not shown to pay",
     "not alike": "without labels: translated vectors find other documents than the new model does",
@@ -42,11 +42,13 @@ class Verdict:
         advice: One of `ADVICE`.
         text: Why, in a few sentences with the numbers.
         differences: The intervals that it rests on, by name (``translate - keep``).
+        margin: The difference that was taken not to matter, in the units of the measure.
     """
 
     advice: str
     text: str
     differences: Mapping[str, Interval]
+    margin: float = 0.0
 
     def __str__(self) -> str:
         return f"{self.advice}: {self.text}"
@@ -65,7 +67,8 @@ def judge(
     """The verdict on the best method of each way, by a bootstrap over the queries; None if nothing can be measured.
 
     The numbers are recall if ``labelled``, else overlap with what the new model finds; ``bound`` says that re-embedding
-    was measured on a pool, which gives an upper bound.
+    was measured on a pool, which gives an upper bound. ``margin`` is a share of what the best way finds: where all
+    find little, a small difference is a large part of it.
     """
     if bootstrap is None:
         return Verdict(
@@ -79,13 +82,14 @@ def judge(
     pairs = {(a, b): values[a] - values[b] for a, b in COMPARED if a in values and b in values}
     gaps = intervals_of(bootstrap, pairs) if pairs else {}
     differences = {f"{a} - {b}": gap for (a, b), gap in gaps.items()}
+    margin *= max(mean.value for mean in means.values())
     if bootstrap.count < FEWEST:
         shown = ", ".join(f"{way} {mean}" for way, mean in means.items())
         few = f"{bootstrap.count} queries are too few to decide by; give {FEWEST} at least, better some hundreds"
-        return Verdict("undecided", f"{few}: {shown}.", differences)
+        return Verdict("undecided", f"{few}: {shown}.", differences, margin)
     evidence = _Evidence(means, gaps, choices, labelled, bound, bootstrap.count, k, depth, margin)
     advice, reason = _judge_by_labels(evidence) if labelled else _judge_by_overlap(evidence)
-    return Verdict(advice, " ".join([reason, *evidence.asides()]), differences)
+    return Verdict(advice, " ".join([reason, *evidence.asides()]), differences, margin)
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,13 @@ class _Evidence:
         )
         return sentences
 
+    def describe_small_gain(self, gain: Interval) -> str:
+        """What re-embedding brings, where it is no more than the margin."""
+        if gain.low > 0:
+            return f"Re-embedding brings {self.at_most}{gain} more, which is within the margin of {self.margin:.3f}."
+        most = f" (by {gain.high:.3f} at most)" if gain.high > 0 else ""
+        return f"The new model is no better on these queries even re-embedded{most}."
+
     def ask_for_more(self, gap: Interval) -> str:
         """How many queries it would take to tell a difference from nothing, if it is as large as it looks."""
         needed = max(abs(gap.value), self.margin)
@@ -191,7 +202,7 @@ def _judge_by_labels(evidence: _Evidence) -> tuple[str, str]:
         if pays:
             return "re-embed", f"{head} Keep the old model until everything is re-embedded."
         if gain.high <= margin:
-            return "keep", f"{head} The new model is no better on these queries even re-embedded."
+            return "keep", f"{head} {evidence.describe_small_gain(gain)}"
         if bound and gain.low > 0:
             return "keep", f"{head} Re-embedding can pay, which a pool cannot prove."
         return "keep", f"{head} That re-embedding pays is not shown."
@@ -199,9 +210,12 @@ def _judge_by_labels(evidence: _Evidence) -> tuple[str, str]:
         head = f"Translating is as good as re-embedding everything (at most {max(lacking.high, 0):.3f} less)"
         if ours.low > 0:
             return "translate", f"{head}: {figures}, {brings}."
+        if gain.low > 0 and not bound:
+            unproven = f"but only of re-embedding it is shown that it beats the old model, by {gain}"
+        else:
+            unproven = "but neither is shown to beat the old model"
         return "optional", (
-            f"{head}, but neither is shown to beat the old model: {figures}, {brings}. Move only if you have another "
-            "reason to; then translate."
+            f"{head}, {unproven}: {figures}, {brings}. Move only if you have another reason to; then translate."
         )
     if ours.low > 0:
         if lacking.low > 0 and not bound:
