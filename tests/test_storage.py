@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from tests.records import seal_document
 
 from interbasin.errors import FileError, InterbasinError
 from interbasin.storage import (
@@ -25,9 +26,11 @@ from interbasin.storage import (
     new_file,
     new_folder,
     read_record,
+    records,
     refuse_what_is_in_the_way,
     write_record,
 )
+from interbasin.storage.records import SEAL
 
 # More than file systems allow in one name.
 TOO_LONG = "x" * 300
@@ -55,8 +58,9 @@ def retensored(folder: Path, name: str, changes: dict[str, torch.Tensor | None])
     path, document = folder / f"{name}.safetensors", folder / f"{name}.json"
     found = json.loads(document.read_text("utf-8"))
     tensors = {key: tensor for key, tensor in (load_file(path) | changes).items() if tensor is not None}
-    save_file(tensors, path, metadata={"mark": found["mark"]})
-    del found["checksum"]
+    save_file(tensors, path, metadata={"mark": "0123456789abcdef"})
+    found["mark"] = "0123456789abcdef"
+    del found["checksum"], found[SEAL]
     document.write_text(json.dumps(found), "utf-8")
 
 
@@ -90,7 +94,7 @@ def saved(tmp_path):
 def edit(folder: Path, **changes: object) -> None:
     path = folder / "thing.json"
     document = json.loads(path.read_text("utf-8")) | changes
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
 
 
 # Writing
@@ -417,20 +421,48 @@ def test_a_number_that_changed_on_the_disk_is_noticed(tmp_path, dtype):
     assert set(read_record(tmp_path / "saved", "thing", "thing", 1)[1]) == {"one", "single"}
 
 
-def test_an_edited_document_of_a_sealed_record_is_noticed(tmp_path):
+def test_an_edited_document_of_a_record_is_noticed(tmp_path):
     document = {"steps": 3, "parts": {2: "a", 10: "b"}, "pair": (1, 2.5)}
     with new_folder(tmp_path / "saved", ("thing",)) as folder:
-        write_record(folder, "thing", "thing", 1, document, {}, sealed=True)
+        write_record(folder, "thing", "thing", 1, document, {})
     path = tmp_path / "saved" / "thing.json"
-    assert read_record(tmp_path / "saved", "thing", "thing", 1, sealed=True)[0]["parts"] == {"2": "a", "10": "b"}
+    assert read_record(tmp_path / "saved", "thing", "thing", 1)[0]["parts"] == {"2": "a", "10": "b"}
     words = json.loads(path.read_text("utf-8"))
     path.write_text(json.dumps(dict(reversed(words.items()))), "utf-8")  # in another order it says the same
-    assert read_record(tmp_path / "saved", "thing", "thing", 1, sealed=True)[0]["steps"] == 3
+    assert read_record(tmp_path / "saved", "thing", "thing", 1)[0]["steps"] == 3
     for edited in (words | {"steps": 4}, words | {"more": 1}, {key: words[key] for key in words if key != "seal"}):
         path.write_text(json.dumps(edited), "utf-8")
         expected = (str(path), "does not say what was saved")
-        refused(lambda: read_record(tmp_path / "saved", "thing", "thing", 1, sealed=True), FileError, expected)
-        assert read_record(tmp_path / "saved", "thing", "thing", 1)[1] == {}  # for whoever does not ask for a seal
+        refused(lambda: read_record(tmp_path / "saved", "thing", "thing", 1), FileError, expected)
+
+
+def test_equal_records_are_equal_byte_by_byte(saved, tmp_path):
+    save_number(tmp_path / "again")
+    save_number(tmp_path / "other", 2.0)
+    for name in ("thing.json", "thing.safetensors"):
+        assert (saved / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+        assert (saved / name).read_bytes() != (tmp_path / "other" / name).read_bytes()
+
+
+def test_every_byte_of_a_document_matters(saved, monkeypatch):
+    monkeypatch.setattr(records, "READS", 1)
+    path = saved / "thing.json"
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            assert number_in(saved) == 1.0
+        except FileError:
+            continue
+        assert content[place : place + 1].isspace()  # one space for another is no difference
+
+
+def test_a_record_of_an_earlier_version_has_no_seal_and_is_read_all_the_same(saved):
+    retensored(saved, "thing", {})
+    assert "seal" not in json.loads((saved / "thing.json").read_text("utf-8")) and number_in(saved) == 1.0
+    # What was never written by an earlier version can ask for it.
+    expected = ("does not say what was saved",)
+    refused(lambda: read_record(saved, "thing", "thing", 1, sealed=True), FileError, expected)
 
 
 # What comes or goes in the last moment

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tests.activations.examples import mlp, numbers, vit
 from tests.profiles import at_most
+from tests.records import seal_document
 from tests.test_storage import retensored
 from torch import nn
 
@@ -62,11 +63,11 @@ def test_nothing_is_overwritten_unasked_and_damage_is_noticed(tmp_path):
     found.save(tmp_path / "r", force=True)
     path = tmp_path / "r" / "recording.json"
     document = json.loads(path.read_text("utf-8"))
-    path.write_text(json.dumps(document | {"sums": [{}]}), "utf-8")
+    seal_document(path, document | {"sums": [{}]})
     with pytest.raises(FileError, match=r"The recording in .* is damaged \('grams'\)"):
         Recording.load(tmp_path / "r")
     broken = dict(document["sums"][0], sources=["source"], targets=["target"])
-    path.write_text(json.dumps(document | {"sums": [broken], "notes": {}}), "utf-8")
+    seal_document(path, document | {"sums": [broken], "notes": {}})
     with pytest.raises(FileError, match="state of one that was not finished"):
         Recording.load(tmp_path / "r")
 
@@ -109,7 +110,7 @@ def test_sums_that_cannot_be_are_noticed(tmp_path, key, value):
     path = tmp_path / "r" / "recording.json"
     document = json.loads(path.read_text("utf-8"))
     document["sums"][0][key] = value
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
     with pytest.raises(FileError, match="is damaged"):
         Recording.load(tmp_path / "r")
 
@@ -129,7 +130,7 @@ def test_a_recording_without_pairs_is_damaged(tmp_path):
     path = tmp_path / "r" / "recording.json"
     document = json.loads(path.read_text("utf-8"))
     document["notes"]["pairs"] = []
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
     with pytest.raises(FileError, match="it names no pair"):
         Recording.load(tmp_path / "r")
 
@@ -267,7 +268,7 @@ def test_a_damaged_state_is_refused(tmp_path):
     path = tmp_path / "s" / "recording.json"
     document = json.loads(path.read_text("utf-8"))
     del document["notes"]["batches"]
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
     with pytest.raises(FileError, match="is damaged"):
         record(mlp(), numbers(4, 5), ["0:output"], state=tmp_path / "s")
 
@@ -420,7 +421,7 @@ def test_a_state_with_hashes_of_an_older_version_is_recorded_again(tmp_path):
     document = json.loads(path.read_text("utf-8"))
     del document["notes"]["request"]["hashes"]
     document["notes"]["digest"] = "0" * 64
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
     same(record(net, data, ["0:output"]), record(net, data, ["0:output"], state=tmp_path / "s"))
     assert json.loads(path.read_text("utf-8"))["notes"]["digest"] != "0" * 64
 
@@ -442,7 +443,7 @@ def test_a_state_with_other_sums_is_refused(tmp_path, sums):
         del document["sums"][1]
     else:
         document["sums"][0]["sources"] = ["another"]
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
     with pytest.raises(FileError, match=r"is damaged: its . sums are not of 2 pairs"):
         record(mlp(), numbers(4, 5), SPACES, state=tmp_path / "s")
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.correspondence.networks import attention, flat_attention, mlp, residual
 from tests.profiles import at_most
+from tests.records import seal_document
 from tests.wiring.random_networks import network
 
 from interbasin.correspondence import Correspondence, Segment, SpacePair, TensorPair, Unmatched
@@ -231,7 +232,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, change: Callable[[dic
     path = tmp_path / "it" / "correspondence.json"
     document = json.loads(path.read_text())
     change(document)
-    path.write_text(json.dumps(document))
+    seal_document(path, document)
     with pytest.raises(FileError, match=r"correspondence in .* is damaged"):
         Correspondence.load(tmp_path / "it")
 

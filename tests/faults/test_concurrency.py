@@ -26,6 +26,8 @@ def armed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layer]:
         yield found
 
 
-@pytest.mark.parametrize(("case", "over"), PAIRS, ids=lambda value: getattr(value, "name", "over" if value else "fresh"))
+@pytest.mark.parametrize(
+    ("case", "over"), PAIRS, ids=lambda value: getattr(value, "name", "over" if value else "fresh")
+)
 def test_of_two_writers_one_result_stays_and_nothing_beside_it(case: Case, over: bool, armed: Layer, tmp_path):
     assert Bench(armed, case, over, tmp_path / "bench").run_twice_at_once() == []

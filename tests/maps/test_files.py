@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from tests.records import seal_document
 from tests.test_storage import left_in, refused, retensored
 
 from interbasin import maps
@@ -37,7 +38,7 @@ def name(map: Map) -> str:
 def edit(folder: Path, **changes: object) -> None:
     path = folder / "map.json"
     document = json.loads(path.read_text("utf-8")) | changes
-    path.write_text(json.dumps({key: value for key, value in document.items() if value is not ...}), "utf-8")
+    seal_document(path, {key: value for key, value in document.items() if value is not ...})
 
 
 def retensor(folder: Path, **changes: torch.Tensor | None) -> None:

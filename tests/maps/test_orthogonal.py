@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 import torch
+from tests.records import seal_document
 from tests.test_storage import refused
 
 from interbasin import maps
@@ -31,6 +33,6 @@ def test_partial_isometries_know_their_rank():
 def test_a_saved_rank_that_is_not_the_matrix_s_is_refused(tmp_path):
     Orthogonal(torch.eye(3)).save(tmp_path / "map")
     path = tmp_path / "map" / "map.json"
-    path.write_text(path.read_text("utf-8").replace('"rank": 3', '"rank": 2'), "utf-8")
+    seal_document(path, json.loads(path.read_text("utf-8")) | {"rank": 2})
     with pytest.raises(FileError, match="says it has rank 2, but its matrix has rank 3"):
         maps.load(tmp_path / "map")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.misuses.table import misuses, public, the
+from tests.records import seal_document
 
 import interbasin as ib
 from interbasin.errors import FileError, InterbasinError
@@ -99,6 +100,15 @@ NUMBERS: dict[str, Callable[[bytes], Any]] = {
     ("an outcome with a longer table", lambda: Outcome.load(with_table(b"x\n1.0\n2.0\n3.0\n")), FileError, "bytes"),
     ("an outcome with another table", lambda: Outcome.load(with_table()).verify(), FileError, "SHA-256"),
     ("an outcome with half a row", lambda: Outcome.load(with_table()).table("points"), FileError, "points.csv"),
+    *(
+        (
+            f"{kind} with one entry more",
+            lambda saved=saved, load=load, stem=stem: load(damaged(saved, f"{stem}.json", edited(another=1))),
+            FileError,
+            "was edited",
+        )
+        for kind, (saved, load, stem) in SAVED.items()
+    ),
     ("a map of an unknown kind", lambda: ib.maps.load(edited_map(kind="quadratic")), FileError, "'quadratic'"),
     ("a map of no kind", lambda: ib.maps.load(edited_map(kind=...)), FileError, "kind"),
     ("a map of another width", lambda: ib.maps.load(edited_map(source_width=7)), FileError, "3 <- 7"),
@@ -117,9 +127,14 @@ def test_a_document_with_any_entry_wrong_loads_or_is_refused(kind, tmp_path):
     document = json.loads(path.read_text("utf-8"))
     for place in places(document):
         for value in (..., 3):
-            path.write_text(json.dumps(replaced(document, place, value)), "utf-8")
+            other = replaced(document, place, value)
+            seal_document(path, other)
             with contextlib.suppress(InterbasinError):
                 load(tmp_path / "saved")
+            if other != document:  # edited by hand, its seal no longer fits
+                path.write_text(json.dumps(other), "utf-8")
+                with pytest.raises(FileError):
+                    load(tmp_path / "saved")
 
 
 def places(document: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -152,4 +167,7 @@ def with_table(content: bytes | None = None) -> Path:
 
 
 def edited_map(**changes: Any) -> Path:
-    return damaged(lambda: the.saved_map, "map.json", edited(**changes))
+    folder = the.copy(the.saved_map)
+    path = folder / "map.json"
+    seal_document(path, json.loads(edited(**changes)(path.read_bytes())))
+    return the.changed(folder, path.name, path.read_bytes())

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tests.misuses.table import misuses, the, wrong_commands
 from tests.misuses.things import make_mlp
+from tests.records import seal_document
 from torch import nn
 
 import interbasin as ib
@@ -69,7 +70,7 @@ def finetune(**changes: Any) -> object:
 def load_prepared(**changes: Any) -> object:
     ib.prepare_transport(the.mlp, the.wider_mlp, inputs()).save("prepared", force=True)
     place = Path("prepared/prepared.json")
-    place.write_text(json.dumps(json.loads(place.read_text()) | changes))
+    seal_document(place, json.loads(place.read_text()) | changes)
     try:
         return PreparedTransport.load("prepared", the.mlp, the.wider_mlp)
     finally:

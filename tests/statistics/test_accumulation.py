@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.records import seal_document
 from tests.statistics.test_moments import rows, state
 from tests.test_storage import case, left_in, refused, retensored
 
@@ -53,7 +54,7 @@ def test_notes_are_kept(tmp_path):
 def edit(folder: Path, **changes: object) -> None:
     path = folder / "moments.json"
     document = json.loads(path.read_text("utf-8")) | changes
-    path.write_text(json.dumps({key: value for key, value in document.items() if value is not ...}), "utf-8")
+    seal_document(path, {key: value for key, value in document.items() if value is not ...})
 
 
 @pytest.mark.parametrize(

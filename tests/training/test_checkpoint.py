@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.profiles import at_most
+from tests.records import seal_document
 from tests.test_storage import refused
 from tests.training.examples import Fit, assert_same
 
@@ -183,7 +184,7 @@ def leave_out(name: str) -> Callable[[Path], object]:
     def rewrite(folder: Path) -> None:
         document = json.loads((folder / "training.json").read_text("utf-8"))
         del document[name]
-        (folder / "training.json").write_text(json.dumps(document), "utf-8")
+        seal_document(folder / "training.json", document)
 
     return rewrite
 

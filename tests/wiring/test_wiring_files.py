@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.records import seal_document
 from tests.wiring.known_networks import attention, fused_attention, rows
 
 from interbasin.errors import FileError, InterbasinError, MapError, ShapeError, UnknownNameError, WiringError
@@ -50,7 +51,7 @@ def edited(folder: Path, name: str, change) -> None:
     path = folder / f"{name}.json"
     document = json.loads(path.read_text())
     change(document)
-    path.write_text(json.dumps(document))
+    seal_document(path, document)
 
 
 DAMAGES = {

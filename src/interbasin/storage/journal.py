@@ -306,7 +306,7 @@ class Kept:
     def write(self, place: str, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Keep a result in place of what is there."""
         with new_folder(self.folder / place, force=True, ours=self._is_own) as folder:
-            write_record(folder, self.name, self.format, self.version, document, tensors, sealed=True)
+            write_record(folder, self.name, self.format, self.version, document, tensors)
 
     def _is_own(self, folder: Path) -> bool:
         """Whether a folder holds such a result, damaged or not, and nothing else."""

@@ -1,13 +1,15 @@
-"""Records: a pair ``NAME.json`` and ``NAME.safetensors`` in a folder, with a checksum and one mark in both files.
+"""Records: a pair ``NAME.json`` and ``NAME.safetensors`` in a folder, with checksums and one mark in both files.
 
-The JSON names its format and the version of that format.
+The JSON names its format and the version of that format, and has a checksum of the tensors and one of itself: the seal.
+The mark says that there is a seal, so that a damaged file is not taken for one of an earlier version, which had none.
+Nothing in a record is meant to be edited: its numbers decide results. Equal contents give equal bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import secrets
 import time
 import zlib
 from collections.abc import Mapping
@@ -25,6 +27,7 @@ if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merg
 # A reader that meets a writer between its two files looks again this often.
 READS = 5
 SEAL = "seal"  # the key of a JSON file's own checksum
+SEALED = "sealed-"  # what the mark of a record that has one begins with
 
 
 def write_record(
@@ -34,34 +37,32 @@ def write_record(
     version: int,
     document: Mapping[str, Any],
     tensors: Mapping[str, torch.Tensor],
-    *,
-    sealed: bool = False,
 ) -> None:
-    """Write ``name.json`` and ``name.safetensors`` into ``folder`` (one that `new_folder` made).
-
-    The JSON of a ``sealed`` record has a checksum of its own: it is for the program alone, and nobody is to edit it.
-    """
+    """Write ``name.json`` and ``name.safetensors`` into ``folder`` (one that `new_folder` made)."""
     from safetensors.torch import save_file
 
     # safetensors refuses views that share memory or are not contiguous: a copy of each is what belongs in a file.
     plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-    # The same mark in both files, so that a reader never takes one of an old record and one of a new.
-    mark = secrets.token_hex(8)
+    head = {"format": FORMAT_PREFIX + format, "version": version, "mark": "", "checksum": _checksum(plain)}
+    whole = json.loads(_to_json({**head, **document}, f"{name}.json"))
+    # The same mark in both files, so that a reader never takes one of an old record and one of a new. It is a hash of
+    # all that is in them; and it stands alone in the tensors' file, because safetensors puts two keys in random order.
+    whole["mark"] = SEALED + hashlib.sha256(_sorted_words(whole)).hexdigest()[:16]
+    whole[SEAL] = seal_of(whole)
     try:
-        save_file(plain, folder / f"{name}.safetensors", metadata={"mark": mark})
+        save_file(plain, folder / f"{name}.safetensors", metadata={"mark": whole["mark"]})
     except SafetensorError as error:
         raise FileError(f"Could not write {name}.safetensors ({error}); is there room on the disk?") from error
-    head = {"format": FORMAT_PREFIX + format, "version": version, "mark": mark, "checksum": _checksum(plain)}
-    whole = {**head, **document}
-    if sealed:
-        whole[SEAL] = seal_of(json.loads(_to_json(whole, f"{name}.json")))
     write_document(folder / f"{name}.json", whole)
 
 
 def seal_of(document: Mapping[str, Any]) -> str:
     """What changes when anything in a JSON document does, but the order of its keys."""
-    words = {key: value for key, value in document.items() if key != SEAL}
-    return f"{zlib.crc32(json.dumps(words, sort_keys=True).encode()):08x}"
+    return f"{zlib.crc32(_sorted_words({key: value for key, value in document.items() if key != SEAL})):08x}"
+
+
+def _sorted_words(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True).encode()
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -95,8 +96,8 @@ def read_record(
     """The JSON document and the tensors of a record, after checking that it is one of this format and version.
 
     Raises:
-        FileError: if a file is missing, damaged, of another format or of a later version; of a ``sealed`` record, if
-            its JSON was edited.
+        FileError: if a file is missing, damaged, edited, of another format or of a later version; if it must be
+            ``sealed`` and is not, as files of earlier versions.
     """
     folder = as_path(folder)
     for attempt in range(READS):
@@ -113,6 +114,8 @@ def read_record(
                     f"{folder / name}.safetensors is damaged: its numbers are not those that were saved; copy it again "
                     "or make it anew."
                 )
+            if (mark or "").startswith(SEALED) and SEAL not in document:
+                raise _edited(folder / f"{name}.json")
             return document, tensors
         time.sleep(0.01 * (attempt + 1))
     raise FileError(f"{name}.json and {name}.safetensors in {folder} do not belong together; copy both again.")
@@ -122,7 +125,8 @@ def read_document(path: Path, format: str, version: int, *, sealed: bool = False
     """What one JSON file of ours holds, after checking that it is of this format and version.
 
     Raises:
-        FileError: if it is missing, damaged, of another format or of a later version; if it is ``sealed``, and edited.
+        FileError: if it is missing, damaged, edited, of another format or of a later version; if it must be ``sealed``
+            and is not.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -140,9 +144,13 @@ def read_document(path: Path, format: str, version: int, *, sealed: bool = False
             f"give a folder that a {format} was saved to."
         )
     _check_version(document, path, format, version)
-    if sealed and document.get(SEAL) != seal_of(document):
-        raise FileError(f"{path} is damaged: it does not say what was saved; copy it again or make it anew.")
+    if (sealed or SEAL in document) and document.get(SEAL) != seal_of(document):
+        raise _edited(path)
     return document
+
+
+def _edited(path: Path) -> FileError:
+    return FileError(f"{path} is damaged or was edited: it does not say what was saved; copy it again or make it anew.")
 
 
 def _check_version(document: Mapping[str, Any], path: Path, format: str, version: int) -> None:

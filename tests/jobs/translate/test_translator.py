@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from typing import Any
 
@@ -17,6 +18,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
+from tests.records import seal_document
 from tests.test_storage import layout_of, retensored
 
 import interbasin as ib
@@ -294,7 +296,7 @@ def test_numbers_that_cannot_be_are_damage(tmp_path: Any, part: str, key: str, v
     path = tmp_path / "t" / "translation.json"
     document = json.loads(path.read_text("utf-8"))
     document["translation"][part][key] = value
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
     with pytest.raises(FileError, match=f"is damaged .*{words}"):
         ib.Translator.load(tmp_path / "t")
 
@@ -320,9 +322,26 @@ def test_a_damaged_file_is_named(tmp_path: Any) -> None:
     path = tmp_path / "t" / "translation.json"
     document = json.loads(path.read_text("utf-8"))
     del document["translation"]["map"]
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
     with pytest.raises(FileError, match=r"translation in .* is damaged .'map'"):
         ib.Translator.load(tmp_path / "t")
+
+
+def test_a_number_that_was_changed_by_hand_is_not_believed(tmp_path: Any) -> None:
+    fitted = {
+        "translation": ib.Translator(method="ridge").fit(*pairs()),
+        "relative-encoder": ib.RelativeEncoder().fit(pairs()[0]),
+        "relative-decoder": ib.RelativeDecoder().fit(pairs()[1]),
+    }
+    for name, saved in fitted.items():
+        saved.save(tmp_path / name)
+        path = tmp_path / name / f"{name}.json"
+        text = path.read_text("utf-8")
+        number = re.search(r'"norm": (\d+\.\d+)', text)
+        assert number is not None
+        path.write_text(text.replace(number[1], f"{2 * float(number[1])}", 1), "utf-8")
+        with pytest.raises(FileError, match="was edited: it does not say what was saved"):
+            type(saved).load(tmp_path / name)
 
 
 def test_cards_are_kept_and_compared(tmp_path: Any) -> None:

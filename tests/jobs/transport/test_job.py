@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.records import seal_document
 from torch import nn
 
 import interbasin as ib
@@ -305,7 +306,7 @@ def test_what_was_prepared_is_for_networks_of_the_same_settings(image, tmp_path)
     path = tmp_path / "p" / "prepared.json"
     document = json.loads(path.read_text("utf-8"))
     del document["hashes"]
-    path.write_text(json.dumps(document), "utf-8")
+    seal_document(path, document)
     with pytest.raises(FileError, match=r"older version.*prepare it anew"):
         type(prepared).load(tmp_path / "p", source, sloped[0])
 

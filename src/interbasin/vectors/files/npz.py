@@ -281,9 +281,10 @@ class ArraySink:
             with zipfile.ZipFile(file, "w") as packed:
                 with self._path.open("rb") as array:
                     _pack(packed, f"{member}.npy", kind, iter(partial(array.read, PACKED), b""))
-                for entry in [] if self._beside is None else _entries(self._beside):
-                    if entry.filename != f"{member}.npy":
-                        _pack(packed, entry.filename, entry.compress_type, _pieces_of(self._beside, entry))
+                if self._beside is not None:
+                    for entry in _entries(self._beside):
+                        if entry.filename != f"{member}.npy":
+                            _pack(packed, entry.filename, entry.compress_type, _pieces_of(self._beside, entry))
             file.flush()
             os.fsync(file.fileno())
         return path
