@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.test_storage import case, refused
 
-from interbasin.arrays import as_tensor, like_input, working_dtype
+from interbasin.arrays import as_tensor, like_input, narrowed, working_dtype
 from interbasin.errors import DataError
 
 
@@ -122,3 +122,12 @@ def test_products_are_formed_in_the_widest_precision_and_at_least_in_float32(dty
 def test_a_masked_array_is_refused_because_its_mask_would_be_lost():
     with pytest.raises(DataError, match="masked array, whose mask would be lost"):
         as_tensor(np.ma.masked_array([1.0, 2.0], mask=[0, 1]), "The input")
+
+
+def test_what_a_narrower_dtype_cannot_hold_is_refused_and_what_was_infinite_stays():
+    wide = torch.tensor([1.0, 65_504.0, float("inf"), float("nan")])
+    assert narrowed(wide, torch.float16, "It").tolist()[:3] == [1.0, 65_504.0, float("inf")]
+    assert narrowed(wide, torch.float32, "It") is wide
+    refused(
+        lambda: narrowed(2 * wide, torch.float16, "It"), DataError, ("It would have numbers beyond 65504", "float32")
+    )

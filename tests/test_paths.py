@@ -58,8 +58,35 @@ def test_the_angle_along_the_arc_grows_evenly(seed, width, t):
 @given(SEEDS, WIDTHS, SHARES, st.sampled_from([0.0, 1.0, 2.5, -1.0, -3.0]))
 def test_where_there_is_no_single_arc_the_line_is_taken(seed, width, t, factor):
     a = gaussian(seed, width)
-    assert torch.equal(slerp(a, factor * a, t), lerp(a, factor * a, t))
-    assert torch.equal(slerp(factor * a, a, t), lerp(factor * a, a, t))
+    for start, end in ((a, factor * a), (factor * a, a)):
+        line = lerp(start, end, t)
+        if factor < 0 and line.norm() < 0.1 * min(start.norm(), end.norm()):
+            with pytest.raises(DataError, match=r"A tensor points opposite ways .* the line passes through zero"):
+                slerp(start, end, t)
+        else:
+            assert torch.equal(slerp(start, end, t), line)
+
+
+def test_half_way_between_opposite_tensors_there_is_no_point_of_the_arc():
+    a, b = nn.Linear(3, 2), nn.Linear(3, 2)
+    b.load_state_dict({"weight": -a.weight, "bias": b.bias})
+    with pytest.raises(
+        DataError, match=r"weight points opposite ways at the two ends .* next to nothing would be left"
+    ):
+        interpolate(a, b, 0.5, "slerp")
+    for t in (0, 0.25, 1):
+        torch.testing.assert_close(interpolate(a, b, t, "slerp").weight, (1 - 2 * t) * a.weight)
+    assert not interpolate(a, b, 0.5, "lerp").weight.any()  # which the line is, and says
+
+
+def test_a_point_that_its_dtype_cannot_hold_is_refused():
+    # Two tensors at right angles, of large entries that agree in one place: the arc leaves the range of float16 there.
+    a, b = torch.tensor([6e4, 6e4]).half(), torch.tensor([6e4, -6e4]).half()
+    with pytest.raises(
+        DataError, match=r"w between the two ends would have numbers beyond 65504, the largest of torch"
+    ):
+        interpolate_tensors({"w": a}, {"w": b}, 0.5, "slerp")
+    assert float(interpolate_tensors({"w": a}, {"w": b}, 0.5, "lerp")["w"][0]) == 6e4
 
 
 @given(SEEDS, DTYPES, SHARES, NAMES)

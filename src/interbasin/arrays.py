@@ -72,6 +72,23 @@ def working_dtype(*dtypes: torch.dtype) -> torch.dtype:
     return widest
 
 
+def narrowed(values: Tensor, dtype: torch.dtype, what: str) -> Tensor:
+    """``values`` rounded to the dtype of a result, which may be narrower than the one they were calculated in.
+
+    Raises:
+        DataError: if a finite number would become infinite: float16 ends at 65,504. ``what`` begins the sentence.
+    """
+    result = values.to(dtype)
+    if result.dtype == values.dtype or bool(torch.isfinite(result).all()):
+        return result
+    if bool((torch.isfinite(values) & ~torch.isfinite(result)).any()):
+        raise DataError(
+            f"{what} would have numbers beyond {torch.finfo(dtype).max:g}, the largest of {dtype}; convert it to "
+            "float32 or bfloat16 first."
+        )
+    return result
+
+
 def _tensor_of_array(values: object, what: str) -> Tensor:
     try:
         array = np.asarray(values)

@@ -4,7 +4,8 @@ r"""Between two networks: the straight path and the arc, tensor by tensor.
 vectors [shoemake:85]. With :math:`\theta` the angle between them it is
 :math:`\frac{\sin((1 - t)\theta)}{\sin\theta} a + \frac{\sin(t\theta)}{\sin\theta} b`, so that equal lengths stay what
 they are instead of shrinking half-way. Where the tensors are all but parallel or opposite, or one is zero, there is no
-single arc, and the line is taken.
+single arc, and the line is taken. Between opposite tensors the line passes through zero: near that point there is no
+answer, and it is refused.
 
 `shares_on_arc` needs no torch: merging on disk uses it. Therefore torch is imported in the functions that need it.
 """
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 PARALLEL = 0.9995
 # Beyond this, a point says nothing about the networks on either side.
 FARTHEST = 1000
+# Between opposite tensors, a point of the line nearer to zero than this share of the shorter one says nothing.
+VANISHED = 0.1
 CHUNK = 1 << 18  # numbers that are taken to float64 at a time; they fit in a cache
 
 Model = TypeVar("Model", bound="nn.Module")
@@ -49,33 +52,64 @@ def shares_on_arc(cosine: float, t: float) -> tuple[float, float]:
     return math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)
 
 
-def lerp(a: Tensor, b: Tensor, t: float) -> Tensor:
+def require_point(name: str, cosine: float, from_a: float, from_b: float, lengths: tuple[float, float]) -> None:
+    """Refuse the point of the line between two opposite tensors that is all but zero: no arc leads through it.
+
+    Args:
+        name: What the message calls the tensors.
+        cosine: Of the angle between the ends.
+        from_a, from_b: How much of each end the point holds.
+        lengths: Of the two ends.
+
+    Raises:
+        DataError: if it is such a point.
+    """
+    to_a, to_b = lengths
+    if cosine < -PARALLEL and abs(from_a * to_a - from_b * to_b) < VANISHED * min(lengths):
+        raise DataError(
+            f"{name} points opposite ways at the two ends (their cosine is {cosine:.4f}), where there is no single arc "
+            f"between them, and the line passes through zero: with {from_b:g} of the second end next to nothing would "
+            "be left. Align the networks first, choose another t, or take lerp if zeros are what you want."
+        )
+
+
+def lerp(a: Tensor, b: Tensor, t: float, name: str = "A tensor") -> Tensor:
     """The point at ``t`` of the line from ``a`` to ``b``, rounded once to the dtype of ``a``.
+
+    ``name`` is what messages call the two.
 
     Example:
         >>> import torch
         >>> lerp(torch.tensor([0.0, 2.0]), torch.tensor([4.0, 2.0]), 0.25)
         tensor([1., 2.])
     """
-    return _mix(a, b, 1 - t, t)
+    return _mix(a, b, 1 - t, t, name)
 
 
-def slerp(a: Tensor, b: Tensor, t: float) -> Tensor:
+def slerp(a: Tensor, b: Tensor, t: float, name: str = "A tensor") -> Tensor:
     """The point at ``t`` of the arc from ``a`` to ``b``, each tensor taken as one vector.
+
+    ``name`` is what messages call the two.
+
+    Raises:
+        DataError: if they are opposite, and the point on the line between them is all but zero.
 
     Example:
         >>> import torch
         >>> slerp(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]), 0.5)
         tensor([0.7071, 0.7071])
     """
-    return _mix(a, b, *shares_on_arc(cosine_between(a, b), t))
+    cosine, lengths = _compare(a, b)
+    shares = shares_on_arc(cosine, t)
+    require_point(name, cosine, *shares, lengths)
+    return _mix(a, b, *shares, name)
 
 
-def _mix(a: Tensor, b: Tensor, from_a: float, from_b: float) -> Tensor:
-    from interbasin.arrays import working_dtype
+def _mix(a: Tensor, b: Tensor, from_a: float, from_b: float, name: str) -> Tensor:
+    from interbasin.arrays import narrowed, working_dtype
 
     dtype = working_dtype(a.dtype)
-    return (a.to(dtype) * from_a).add_(b.to(dtype), alpha=from_b).to(a.dtype)
+    return narrowed((a.to(dtype) * from_a).add_(b.to(dtype), alpha=from_b), a.dtype, f"{name} between the two ends")
 
 
 def cosine_between(a: Tensor, b: Tensor) -> float:
@@ -86,17 +120,23 @@ def cosine_between(a: Tensor, b: Tensor) -> float:
         >>> round(cosine_between(torch.tensor([[1.0, 1.0]]), torch.tensor([[-2.0, -2.0]])), 6)
         -1.0
     """
+    return _compare(a, b)[0]
+
+
+def _compare(a: Tensor, b: Tensor) -> tuple[float, tuple[float, float]]:
+    """The cosine of the angle between two tensors, and their lengths."""
     a, b = a.flatten(), b.flatten()
     in_a = in_b = in_both = 0.0
     # In chunks, because a whole tensor in float64 is four times as large as the same in half precision.
     for start in range(0, a.numel(), CHUNK):
         x, y = (tensor[start : start + CHUNK].double() for tensor in (a, b))
         in_a, in_b, in_both = in_a + float(x @ x), in_b + float(y @ y), in_both + float(x @ y)
-    lengths = math.sqrt(in_a) * math.sqrt(in_b)
-    return in_both / lengths if lengths else 1.0
+    lengths = math.sqrt(in_a), math.sqrt(in_b)
+    both = lengths[0] * lengths[1]
+    return (in_both / both if both else 1.0), lengths
 
 
-PATHS: Mapping[str, Callable[[Tensor, Tensor, float], Tensor]] = {"lerp": lerp, "slerp": slerp}
+PATHS: Mapping[str, Callable[[Tensor, Tensor, float, str], Tensor]] = {"lerp": lerp, "slerp": slerp}
 
 
 def interpolate_tensors(
@@ -114,7 +154,8 @@ def interpolate_tensors(
         UnknownNameError: for a path that is not known.
         ShapeError: if a tensor has another shape at the other end.
         WiringError: if a tensor is missing at one end.
-        DataError: if ``t`` is no number or far from both ends, or a tensor holds NaN or infinity.
+        DataError: if ``t`` is no number or far from both ends, a tensor holds NaN or infinity, or would hold it; or
+            if slerp has no answer, because two tensors are opposite.
     """
     import torch
 
@@ -143,9 +184,9 @@ def interpolate_tensors(
             between[name] = (start if t < 0.5 else end).to(start.dtype, copy=True)
         elif start.is_complex():
             real, real_end = (torch.view_as_real(tensor.resolve_conj()) for tensor in (start, end.to(start.dtype)))
-            between[name] = torch.view_as_complex(between_two(real, real_end, t))
+            between[name] = torch.view_as_complex(between_two(real, real_end, t, name))
         else:
-            between[name] = between_two(start, end, t)
+            between[name] = between_two(start, end, t, name)
     return between
 
 

@@ -98,6 +98,12 @@ def with_one_more() -> nn.Module:
     ("a tensor without numbers", lambda: carry_one("0.weight", torch.zeros(8, 4, device="meta")), DataError, "meta"),
     ("a sparse tensor", lambda: carry_one("0.weight", torch.zeros(8, 4).to_sparse()), DataError, "to_dense"),
     ("eight-bit floats", lambda: carry_one("0.weight", torch.zeros(8, 4).to(torch.float8_e4m3fn)), DataError, "float8"),
+    (
+        "half-precision numbers that a turn makes too large",
+        lambda: mix(torch.full((8, 4), 6e4).half()),
+        DataError,
+        "65504",
+    ),
     ("whole numbers through coefficients", lambda: mix(torch.zeros(8, 4).long()), DataError, "int64"),
     (
         "a factor of a layer that is not there",
@@ -193,6 +199,12 @@ def adapted() -> nn.Module:
     return network
 
 
+def opposite() -> nn.Module:
+    other = copy.deepcopy(the.mlp)
+    other.load_state_dict({name: -tensor for name, tensor in the.mlp.state_dict().items()})
+    return other
+
+
 def interpolate(t: object = 0.5, path: str = "lerp", *, a: object = None, b: object = None) -> nn.Module:
     return ib.interpolate(the.mlp if a is None else a, the.other_mlp if b is None else b, t, path)
 
@@ -206,6 +218,7 @@ def interpolate(t: object = 0.5, path: str = "lerp", *, a: object = None, b: obj
     ("a point that is true", lambda: interpolate(True), DataError, "True"),
     ("a point far from both networks", lambda: interpolate(10**30), DataError, "-1000 to 1000"),
     ("a point beyond all floats", lambda: interpolate(10**400), DataError, "-1000 to 1000"),
+    ("the middle of opposite networks", lambda: interpolate(path="slerp", b=opposite()), DataError, "opposite ways"),
     ("networks of other widths", lambda: interpolate(b=the.wider_mlp), ShapeError, "0.weight"),
     ("networks of other depths", lambda: interpolate(b=the.deeper_mlp), WiringError, "4.bias"),
     ("networks without the biases", lambda: interpolate(b=the.mlp_without_biases), WiringError, "0.bias"),

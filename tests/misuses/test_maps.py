@@ -189,6 +189,18 @@ def blocks_in(order: object) -> Blocks:
         DataError,
         "int8",
     ),
+    (
+        "half-precision numbers that grow too large",
+        lambda: Linear(2 * np.eye(2))(np.full(2, 6e4, np.float16)),
+        DataError,
+        "65504",
+    ),
+    (
+        "half-precision numbers and a large offset",
+        lambda: Affine(Identity(2), [6e4, 6e4])(torch.full((2,), 6e4).half()),
+        DataError,
+        "65504",
+    ),
     ("whole numbers and an offset", lambda: Affine(Identity(2), [0.5, 0.5])(torch.ones(2).long()), DataError, "int64"),
     ("matrices that do not meet", lambda: Linear(np.ones((2, 3))) @ Linear(np.ones((2, 3))), ShapeError, "width 3"),
     ("identities that do not meet", lambda: Identity(2) @ Identity(3), ShapeError, "Identity(3 <- 3)"),

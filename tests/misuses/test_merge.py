@@ -51,6 +51,12 @@ def with_base(method: str = "ties", **options: Any) -> object:
     ),
     ("three ends of a line", lambda: merge([tensors()] * 3, "lerp"), DataError, "average"),
     ("one end of an arc", lambda: merge([tensors()], "slerp"), DataError, "slerp"),
+    (
+        "the middle of opposite tensors",
+        lambda: merge([tensors(), tensors(norm_weight=-torch.ones(3))], "slerp"),
+        DataError,
+        "norm.weight points opposite ways",
+    ),
     ("fewer weights than models", lambda: merge(weights=[1]), DataError, "1 weight"),
     ("a weight of NaN", lambda: merge(weights=[1, math.nan]), DataError, "nan"),
     ("a weight of infinity", lambda: merge(weights=[1, math.inf]), DataError, "inf"),

@@ -8,9 +8,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from interbasin.arrays import as_tensor, copy_row_major, working_dtype
+from interbasin.arrays import as_tensor, copy_row_major, narrowed, working_dtype
 from interbasin.errors import MapError, ShapeError
-from interbasin.maps.base import Map, require_finite_entries, require_floating, to_floating
+from interbasin.maps.base import MAPPED, Map, require_finite_entries, require_floating, to_floating
 from interbasin.maps.linear import Linear
 
 
@@ -88,7 +88,7 @@ class Affine(Map):
 
     def _act(self, x: Tensor) -> Tensor:
         moved = self._linear._act(require_floating(x).to(working_dtype(x.dtype, self._offset.dtype)))
-        return (moved + self._offset.to(device=moved.device, dtype=moved.dtype)).to(x.dtype)
+        return narrowed(moved + self._offset.to(device=moved.device, dtype=moved.dtype), x.dtype, MAPPED)
 
     def _record(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         document, tensors = self._linear._described()

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interbasin.arrays import Array, as_tensor, copy_row_major, has_arithmetic, working_dtype
+from interbasin.arrays import Array, as_tensor, copy_row_major, has_arithmetic, narrowed, working_dtype
 from interbasin.checks import require_whole
 from interbasin.errors import DataError, MapError, ShapeError
 from interbasin.text import plural
@@ -55,6 +55,9 @@ class Role(StrEnum):
         if self is Role.SCALE or inner is Role.SCALE:
             return Role.SCALE
         return Role.WRITE if self is inner else Role.READ
+
+
+MAPPED = "What a map makes of its input"
 
 
 class Map(ABC):
@@ -228,7 +231,8 @@ def require_finite_entries(tensor: Tensor, what: str) -> Tensor:
 def act_densely(matrix: Tensor, x: Tensor) -> Tensor:
     """``x @ matrix.mT`` in the wider of both precisions, returned in the dtype of ``x`` and on its device."""
     working = working_dtype(x.dtype, matrix.dtype)
-    return (require_floating(x).to(working) @ matrix.to(device=x.device, dtype=working).mT).to(x.dtype)
+    product = require_floating(x).to(working) @ matrix.to(device=x.device, dtype=working).mT
+    return narrowed(product, x.dtype, MAPPED)
 
 
 def require_floating(x: Tensor) -> Tensor:

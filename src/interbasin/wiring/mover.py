@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from interbasin.arrays import has_arithmetic, working_dtype
+from interbasin.arrays import has_arithmetic, narrowed, working_dtype
 from interbasin.errors import DataError, ShapeError, WiringError
 from interbasin.maps import Blocks, Identity, Linear, Map, Permutation, SignedPermutation
 from interbasin.wiring.axes.spaces import Axis, Each, Grid, In, Role, Row, Space, narrow, parts_of, spaces_in
@@ -53,7 +53,7 @@ class Mover:
             moved = map_pieces((wide,), list(enumerate(axes)), self._move_piece)
         except (ShapeError, WiringError) as error:
             raise type(error)(f"{name} cannot be carried: {error}") from None
-        return moved.to(tensor.dtype).contiguous()
+        return narrowed(moved, tensor.dtype, f"{name}, once it is carried,").contiguous()
 
     def touches(self, axes: Sequence[Axis]) -> bool:
         """Whether any of the axes has a map to go through."""

@@ -158,6 +158,15 @@ def test_opposite_tensors_under_slerp_go_along_the_line(t):
     close(merge([a, b], "slerp", t=t)["x"], naive_lerp(a["x"], b["x"], t))
 
 
+def test_opposite_tensors_under_slerp_never_give_zeros():
+    a = {"y": torch.ones(2), "x": torch.tensor([1.0, 2.0, 3.0])}
+    b = {"y": torch.ones(2), "x": -a["x"]}
+    for t in (0.46, 0.5, 0.54):
+        with pytest.raises(DataError, match=r"x points opposite ways at the two ends .* the line passes through zero"):
+            merge([a, b], "slerp", t=t)
+    close(merge([a, b], "slerp", t=0.4)["x"], 0.2 * a["x"].double())
+
+
 def test_slerp_from_a_zero_tensor_is_the_line():
     a, b = {"x": torch.zeros(3)}, {"x": torch.tensor([1.0, 2.0, 3.0])}
     close(merge([a, b], "slerp", t=0.25)["x"], 0.25 * b["x"].double())

@@ -239,7 +239,10 @@ def test_opposite_tensors_under_slerp_are_told(tmp_path):
     values = tensors(0)
     one = saved(tmp_path / "one", values)
     two = saved(tmp_path / "two", values | {"norm.weight": -values["norm.weight"]})
-    made = merge([one, two], "slerp", output=tmp_path / "out")
+    refused(
+        lambda: merge([one, two], "slerp", output=tmp_path / "out"), DataError, ("norm.weight points opposite ways",)
+    )
+    made = merge([one, two], "slerp", t=0.3, output=tmp_path / "out")
     assert len(made.notes) == 1 and made.notes[0].startswith("norm.weight point opposite ways")
     assert made.metrics["tensors_unchanged"] == 5
     assert Outcome.load(tmp_path / "out").notes == made.notes

@@ -124,7 +124,7 @@ class MergedTensors(LazyTensors):
                 Operand(tensors.entry(name), files.enter_context(tensors.reading(name)))
                 for _, tensors in self._networks
             ]
-            tensor = Operands(operands, self._recipe.has_base)
+            tensor = Operands(operands, self._recipe.has_base, name)
             combine = self._recipe.method.function(tensor, **self._recipe.options)
             networks = [network for network, _ in self._networks]
             yield from _merge_tensor(name, tensor, combine, self.entries[name].kind, networks)
@@ -200,6 +200,7 @@ class Operands:
     """One tensor of every network, the base last if there is one: what a method of merging is given.
 
     Attributes:
+        name: What messages call it.
         models: Those of the models.
         base: That of the network that they were all made from; None for methods without one.
         length: How many numbers it has.
@@ -208,8 +209,8 @@ class Operands:
         changed: Whether anything in it differs between the networks, as far as it was merged.
     """
 
-    def __init__(self, operands: Sequence[Operand], has_base: bool) -> None:
-        self.operands, self.length = operands, operands[0].length
+    def __init__(self, operands: Sequence[Operand], has_base: bool, name: str) -> None:
+        self.name, self.operands, self.length = name, operands, operands[0].length
         self.models = operands[:-1] if has_base else operands
         self.base = operands[-1] if has_base else None
         wide = any(STORED[operand.kind] is np.float64 for operand in operands)

@@ -101,7 +101,7 @@ def merge(
     ====================  ========================================================================================
     ``lerp``              :math:`(1 - t) m_1 + t m_2`, two models
     ``slerp``             the arc between the directions of two tensors; the line, where they are all but parallel or
-                          opposite or one is zero
+                          opposite or one is zero; refused where that line passes through zero
     ``average``           :math:`\sum_i w_i m_i`, the weights divided by their sum
     ``task-arithmetic``   :math:`b + \lambda \sum_i w_i (m_i - b)`
     ``ties``              :math:`b + \lambda \tau`: every update trimmed to its ``density`` largest entries, a sign

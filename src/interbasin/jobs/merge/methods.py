@@ -18,7 +18,7 @@ from interbasin.errors import DataError
 from interbasin.jobs.merge.kernel import Array, Chunk, Combine, Operands, WeightedSum, slices
 from interbasin.jobs.merge.ties import ties
 from interbasin.methods import Method, MethodTable
-from interbasin.paths import FARTHEST, PARALLEL, shares_on_arc
+from interbasin.paths import FARTHEST, PARALLEL, require_point, shares_on_arc
 from interbasin.text import plural
 
 ROW = 512  # numbers
@@ -35,10 +35,12 @@ def lerp(tensor: Operands, *, t: float) -> Combine:
 
 def slerp(tensor: Operands, *, t: float) -> Combine:
     """A point of the arc between the directions of the two tensors, or of the line: see `interbasin.paths`."""
-    cosine = _cosine_between(tensor)
+    cosine, lengths = _compare(tensor)
+    shares = shares_on_arc(cosine, t)
     if cosine < -PARALLEL:
+        require_point(tensor.name, cosine, *shares, lengths)
         tensor.notes.append(OPPOSITE)
-    return average(tensor, weights=shares_on_arc(cosine, t))
+    return average(tensor, weights=shares)
 
 
 def average(tensor: Operands, *, weights: Sequence[float]) -> Combine:
@@ -59,15 +61,16 @@ def task_arithmetic(tensor: Operands, *, weights: Sequence[float], scale: float)
     return combine
 
 
-def _cosine_between(tensor: Operands) -> float:
-    """The cosine of the angle between the two tensors; 1 if one is zero."""
+def _compare(tensor: Operands) -> tuple[float, tuple[float, float]]:
+    """The cosine of the angle between the two tensors, which is 1 if one is zero, and their lengths."""
     a, b = tensor.models
     in_a = in_b = in_both = 0.0
     for part in slices(tensor.length):
         x, y = a.wide(part, tensor.precision), b.wide(part, tensor.precision)
         in_a, in_b, in_both = in_a + _dot(x, x), in_b + _dot(y, y), in_both + _dot(x, y)
-    lengths = math.sqrt(in_a) * math.sqrt(in_b)
-    return in_both / lengths if lengths else 1.0
+    lengths = math.sqrt(in_a), math.sqrt(in_b)
+    both = lengths[0] * lengths[1]
+    return (in_both / both if both else 1.0), lengths
 
 
 def _dot(x: Array, y: Array) -> float:
