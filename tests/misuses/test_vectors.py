@@ -394,6 +394,18 @@ def back(lengths: float = 1.0, method: str = "ridge") -> Translator:
     ),
     ("an index wrapped into other lengths", lambda: wrap(back(7.0)), DataError, "length 7"),
     (
+        "a Lance table of a server",
+        lambda: translate("lance://me:hunter2@host/db/docs", "new.npy"),
+        FileError,
+        "me:***@host",
+    ),
+    (
+        "a FAISS index of a server",
+        lambda: translate("faiss://me:hunter2@host/flat.index", "faiss://new.index"),
+        FileError,
+        "me:***@host",
+    ),
+    (
         "a PostgreSQL address without a table",
         lambda: translate("postgresql://me:hunter2@host/db", "postgresql:?table=new"),
         FileError,

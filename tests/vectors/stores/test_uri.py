@@ -74,6 +74,11 @@ def test_passwords_are_not_shown(text):
         ("postgresql://me:hunter2@host/db", r"needs a table: add \?table=NAME"),
         ("postgresql://me:hunter2@host/db?table=docs#v", r"names its column as \?column=NAME, not behind a #"),
         ("mysql://me:hunter2@host/db", "found mysql://. Write them to one of these"),
+        ("lance://me:hunter2@host/db/docs", r"names a local path, .* of a server: lance://me:\*\*\*@host/db/docs"),
+        ("lance://me:hunter2@host", r"lance://me:\*\*\*@host"),
+        ("lance://s3://me:hunter2@host/docs#v", r"s3://me:\*\*\*@host/docs#v"),
+        ("faiss://me:hunter2@host/flat.index", r"faiss://me:\*\*\*@host/flat.index"),
+        ("lance://db/docs?password=hunter2", r"password=\*\*\*"),
         ("lance://db/", "named as lance://FOLDER/TABLE"),
         ("lance://#v", "named as lance://FOLDER/TABLE"),
         ("faiss://", "found faiss:// alone; name the file"),
@@ -105,3 +110,10 @@ def test_a_bare_path_of_a_store_is_told_how_to_be_written(given, said, tmp_path,
     with pytest.raises(FileError) as caught:
         parse_uri(given)
     assert str(caught.value).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"), [("lance://./a:b@c/docs", "a:b@c"), ("faiss://./a:b@c.index", "a:b@c.index")]
+)
+def test_a_path_that_looks_like_a_login_can_still_be_named(text, path):
+    assert parse_uri(text).path == Path(path)

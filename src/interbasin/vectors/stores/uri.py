@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from interbasin.errors import FileError
+from interbasin.text import redact
 
 FILES = ("npy", "npz", "parquet")
 INDEXES = (".index", ".faiss", ".ivf", ".hnsw", ".idx")  # as indexes of FAISS are often named
@@ -58,6 +59,8 @@ def parse_uri(text: str, *, column: str | None = None, table: str | None = None,
         scheme, separator, rest = "postgresql", "://", "/" + text[text.index("?") :]
     if not separator:
         return _file(text, column)
+    if scheme in ("lance", "faiss"):
+        _refuse_credentials(scheme, text)
     if scheme == "lance":
         return _lance(text, rest, column, table)
     if scheme == "faiss":
@@ -68,6 +71,16 @@ def parse_uri(text: str, *, column: str | None = None, table: str | None = None,
         return _postgresql(f"postgresql://{rest}", column, table, key)
     # What follows may hold a password, whatever it is.
     raise FileError(f"{PLACES}; found {scheme}://. Write them to one of these.")
+
+
+def _refuse_credentials(scheme: str, text: str) -> None:
+    """Refuse the address of a server where a local path stands: as a path, its password would be shown everywhere."""
+    shown = redact(text)
+    if shown != text:
+        raise FileError(
+            f"{scheme}:// names a local path, but this address has a password, as that of a server: {shown}. Copy what "
+            f"it holds here first, and give that path; a path that really looks so is written as {scheme}://./PATH."
+        )
 
 
 def _file(text: str, column: str | None) -> StoreURI:
