@@ -120,3 +120,31 @@ def test_the_real_translator_does_not_write_infinity(fitted):
     assert "Translated, row 70 (counted from 0) of huge.npy would have numbers beyond 3.4e+38" in failed(
         run("translate", "apply", "map", "huge.npy", "-o", "new.npy")
     )
+
+
+@pytest.mark.parametrize("moment", ["the translator is read", "the first rows are written", "the output is opened"])
+def test_where_rows_are_kept_no_interrupt_says_that_nothing_was_left(moment, fitted, monkeypatch):
+    from interbasin.vectors.files.npz import ArraySink
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    words = ["translate", "apply", "map", "old.npy", "-o", "new.npy", "--batch-rows", "7"]
+    append = ArraySink.append
+    with monkeypatch.context() as patch:  # an earlier run, which left rows
+        patch.setattr(ArraySink, "append", lambda sink, piece: interrupted() if sink.rows > 20 else append(sink, piece))
+        assert "rows are kept: run the same command" in run(*words).stderr
+    with monkeypatch.context() as patch:
+        if moment == "the translator is read":
+            patch.setattr(Translator, "load", interrupted)
+        elif moment == "the first rows are written":
+            patch.setattr(ArraySink, "append", lambda sink, piece: (append(sink, piece), interrupted()))
+        else:
+            patch.setattr("interbasin.jobs.translate.apply.open_sink", interrupted)
+        done = run(*words)
+    assert (
+        done.exit_code == 130 and "half-written" not in done.stderr and "are kept: run the same command" in done.stderr
+    )
+    found = json.loads(run(*words, "--json").stdout)
+    assert found["resumed_at"] >= 21 and found["rows"] == 100
+    np.testing.assert_allclose(np.load("new.npy"), Translator.load("map").transform(fitted[0]), rtol=1e-5, atol=1e-6)

@@ -309,12 +309,12 @@ class StatisticsOptions:
         """Open two files and stream their moments, with a progress bar."""
         from interbasin.vectors import moments_of_files, open_vectors
 
-        x = open_vectors(source, column=self.column)
-        y = open_vectors(target, column=self.target_column or self.column)
-        # Kept statistics should serve every fit; without them a Gram matrix is collected only where it is used.
-        grams = grams or self.statistics is not None or x.width > y.width
         kept = None if self.statistics is None else f" in {self.statistics}"
         with terminal.progress_of_rows("Reading rows", kept) as report:
+            x = open_vectors(source, column=self.column)
+            y = open_vectors(target, column=self.target_column or self.column)
+            # Kept statistics should serve every fit; without them a Gram matrix is collected only where it is used.
+            grams = grams or self.statistics is not None or x.width > y.width
             moments = moments_of_files(
                 x,
                 y,

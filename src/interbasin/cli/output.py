@@ -237,10 +237,11 @@ class Terminal:
             try:
                 yield report
             except KeyboardInterrupt as error:
-                if kept is None or not state[0]:
+                if kept is None:
                     raise
-                message = f"{state[0]:,} of {state[1]:,} rows are kept{kept}: run the same command to go on."
-                raise KeyboardInterrupt(message) from error
+                # Before the first report an earlier run may have left rows, and the last ones are not reported yet.
+                rows = f"{state[0]:,} of {state[1]:,} rows" if state[0] else "rows that were done, if any,"
+                raise KeyboardInterrupt(f"{rows} are kept{kept}: run the same command to go on.") from error
 
     @contextlib.contextmanager
     def status(self, what: str) -> Iterator[Callable[[str], None]]:

@@ -288,11 +288,11 @@ def apply(
     from interbasin.jobs.translate.apply import translate_vectors
     from interbasin.vectors.stores import parse_uri
 
-    fitted = Translator.load(translator)
-    name = parse_uri(vectors, column=column, table=table, key=key).shown
-    fitted.card_.refuse_others(Card.of({"source_model": model, "metric": metric}), f"The vectors in {name}")
     kept = None if vectors.startswith("faiss:") else ""  # of an index nothing is kept
     with terminal.progress_of_rows("Translating rows", kept) as report:
+        fitted = Translator.load(translator)
+        name = parse_uri(vectors, column=column, table=table, key=key).shown
+        fitted.card_.refuse_others(Card.of({"source_model": model, "metric": metric}), f"The vectors in {name}")
         applied = translate_vectors(
             fitted,
             vectors,
