@@ -86,6 +86,8 @@ def test_whole_numbers_may_become_others_late_in_a_long_file():
         ("a,b,y\n1,,0\n", {}, DataError, ("Row 0", "'b'")),
         ("a,b,y\n1,2,0\ninf,2,0\n", {}, DataError, ("Row 1", "'a'")),
         ("a,b,y\n1,2,0\n1,2,\n", {}, DataError, ("Row 1", "no label")),
+        ("a,b,y\n1,2,0\n1,2,1e400\n", {}, DataError, ("t.csv", "the label 1e400", "no finite number")),
+        (f"a,b,y\n1,2,0\n1,2,{'7' * 5000}\n", {}, DataError, ("the label 7777", "no finite number")),
         ("a,b,y\n1,2,0\n1,two,0\n", {}, DataError, ("Row 1", "'two'")),
         ("a,b,y\n1,2,0\n1,2\n", {}, DataError, ("Row 1", "2 cells", "3")),
         ("a,b,y\n", {}, DataError, ("no samples",)),

@@ -75,7 +75,7 @@ def open_csv(path: Path, columns: TableColumns | None = None) -> ArraySamples:
     numbers, labels = _read(path, ",", names, label, skipped=int(has_header))
     if labels is None:
         return ArraySamples(str(path), numbers)
-    values, classes = class_numbers(_plain_values(labels), str(path))
+    values, classes = class_numbers(_plain_values(labels, path), str(path))
     return ArraySamples(str(path), numbers, values, classes)
 
 
@@ -139,7 +139,7 @@ def open_series(path: Path, others: Sequence[Path] = ()) -> ArraySamples:
     numbers, labels = _read(path, "\t", names, 0, skipped=0)
     assert labels is not None
     known = [*labels, *(label for other in others for label in _first_cells(other))]
-    values = _plain_values(known)
+    values = _plain_values(known, path)
     order = sorted(set(values))
     places = {value: place for place, value in enumerate(order)}
     classes = tuple(
@@ -272,11 +272,15 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _plain_values(labels: Sequence[str]) -> list[Any]:
+def _plain_values(labels: Sequence[str], path: Path) -> list[Any]:
     """Labels as whole numbers if all of them are, else as numbers, else as text."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            values = [kind(label) for label in labels]
-            if all(math.isfinite(value) for value in values):
-                return values
-    return list(labels)
+    with contextlib.suppress(ValueError):
+        return [int(label) for label in labels]
+    try:
+        values = [float(label) for label in labels]
+    except ValueError:
+        return list(labels)
+    wrong = next((label for label, value in zip(labels, values, strict=True) if not math.isfinite(value)), None)
+    if wrong is not None:  # one number that is too large is no reason to take all of them for names of classes
+        raise DataError(f"{path} has the label {wrong:.40}, which is no finite number; take such rows out.")
+    return values

@@ -44,7 +44,11 @@ def test_a_header_that_ends_early_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    ["{", "nonsense", "{'descr': '<f4'}", "[" * 500, "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4)}"],
+    [
+        *("{", "nonsense", "{'descr': '<f4'}", "[" * 500),
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (True, 4)}",
+    ],
 )
 def test_a_header_that_makes_no_sense_is_refused(header: str, tmp_path: Path) -> None:
     text = header.encode("latin1").ljust(1000) + b"\n"
@@ -54,10 +58,27 @@ def test_a_header_that_makes_no_sense_is_refused(header: str, tmp_path: Path) ->
         open_vectors(path)
 
 
+def test_a_header_that_is_nested_too_deep_is_refused_with_a_reason(tmp_path: Path) -> None:
+    text = ("-" * 9000 + "1\n").encode()  # Python's parser gives up with a MemoryError that says nothing
+    path = tmp_path / "rows.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64))
+    with pytest.raises(FileError, match=r"damaged \.npy header: it is nested too deep"):
+        open_vectors(path)
+
+
+def test_a_header_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npy"
+    with path.open("wb") as file:
+        file.write(b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little"))
+        file.truncate(2**31 + 100)
+    with pytest.raises(FileError, match=r"damaged \.npy header: it would be 2,147,483,648 bytes long"):
+        open_vectors(path)
+
+
 def test_a_version_from_the_future_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.npy"
     path.write_bytes(b"\x93NUMPY\x09\x00" + bytes(200))
-    with pytest.raises(FileError, match=r"rows\.npy could not be read"):
+    with pytest.raises(FileError, match=r"rows\.npy could not be read \(.* is of version 9\.0 of \.npy, which is not"):
         open_vectors(path)
 
 

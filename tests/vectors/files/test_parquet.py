@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fresh import Starter
 
 from interbasin.errors import DataError, FileError, InterbasinError, ShapeError
 from interbasin.vectors import open_vectors
 from interbasin.vectors.files.parquet import ParquetReader
+from interbasin.vectors.files.parquet_writer import I32, LIST, STRUCT, decode, encode, first_codecs
 
 LISTS = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 
@@ -216,3 +220,69 @@ def test_one_wrong_byte_ends_in_our_own_error_or_in_numbers(
             assert batch.ndim == 2
     except InterbasinError as error:
         assert "wrong-byte.parquet" in str(error)
+
+
+def with_codec(path: Path, number: int) -> Path:
+    """The same file, which says that its first column is compressed by method ``number``."""
+    content = path.read_bytes()
+    (length,) = struct.unpack("<I", content[-8:-4])
+    footer = decode(content, len(content) - 8 - length)[0]
+    footer[4][1][1][0][1][1][1][0][3][1][4] = (I32, number)
+    written = encode(footer)
+    path.write_bytes(content[: -8 - length] + written + struct.pack("<I", len(written)) + b"PAR1")
+    return path
+
+
+@pytest.mark.parametrize("number", [8, 100, -1])
+def test_a_codec_that_the_format_does_not_have_is_refused(number: int, path: Path, starter: Starter) -> None:
+    with_codec(saved(path, {"v": LISTS}), number)
+    # In a process of its own: pyarrow ends it when it is asked for the name of such a codec.
+    program = "import sys; from interbasin.vectors import open_vectors; open_vectors(sys.argv[1])"
+    done = starter.run(program, path.parent, path)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and f"its column 'v.list.element' is compressed by method {number}, which" in last
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+def test_codecs_have_the_names_that_pyarrow_gives_them(compression: str, path: Path) -> None:
+    columns = {"v": LISTS, "a": [{"b.c": 1, "d": [2]}] * 3}
+    saved(path, columns, compression={"v.list.element": compression, "a.b.c": "gzip"})
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    reader = open_vectors(path, column="v").reader
+    assert isinstance(reader, ParquetReader)
+    assert reader.compression == {chunk.path_in_schema: chunk.compression for chunk in chunks}
+
+
+def test_a_file_without_row_groups_has_no_codecs() -> None:
+    stream = pa.BufferOutputStream()
+    pq.write_table(pa.table({"v": LISTS})[:0], stream)
+    content = stream.getvalue().to_pybytes()
+    footer = content[-8 - struct.unpack("<I", content[-8:-4])[0] : -8]
+    assert first_codecs(encode({**decode(footer)[0], 4: (LIST, (STRUCT, []))})) == {} == first_codecs(b"\0")
+
+
+@pytest.mark.parametrize(
+    ("footer", "words"),
+    [
+        (b"", "is damaged"),
+        (b"\x19", "is damaged"),
+        (b"\x19\x1c", "is damaged"),
+        (b"\x49\x1c\0", "is damaged: 1"),
+        (b"\x18\xff\x01ab", "goes over the end"),  # text of 255 bytes
+        (b"\x19\xf3" + b"\xff" * 8 + b"\x01", "goes over the end"),  # a list of 2^56 bytes
+        (b"\x16" + b"\xff" * 11, "more than 64 bits"),
+        (b"\x1b\x00", "Thrift type 11"),
+        (b"\x1c" * 100_000, "is damaged"),
+    ],
+)
+def test_a_footer_that_cannot_be_decoded_is_refused_at_once(footer: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        first_codecs(footer)
+
+
+def test_a_footer_longer_than_the_file_is_refused(path: Path) -> None:
+    content = saved(path, {"v": LISTS}).read_bytes()
+    path.write_bytes(content[:-8] + struct.pack("<I", 2**31) + b"PAR1")
+    with pytest.raises(FileError, match=r"its footer would take 2,147,483,648 bytes, and the whole file has"):
+        open_vectors(path)

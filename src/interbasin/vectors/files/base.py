@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from interbasin.errors import DataError, FileError, ShapeError
 from interbasin.text import plural
 
+Part = TypeVar("Part")
 Batch: TypeAlias = NDArray[Any]  # (rows, width), C-contiguous, writable, a floating dtype in native byte order
 
 # First bytes -> what such a file is. LFS pointers are the most common reason for a "broken" file in a repository.
@@ -124,14 +125,18 @@ class Vectors:
                 f"Reading {self.path} was to start at row {start}, but it has {plural(self.rows, 'row')}; "
                 f"start must lie from 0 to {self.rows}."
             )
-        return self._read(rows_per_batch, start)
+        return self.unchanged(self.reader.batches(rows_per_batch, start))
 
-    def _read(self, rows_per_batch: int, start: int) -> Iterator[Batch]:
-        """The reader's batches, none of which comes from another file than the one that was opened."""
+    def unchanged(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """What a reader gives, none of which comes from another file than the one that was opened.
+
+        Raises:
+            FileError: While reading, if the file has changed since.
+        """
         self._require_unchanged()
-        for batch in self.reader.batches(rows_per_batch, start):
+        for part in parts:
             self._require_unchanged()
-            yield batch
+            yield part
 
     def _require_unchanged(self) -> None:
         if self.stamp is not None and stamp_of(self.path) != self.stamp:

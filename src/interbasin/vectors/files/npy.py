@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 
-from interbasin.errors import DataError, FileError, ShapeError
+from interbasin.errors import DataError, FileError, InterbasinError, ShapeError
 from interbasin.vectors.files.base import Batch, Vectors, batch_dtype, check_begins, cut_short, damaged
+
+LONGEST_HEADER = 2**14  # bytes; NumPy itself refuses headers of more than 10,000
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,18 @@ def read_header(stream: io.BufferedIOBase, size: int, path: Path, where: str) ->
         # Version 3 differs from 2 only in that names of fields may be UTF-8; NumPy writes it for nothing else.
         if version == (3, 0):
             raise DataError(f"{where} is a structured array, not a matrix; save its fields side by side as numbers.")
+        if version not in ((1, 0), (2, 0)):
+            raise damaged(path, f"{where} is of version {version[0]}.{version[1]} of .npy, which is not known")
+        _check_header_length(stream, 2 if version == (1, 0) else 4)
         read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
         shape, fortran, dtype = read(stream)
-    except DataError:
+    except InterbasinError:
         raise
     # NumPy tokenises and evaluates the header as a literal; a damaged one fails there in a dozen ways.
     except Exception as error:
-        raise damaged(path, f"{where} has a damaged .npy header: {error}") from error
-    if any(length < 0 for length in shape):
+        reason = "it is nested too deep" if isinstance(error, MemoryError) else error
+        raise damaged(path, f"{where} has a damaged .npy header: {reason}") from error
+    if any(type(length) is not int or length < 0 for length in shape):  # True is a number to NumPy
         raise damaged(path, f"{where} has a damaged .npy header: its shape is {shape}")
     batch_dtype(dtype, where)
     if len(shape) < 2:
@@ -92,6 +99,15 @@ def read_header(stream: io.BufferedIOBase, size: int, path: Path, where: str) ->
             "follow",
         )
     return header
+
+
+def _check_header_length(stream: io.BufferedIOBase, count: int) -> None:
+    """Refuse a header of gigabytes, which NumPy would read before it finds that too long; ``count`` bytes tell it."""
+    told = stream.read(count)
+    stream.seek(-len(told), os.SEEK_CUR)
+    length = int.from_bytes(told, "little")
+    if length > LONGEST_HEADER:
+        raise ValueError(f"it would be {length:,} bytes long")
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,11 @@ from numpy.lib import format as npy_format
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
 from interbasin.storage.journal import Unfinished
 from interbasin.vectors.files.base import Batch, Piece, Vectors, batch_dtype, check_begins, cut_short, damaged
-from interbasin.vectors.files.npy import Header, MappedReader, read_header
+from interbasin.vectors.files.npy import LONGEST_HEADER, Header, MappedReader, read_header
 
 PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
 PACKED = 16 * 2**20  # bytes packed into an archive at a time
 WRITTEN = 2**20  # bytes given to the system at a time: a batch at once took it three times as long
-LONGEST_HEADER = 2**14  # bytes; NumPy itself refuses headers of more than 10,000
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of the name and of the extra field
 
 
@@ -149,7 +148,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
                 "save it with np.savez or np.savez_compressed."
             )
         with opened.open(member) as stream:
-            beginning = io.BytesIO(stream.read(LONGEST_HEADER))
+            beginning = io.BytesIO(stream.read(2 * LONGEST_HEADER))
     # Parsed apart from the archive, so that a damaged archive is not taken for a damaged header.
     header = read_header(beginning, member.file_size, path, where)
     dtype = batch_dtype(header.dtype, where)

@@ -20,7 +20,14 @@ import pyarrow.parquet as pq
 from interbasin.errors import DataError, InterbasinError
 from interbasin.storage.journal import Unfinished
 from interbasin.vectors.files.base import Batch, Piece, Vectors, check_begins, cut_short, damaged
-from interbasin.vectors.files.parquet_writer import CODECS, encode_table, file_footer, row_group, vector_column
+from interbasin.vectors.files.parquet_writer import (
+    CODECS,
+    encode_table,
+    file_footer,
+    first_codecs,
+    row_group,
+    vector_column,
+)
 from interbasin.vectors.files.tables import Selection, select, table_pieces, to_matrix
 
 MAGIC = b"PAR1"
@@ -95,13 +102,12 @@ class ParquetReader:
 def open_parquet(path: Path, column: str | None) -> Vectors:
     """The chosen column, or columns side by side; see ``open_vectors``."""
     check_begins(path, (MAGIC,), ".parquet")
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(-min(4, size), os.SEEK_END)
-        # Twelve bytes are the least that the two signatures and a length between them take.
-        if size < 12 or file.read() != MAGIC:
-            raise cut_short(path, "the signature at its end is missing")
+    footer = _read_footer(path)
     with open_table(path) as opened:
+        try:
+            compression = first_codecs(footer)
+        except ValueError as error:
+            raise damaged(path, error) from error
         metadata, schema = opened.metadata, opened.schema_arrow
         rows = int(metadata.num_rows)
         selection = select(schema, column, str(path))
@@ -113,13 +119,32 @@ def open_parquet(path: Path, column: str | None) -> Vectors:
             if first is None:
                 raise cut_short(path, f"it promises {rows} rows, but none is there")
             width = to_matrix(first, selection, None, 0, str(path)).shape[1]
-        chunks = [metadata.row_group(0).column(i) for i in range(metadata.num_columns)] if opened.num_row_groups else []
-        compression = {chunk.path_in_schema: chunk.compression for chunk in chunks}
     if width == 0:
         raise DataError(f"{path} has rows of no numbers at all; check what wrote it.")
     name = selection.columns[0] if selection.lists or column is not None else None
     reader = ParquetReader(path, selection, rows, width, schema, compression)
     return Vectors(path, "parquet", name, rows, width, selection.dtype, reader, selection.stored)
+
+
+def _read_footer(path: Path) -> bytes:
+    """The bytes between the data and the signature at the end."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(-min(8, size), os.SEEK_END)
+            end = file.read()
+            # Twelve bytes are the least that the two signatures and a length between them take.
+            if size < 12 or end[4:] != MAGIC:
+                raise cut_short(path, "the signature at its end is missing")
+            (length,) = struct.unpack("<I", end[:4])
+            if length > size - 12:
+                raise damaged(path, f"its footer would take {length:,} bytes, and the whole file has {size:,}")
+            file.seek(-8 - length, os.SEEK_END)
+            return file.read(length)
+    except OSError as error:
+        if isinstance(error, InterbasinError):
+            raise
+        raise damaged(path, error) from error
 
 
 class ParquetSink:

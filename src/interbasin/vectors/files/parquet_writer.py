@@ -68,16 +68,13 @@ def decode(content: bytes, place: int = 0, kind: int = STRUCT) -> tuple[Any, int
         return raw >> 1 ^ -(raw & 1), place
     if kind == BINARY:
         length, place = _decode_varint(content, place)
-        return content[place : place + length], place + length
+        return _take(content, place, length)
     if kind in (TRUE, FALSE):
         return content[place] == TRUE, place + 1
     if kind in (BYTE, DOUBLE):
-        length = 1 if kind == BYTE else 8
-        return content[place : place + length], place + length
+        return _take(content, place, 1 if kind == BYTE else 8)
     if kind in (LIST, SET):
-        item, count, place = content[place] & 15, content[place] >> 4, place + 1
-        if count == 15:
-            count, place = _decode_varint(content, place)
+        item, count, place = _decode_list_head(content, place)
         values = []
         for _ in range(count):
             value, place = decode(content, place, item)
@@ -87,18 +84,38 @@ def decode(content: bytes, place: int = 0, kind: int = STRUCT) -> tuple[Any, int
         raise ValueError(f"Thrift type {kind}, which no footer of Parquet has")
     fields: Struct = {}
     last = 0
-    while (head := content[place]) != 0:
-        field, step, place = head & 15, head >> 4, place + 1
-        if step:
-            last += step
-        else:
-            last, place = decode(content, place, I16)
+    while content[place] != 0:
+        last, field, place = _decode_field_head(content, place, last)
         if field in (TRUE, FALSE):
             fields[last] = field, field == TRUE
         else:
             value, place = decode(content, place, field)
             fields[last] = field, value
     return fields, place + 1
+
+
+def _decode_field_head(content: bytes, place: int, last: int) -> tuple[int, int, int]:
+    """The number and the type of a field that comes behind number ``last``, and the place behind both."""
+    head, place = content[place], place + 1
+    if head >> 4:
+        return last + (head >> 4), head & 15, place
+    number, place = decode(content, place, I16)
+    return number, head & 15, place
+
+
+def _decode_list_head(content: bytes, place: int) -> tuple[int, int, int]:
+    """The type of a list's values, how many they are, and the place behind both."""
+    item, count, place = content[place] & 15, content[place] >> 4, place + 1
+    if count == 15:
+        count, place = _decode_varint(content, place)
+    return item, count, place
+
+
+def _take(content: bytes, place: int, length: int) -> tuple[bytes, int]:
+    # A slice that goes over the end is no error by itself, and a damaged list could go on so for ever.
+    if place + length > len(content):
+        raise IndexError("a value goes over the end")
+    return content[place : place + length], place + length
 
 
 def _varint(number: int) -> bytes:
@@ -117,6 +134,8 @@ def _decode_varint(content: bytes, place: int) -> tuple[int, int]:
         if content[place - 1] < 128:
             return number, place
         shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
 
 
 PAGE_BYTES = 2**20
@@ -132,6 +151,8 @@ CODECS: dict[str, tuple[int, str | None]] = {
     "LZ4": (7, "lz4_raw"),
     "LZ4_RAW": (7, "lz4_raw"),
 }
+# Number in the format -> what pyarrow calls it. Both ways of storing LZ4 are one to it, and it writes the newer one.
+CODEC_NAMES = {**{number: name for name, (number, _) in CODECS.items()}, 3: "LZO", 5: "LZ4", 7: "LZ4"}
 # Places in a file that a footer names: of a column chunk, and of the metadata in it.
 CHUNK_PLACES, METADATA_PLACES = (2, 4, 6), (9, 10, 11, 14)
 
@@ -211,6 +232,37 @@ def encode_table(table: pa.Table, compression: dict[str, str], place: int) -> tu
     content, footer, end = _encode_file(table, compression or "none")
     (group,) = footer[4][1][1]
     return content[4:end], [_move_chunk(chunk, place - 4) for chunk in group[1][1][1]]
+
+
+def first_codecs(footer: bytes) -> dict[str, str]:
+    """Path of each column -> its codec in the first row group; empty if there is none.
+
+    pyarrow ends the whole process when it is asked for the name of a codec that it does not know.
+
+    Raises:
+        ValueError: if that is no footer, or a codec is unknown.
+    """
+    try:
+        place = last = 0
+        while footer[place] != 0:
+            last, kind, place = _decode_field_head(footer, place, last)
+            if last == 4 and kind == LIST:
+                item, count, place = _decode_list_head(footer, place)
+                group = decode(footer, place, item)[0] if count else {1: (LIST, (STRUCT, []))}
+                return dict(_codec_of(chunk) for chunk in group[1][1][1])
+            if kind not in (TRUE, FALSE):
+                place = decode(footer, place, kind)[1]
+    except (IndexError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"its footer is damaged: {error}") from error
+    return {}
+
+
+def _codec_of(chunk: Struct) -> tuple[str, str]:
+    metadata = chunk[3][1]
+    path, number = b".".join(metadata[3][1][1]).decode("utf-8"), metadata[4][1]
+    if number not in CODEC_NAMES:
+        raise ValueError(f"its column {path!r} is compressed by method {number}, which the format does not have")
+    return path, CODEC_NAMES[number]
 
 
 def row_group(chunks: Sequence[Struct], rows: int) -> bytes:

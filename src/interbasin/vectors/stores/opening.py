@@ -140,7 +140,7 @@ class FileRows:
             return map(Piece, self.vectors.batches(rows_per_batch, start))
         table: Any = self.vectors.reader
         pieces: Iterator[Piece] = table.pieces(rows_per_batch, start, self.schema.names)
-        return pieces
+        return self.vectors.unchanged(pieces)
 
 
 def open_rows(address: StoreURI) -> Rows:
