@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tests.checkpoints.strategies import same
+from tests.misuses.table import time_limit
 from tests.test_storage import refused
 
 from interbasin.checkpoints import open_checkpoint
@@ -222,3 +223,57 @@ def test_ties_that_do_not_fit_the_tensors_are_refused(tmp_path):
     notes = {"interbasin": json.dumps({"ties": {"b": "gone"}})}
     path = with_header(tmp_path / "w.safetensors", {"__metadata__": notes, "a": entry()}, b"\0" * 8)
     refused(lambda: open_checkpoint(path), CheckpointError, ("b is tied to gone", "does not fit"))
+
+
+def many(count: int, last: str = "") -> bytes:
+    """A header of empty tensors, all at the same place, and then one more entry."""
+    empty = '{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+    return ("{" + ",".join(f'"e{number}":{empty}' for number in range(count)) + last + "}").encode()
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        pytest.param(many(400_000), ("more than the 262,144 tensors",), id="many empty tensors"),
+        pytest.param(b'{"a":' + b"[" * 2_000_000, ("more than the 262,144 tensors",), id="many lists"),
+        pytest.param(b'{"a":[' + b"1," * 5_000_000 + b"1]}", ("more than the 262,144 tensors",), id="many numbers"),
+        pytest.param(
+            b"{" + b",".join(b'"%d":0' % n for n in range(400_000)) + b',"399999":0}',
+            ("it names '399999' twice",),
+            id="the last of many names twice",
+        ),
+        pytest.param({"a": entry(shape=[10**18] * 500_000)}, ("the entry of a is {",), id="many axes"),
+        pytest.param(
+            b'{"a":{"dtype":"F32","shape":[' + b",".join([b"7" * 4000] * 2000) + b'],"data_offsets":[0,8]}}',
+            ("the entry of a is {",),
+            id="sizes of thousands of digits",
+        ),
+        pytest.param({"a": entry(shape=[1] * 65, span=[0, 4])}, ("the entry of a is {",), id="65 axes"),
+        pytest.param({"a": entry(span=[2**60, 2**60 + 8])}, ("the entry of a is {",), id="beyond all disks"),
+    ],
+)
+def test_a_header_that_is_made_to_be_slow_is_refused_soon(header, words, tmp_path):
+    path = with_header(tmp_path / "w.safetensors", header)
+    with time_limit():
+        message = refused(lambda: open_checkpoint(path), CheckpointError, (str(path), *words))
+    assert len(message) < 500
+
+
+def test_as_many_tensors_as_the_largest_networks_have_are_opened(tmp_path):
+    path = with_header(tmp_path / "w.safetensors", many(50_000))
+    with time_limit():
+        assert len(open_checkpoint(path)) == 50_000
+
+
+def test_tensors_without_numbers_may_share_a_place_and_lie_in_no_other(tmp_path):
+    spans = {"first": (0, 0), "a": (0, 8), "between": (8, 8), "again": (8, 8), "b": (8, 16), "last": (16, 16)}
+    header = {name: entry(shape=[(end - start) // 4], span=[start, end]) for name, (start, end) in spans.items()}
+    path = with_header(tmp_path / "w.safetensors", header, bytes(range(16)))
+    checkpoint = open_checkpoint(path)
+    with safe_open(path, framework="pt") as reference:
+        assert all(same(checkpoint[name], reference.get_tensor(name)) for name in spans)
+    for span in ([4, 4], [20, 20]):
+        with_header(path, header | {"between": entry(shape=[0], span=span)}, bytes(16))
+        refused(lambda: open_checkpoint(path), CheckpointError, (f"between begins at byte {span[0]} of the numbers",))
+        with pytest.raises(SafetensorError):
+            safe_open(path, framework="pt")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 # The key under which our own files tell, in JSON, what wrote them, which names are tied, and what was copied along.
 MARK = "interbasin"
 LONGEST_HEADER = 100_000_000  # bytes; the library has the same limit
+# What a header may hold, counted before it is parsed: the largest networks have some ten thousand tensors in a file, and
+# a header of 100 MB that is made to be slow would take minutes and gigabytes.
+MOST_TENSORS = 2**18
+MOST_AXES = 64  # of a tensor, as in NumPy
+LARGEST = 2**60  # of sizes, and of numbers in a tensor
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -144,9 +150,13 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
         if isinstance(error, CheckpointError):
             raise
         raise damage_error(path, error.strerror or error) from error
+    # Three brackets and six commas belong to a tensor of two axes; notes have a few of their own.
+    if text.count("[") + text.count("{") > 4 * MOST_TENSORS or text.count(",") > 16 * MOST_TENSORS:
+        raise _wrong(path, f"it describes more than the {MOST_TENSORS:,} tensors that are read here")
     try:
-        header = json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(path, pairs))
-        json.dumps(header, ensure_ascii=False).encode("utf-8")  # half a character can be written in JSON, but not shown
+        header = json.loads(text, object_pairs_hook=lambda pairs: _without_repeats(path, pairs), parse_int=_parse_size)
+        if "\\u" in text:  # half a character can be written in JSON, but not shown
+            json.dumps(header, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise _wrong(path, f"it is not JSON: {error}") from error
     if not isinstance(header, dict):
@@ -157,16 +167,22 @@ def _header(path: Path) -> tuple[dict[str, Any], int, int]:
 def _without_repeats(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _wrong(path, f"it names {next(key for key in keys if keys.count(key) > 1)!r} twice")
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise _wrong(path, f"it names {twice!r} twice")
     return fields
+
+
+def _parse_size(digits: str) -> int:
+    """A whole number of a header; one of thousands of digits is no size, and takes long to calculate with."""
+    return int(digits) if len(digits) < 20 else LARGEST
 
 
 def _entry(path: Path, name: str, described: Any) -> tuple[Entry, tuple[int, int]]:
     fields = described if isinstance(described, dict) else {}
     code, shape, span = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
-    if not _counts(shape) or not _counts(span) or len(span) != 2 or not isinstance(code, str):
-        raise _wrong(path, f"the entry of {name} is {str(described)[:100]}")
+    if not _are_sizes(shape) or not _are_places(span) or not isinstance(code, str):
+        raise _wrong(path, f"the entry of {name} is {reprlib.repr(described)}")
     if code not in KINDS:
         advice = (
             "quantised weights cannot be carried" if code.startswith(("F4", "F6")) else "this program may be too old"
@@ -178,12 +194,22 @@ def _entry(path: Path, name: str, described: Any) -> tuple[Entry, tuple[int, int
     return Entry(kind, tuple(shape), itemsize), (span[0], span[1])
 
 
-def _counts(values: Any) -> TypeGuard[list[int]]:
-    """Whether these are whole numbers such as the sizes of a tensor that a machine could hold."""
+def _are_sizes(values: Any) -> TypeGuard[list[int]]:
+    """Whether these are the sizes of a tensor that a machine could hold."""
     return (
         isinstance(values, list)
-        and all(type(value) is int and value >= 0 for value in values)
-        and math.prod(max(value, 1) for value in values) < 2**60
+        and len(values) <= MOST_AXES
+        and all(type(value) is int and 0 <= value < LARGEST for value in values)
+        and math.prod(max(value, 1) for value in values) < LARGEST
+    )
+
+
+def _are_places(values: Any) -> TypeGuard[list[int]]:
+    """Whether these are the first byte of a tensor and the one behind its last."""
+    return (
+        isinstance(values, list)
+        and len(values) == 2
+        and all(type(value) is int and 0 <= value < LARGEST for value in values)
     )
 
 
