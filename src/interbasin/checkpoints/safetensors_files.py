@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # The key under which our own files tell, in JSON, what wrote them, which names are tied, and what was copied along.
 MARK = "interbasin"
 LONGEST_HEADER = 100_000_000  # bytes; the library has the same limit
-# What a header may hold, counted before it is parsed: the largest networks have some ten thousand tensors in a file, and
-# a header of 100 MB that is made to be slow would take minutes and gigabytes.
+# What a header may hold, counted before it is parsed: the largest networks have some ten thousand tensors in a file,
+# and a header of 100 MB that is made to be slow would take minutes and gigabytes.
 MOST_TENSORS = 2**18
 MOST_AXES = 64  # of a tensor, as in NumPy
 LARGEST = 2**60  # of sizes, and of numbers in a tensor

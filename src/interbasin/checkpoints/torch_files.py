@@ -16,6 +16,7 @@ from torch import Tensor
 
 from interbasin.checkpoints.checkpoint import Entry, StoredFile, damage_error, head_of, kind_of, stamp_of
 from interbasin.checkpoints.in_memory import fault_of, identity
+from interbasin.checkpoints.torch_archive import Record, TorchArchive, open_archive
 from interbasin.errors import CheckpointError, UnknownNameError
 from interbasin.text import list_names
 
@@ -27,26 +28,39 @@ PARTS = (
 # What DataParallel and torch.compile put before every name.
 PREFIXES = ("module.", "_orig_mod.")
 ZIP, PICKLE = b"PK", b"\x80"
+# Bytes that a tensor may take more of than the file has for it: one number that is repeated may stand for any size.
+MOST_REPEATED = 2**28
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TorchFile(StoredFile):
     """A file whose tensors lie in a private mapping of it; a read copies one of them out.
 
-    A file of the format before torch 1.6 cannot be mapped: it is in memory from the beginning.
+    A file of the format before torch 1.6 cannot be mapped: it is in memory from the beginning, and has no checksums.
+
+    Attributes:
+        tensors: The tensors, by name.
+        archive: The archive that they are in.
+        records: For a tensor with numbers, the record that these are in.
     """
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    archive: TorchArchive | None = None
+    records: Mapping[str, Record] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Tensor:
         self.require_unchanged()
+        if self.archive is not None and name in self.records:
+            self.archive.check(self.records[name])
         return self.tensors[name].detach().clone(memory_format=torch.contiguous_format)
 
 
 def open_torch(path: Path, part: str | None = None) -> TorchFile:
     """The weights in a torch file: a state dict, or the one inside what a training program saved, under ``part``."""
     stamp = stamp_of(path)
-    part, weights = _weights_in(path, load_harmless(path), part)
+    archive = _archive_of(path)
+    content, places = _load(path, archive)
+    part, weights = _weights_in(path, content, part)
     prefix = _prefix_of([name for name, value in weights.items() if isinstance(value, Tensor)])
     tensors = {name.removeprefix(prefix): value for name, value in weights.items() if isinstance(value, Tensor)}
     left_out = tuple(name for name, value in weights.items() if not isinstance(value, Tensor))
@@ -56,25 +70,75 @@ def open_torch(path: Path, part: str | None = None) -> TorchFile:
         fault = fault_of(tensor)
         if fault is not None:
             raise CheckpointError(f"{name} in {path} {fault}, and save it again.")
+        _refuse_repeated(path, name, tensor)
         stored = first.setdefault(identity(tensor), name)
         if stored != name:
             ties[name] = stored
     entries = {name: Entry.of(tensor.dtype, tensor.shape) for name, tensor in tensors.items() if name not in ties}
-    return TorchFile(path, entries, ties, stamp, part=part, prefix=prefix, left_out=left_out, tensors=tensors)
+    addresses = {name: tensor.untyped_storage().data_ptr() for name, tensor in tensors.items() if tensor.numel()}
+    records = {name: places[address] for name, address in addresses.items() if address in places}
+    return TorchFile(
+        path,
+        entries,
+        ties,
+        stamp,
+        part=part,
+        prefix=prefix,
+        left_out=left_out,
+        tensors=tensors,
+        archive=archive,
+        records=records,
+    )
+
+
+def _refuse_repeated(path: Path, name: str, tensor: Tensor) -> None:
+    """Refuse a tensor that is far larger than its numbers in the file: it was expanded, or its shape is damaged."""
+    size, stored = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
+    if size > max(stored, MOST_REPEATED):
+        raise CheckpointError(
+            f"{name} in {path} would take {size:,} bytes, and the file has {stored:,} for it, which are repeated; "
+            "save it again with .contiguous(), or as the few numbers that it is made of."
+        )
 
 
 def load_harmless(path: Path) -> Any:
     """What a torch file holds, loaded without running any of it; an error says why not, and how to convert it."""
+    archive = _archive_of(path)
+    if archive is not None:
+        archive.check_all(numbers=True)
+    return _load(path, archive)[0]
+
+
+def _archive_of(path: Path) -> TorchArchive | None:
+    """The archive that a torch file is, its small records checked; None for a file of the format before torch 1.6."""
     head = head_of(path)
     if not head.startswith((ZIP, PICKLE)):
         raise CheckpointError(
             f"{path} was to be read as a file of torch.save, but it is {kind_of(head)}; rename it to what it is."
         )
+    if not head.startswith(ZIP):
+        return None
+    archive = open_archive(path)
+    archive.check_all(numbers=False)
+    return archive
+
+
+def _load(path: Path, archive: TorchArchive | None) -> tuple[Any, dict[int, Record]]:
+    """What a torch file holds, and the record of every storage in it, by address."""
+    storages: list[tuple[int, int]] = []
+
+    def note(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage:
+        storages.append((storage.data_ptr(), storage.nbytes()))
+        return storage  # which is on the CPU, wherever it was when it was saved
+
     try:
         # Programs of timm keep their command line in the file: a Namespace is a dictionary by another name.
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
             warnings.simplefilter("ignore")  # about TorchScript, which is refused, and about storages of quantised ones
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=head.startswith(ZIP))
+            content = torch.load(path, map_location=note, weights_only=True, mmap=archive is not None)  # type: ignore[arg-type]
+        return content, {} if archive is None else archive.find(storages)
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         raise _pickle_error(path, str(error)) from error
     # Damaged bytes can make the unpickler raise nearly anything.
