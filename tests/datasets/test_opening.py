@@ -382,13 +382,25 @@ def test_the_real_mnist_is_read(local_data):
         (b"", ("not an idx file",)),
         (b"\x1f\x8bxx", ("could not be read",)),
         (gzip.compress(idx(np.zeros(9, dtype=np.uint8), 8), mtime=0)[:-4], ("could not be read",)),
+        (gzip.compress(idx(np.zeros(9, dtype=np.uint8), 8), mtime=0)[:-8] + bytes(8), ("could not be read", "CRC")),
+        (b"\0\0\x08\x02" + b"\x7f\xff\xff\xff" * 2 + b"ab", ("cut short", "4611686014132420609 bytes", "2 follow")),
+        (gzip.compress(b"\0\0\x08\x02" + b"\x7f\xff\xff\xff" * 2 + b"ab"), ("no data are that much alike",)),
+        (b"\0\0\x08\x50" + b"\0\0\0\x01" * 80 + b"a", ("could not be read", "64")),
     ],
-    ids=["short data", "short header", "zip", "empty", "short gzip", "cut gzip"],
+    ids=[
+        *("short data", "short header", "zip", "empty", "short gzip", "cut gzip", "wrong checksum"),
+        *("more than a machine has", "packed more than a machine has", "80 axes"),
+    ],
 )
 def test_a_damaged_idx_file_is_named(content, words):
     Path("a").write_bytes(content)
     refused(lambda: read_idx(Path("a")), FileError, ("a", *words))
     refused(lambda: read_idx(Path("b")), FileError, ("no such file",))
+
+
+def test_an_idx_file_without_samples_is_an_empty_array():
+    Path("a").write_bytes(idx(np.zeros((0, 3), dtype=np.uint8), 8))
+    assert read_idx(Path("a")).shape == (0, 3)
 
 
 def test_a_reason_that_announces_a_list_is_told_without_the_announcement(tmp_path, monkeypatch):

@@ -23,9 +23,9 @@ from torch import Tensor
 from interbasin.datasets.base import Labels, class_numbers, require_finite_samples
 from interbasin.errors import DataError, FileError, InterbasinError, ShapeError, UnknownNameError
 from interbasin.text import plural
-from interbasin.vectors.files.base import check_begins, cut_short, damaged
+from interbasin.vectors.files.base import check_begins, check_ratio, cut_short, damaged
 from interbasin.vectors.files.npy import MappedReader, open_npy
-from interbasin.vectors.files.npz import archive, open_npz
+from interbasin.vectors.files.npz import PIECE, archive, open_npz
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ def open_npz_samples(path: Path, part: str | None = None) -> ArraySamples:
     y = _map_or_load(path, y_name) if y_name in names and x_name != y_name else None
     known: list[str] = []
     if y is not None and y.dtype.kind == "U":  # so that a number means the same class in all parts
-        others = [_load_array(path, other) for _, other in parts.values() if other in names and other != y_name]
+        others = [_map_or_load(path, other) for _, other in parts.values() if other in names and other != y_name]
         known = [text for labels in others for text in map(str, labels.ravel())]
     return arrays_of(f"{path} ({part})" if part in parts else str(path), x, y, known)
 
@@ -228,22 +228,41 @@ def read_idx(path: Path) -> NDArray[Any]:
     """
     try:
         with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+            is_packed = file.read(2) == b"\x1f\x8b"
+        size = path.stat().st_size
+        with gzip.open(path) if is_packed else path.open("rb") as stream:
+            return _read_idx(stream, path, size, is_packed)
     except FileNotFoundError as error:
         raise FileError(f"An idx file was to be read from {path}: no such file; check the path.") from error
     except (OSError, EOFError, zlib.error) as error:
+        if isinstance(error, FileError):
+            raise
         raise damaged(path, error) from error
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in TYPES or not content[3]:
-        raise FileError(f"{path} is not an idx file: it begins with {content[:4]!r}; give the original file of MNIST.")
-    axes, dtype = content[3], np.dtype(TYPES[content[2]])
-    if len(content) < 4 + 4 * axes:
+
+
+def _read_idx(stream: Any, path: Path, size: int, is_packed: bool) -> NDArray[Any]:
+    """The array in a stream of a file of ``size`` bytes."""
+    head = stream.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES or not head[3]:
+        raise FileError(f"{path} is not an idx file: it begins with {head!r}; give the original file of MNIST.")
+    axes, dtype = head[3], np.dtype(TYPES[head[2]])
+    sizes = stream.read(4 * axes)
+    if len(sizes) < 4 * axes:
         raise cut_short(path, "its header is not complete")
-    shape = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
-    promised, follow = math.prod(shape) * dtype.itemsize, len(content) - 4 - 4 * axes
-    if follow < promised:
-        raise cut_short(path, f"its header promises {promised} bytes for shape {shape}, but {follow} follow")
-    array = np.frombuffer(content, dtype, count=math.prod(shape), offset=4 + 4 * axes).reshape(shape)
+    shape = struct.unpack(f">{axes}I", sizes)
+    promised = math.prod(shape) * dtype.itemsize
+    if is_packed:
+        check_ratio(str(path), size, promised)
+    # No more is asked for than there can be: memory for it is taken before it is read.
+    numbers = stream.read(promised if is_packed else min(promised, size))
+    if len(numbers) < promised:
+        raise cut_short(path, f"its header promises {promised} bytes for shape {shape}, but {len(numbers)} follow")
+    while stream.read(PIECE):  # the checksum of a packed file is at its end
+        pass
+    try:
+        array = np.frombuffer(numbers, dtype).reshape(shape)
+    except ValueError as error:  # more axes than NumPy has
+        raise damaged(path, error) from error
     return array.astype(dtype.newbyteorder("="))
 
 

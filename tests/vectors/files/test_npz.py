@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.lib import format as npy_format
 
+from interbasin.datasets import open_data
 from interbasin.errors import DataError, FileError, InterbasinError
 from interbasin.vectors import open_vectors
+from interbasin.vectors.files import base
 from interbasin.vectors.files.npz import data_offset
 
 ONES = np.ones((6, 3), dtype=np.float32)
@@ -164,3 +167,42 @@ def test_an_uncompressed_member_is_compared_with_its_checksum(tmp_path, order):
     with pytest.raises(FileError, match=r"x.npz could not be read \(Bad CRC-32 for file 'x.npy'\)"):
         list(open_vectors(path).batches(8))
     assert len(next(open_vectors(path).batches(8, 16))) == 8  # what is read by parts cannot be compared
+
+
+def bomb(path: Path, shape: tuple[int, ...], dtype: str = "<f4") -> Path:
+    """A compressed array of zeros, written without ever being in memory; and its labels."""
+    header = io.BytesIO()
+    npy_format.write_array_header_1_0(header, {"descr": dtype, "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("x.npy", "w") as stream:
+            stream.write(header.getvalue())
+            for _ in range(int(np.prod(shape)) * np.dtype(dtype).itemsize >> 20):
+                stream.write(bytes(2**20))
+        archive.writestr("y.npy", npy(np.zeros(shape[0])))
+    return path
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "HARMLESS_BYTES", 2**22)  # packing hundreds of megabytes takes seconds
+
+
+def test_an_archive_of_kilobytes_that_would_fill_the_memory_is_refused(little_memory: None, tmp_path: Path) -> None:
+    path = bomb(tmp_path / "rows.npz", (2**12, 2**10))
+    for read in (open_vectors, open_data):
+        with pytest.raises(FileError, match=r"'x' in .* would take 16,777,\d+ bytes, from 16,\d+ in the file; no data"):
+            read(path)
+
+
+def test_zeros_that_take_little_are_read(little_memory: None, tmp_path: Path) -> None:
+    path = bomb(tmp_path / "rows.npz", (2**12, 2**7))
+    assert not next(open_vectors(path).batches(10)).any()
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_text_that_would_fill_the_memory_is_refused(split: str, little_memory: None, tmp_path: Path) -> None:
+    np.savez_compressed(
+        tmp_path / "rows.npz", x=ONES, y=np.array(["a"] * 6), x_test=ONES, y_test=np.array([["a" * 2**19] * 6]).T
+    )
+    with pytest.raises(FileError, match=r"'y_test' in .* no data are that much alike"):
+        open_data(tmp_path / "rows.npz", split=split)

@@ -48,6 +48,9 @@ EXTENSIONS = (".npy", ".npz", ".parquet")
 SUPPORTED = ".npy, .npz or .parquet"
 BATCH_BYTES = 64 * 2**20
 FEWEST_ROWS, MOST_ROWS = 256, 65_536
+# How many bytes a packed one may stand for, in what is larger than the first: even rows with a single one among zeros
+# stay below 500, and zeros alone reach 1,030, which is as far as the method goes.
+HARMLESS_BYTES, LARGEST_RATIO = 2**28, 500
 
 
 @dataclass(frozen=True)
@@ -288,6 +291,15 @@ def check_begins(path: Path, expected: tuple[bytes, ...], format_name: str) -> N
         content = f"looks like {kind}" if kind else f"begins with {head[:12]!r}"
         raise FileError(
             f"{path} is named as a {format_name} file but {content}; rename it to what it is, or save it again."
+        )
+
+
+def check_ratio(where: str, packed: int, unpacked: int) -> None:
+    """Raise a `FileError` if a few packed bytes stand for so many that they are meant to fill the memory."""
+    if unpacked > max(HARMLESS_BYTES, LARGEST_RATIO * packed):
+        raise FileError(
+            f"{where} would take {unpacked:,} bytes, from {packed:,} in the file; no data are that much alike. If it "
+            "is what it should be, save it uncompressed."
         )
 
 

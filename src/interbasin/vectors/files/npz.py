@@ -22,7 +22,16 @@ from numpy.lib import format as npy_format
 
 from interbasin.errors import DataError, FileError, InterbasinError, UnknownNameError
 from interbasin.storage.journal import Unfinished
-from interbasin.vectors.files.base import Batch, Piece, Vectors, batch_dtype, check_begins, cut_short, damaged
+from interbasin.vectors.files.base import (
+    Batch,
+    Piece,
+    Vectors,
+    batch_dtype,
+    check_begins,
+    check_ratio,
+    cut_short,
+    damaged,
+)
 from interbasin.vectors.files.npy import LONGEST_HEADER, Header, MappedReader, read_header
 
 PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
@@ -147,6 +156,7 @@ def open_npz(path: Path, column: str | None) -> Vectors:
                 f"{where} is compressed by a method that NumPy does not write (number {member.compress_type}); "
                 "save it with np.savez or np.savez_compressed."
             )
+        check_ratio(where, min(member.compress_size, path.stat().st_size), member.file_size)
         with opened.open(member) as stream:
             beginning = io.BytesIO(stream.read(2 * LONGEST_HEADER))
     # Parsed apart from the archive, so that a damaged archive is not taken for a damaged header.
