@@ -6,6 +6,8 @@ import csv
 import hashlib
 import io
 import json
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,18 @@ MARKS = {"mark", "seal"}
 
 
 def contents(path: Path) -> dict[str, bytes] | None:
-    """Every file at ``path``, with what it holds apart from times and marks; None where there is nothing."""
+    """Every file at ``path``, with what it holds apart from times and marks; None where there is nothing.
+
+    Raises:
+        ValueError: if something is cut off, so that it cannot be read.
+    """
+    try:
+        return _contents(path)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"cannot be read: {error}") from error
+
+
+def _contents(path: Path) -> dict[str, bytes] | None:
     if path.is_file():
         return {"": content_of(path)}
     if not path.is_dir():
@@ -83,5 +96,8 @@ def rows_of_table(path: Path) -> bytes:
     """The rows of a Lance table, whose files have random names."""
     import lancedb
 
-    table = lancedb.connect(str(path.parent)).open_table(path.stem)
-    return _to_bytes(table.to_arrow().to_pylist())
+    # A copy, because lancedb remembers what it has read at a path.
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(path, Path(folder) / path.name)
+        table = lancedb.connect(folder).open_table(path.stem)
+        return _to_bytes(table.to_arrow().to_pylist())

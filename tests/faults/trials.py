@@ -221,13 +221,19 @@ class Bench:
             if found is not None:
                 yield "partial", "an empty folder is there"
         else:
-            yield "partial", _differences(self._wanted, contents(self.folder / self.case.output) or {})
+            yield "partial", self._difference()
 
     def _is_complete(self) -> bool:
         try:
             return contents(self.folder / self.case.output) == self._wanted
-        except (ValueError, OSError, RuntimeError):  # cut off, so that it cannot be read
+        except ValueError:
             return False
+
+    def _difference(self) -> str:
+        try:
+            return _differences(self._wanted, contents(self.folder / self.case.output) or {})
+        except ValueError as error:
+            return str(error)
 
     def _after_second_run(self, first: Done) -> Iterator[tuple[str, str]]:
         was_complete = self._is_complete()
@@ -244,7 +250,7 @@ class Bench:
             yield "again", f"exit code {done.code}: {done.errors[-600:]!r}"
             return
         if not self._is_complete():
-            yield "different", _differences(self._wanted, contents(self.folder / self.case.output) or {})
+            yield "different", self._difference()
         for name, wanted in self._wanted_others.items():
             if (found := contents(self.folder / name)) != wanted:
                 yield "different", f"{name}: {_differences(wanted or {}, found or {})}"
