@@ -147,6 +147,18 @@ def test_an_image_of_the_sources_own_shape_is_taken_in_as_the_source_does():
     torch.testing.assert_close(embedder(inputs), source.embed(inputs), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["resnet18d", "resnet26t", "resnet10t"])
+def test_a_residual_network_with_a_deep_stem_takes_fields(name):
+    model, inputs = timm_model(name), torch.randn(2, 3, 32, 32)
+    source = Source.of(model)
+    with torch.no_grad():
+        torch.testing.assert_close(source.head(source.features(inputs)), model(inputs), rtol=1e-4, atol=1e-5)
+        body_inputs, width = source.embed(inputs), source.features(inputs).shape[1]
+    assert isinstance(source.fittings.patch, nn.Conv2d)  # the first of the stem
+    embedder = make_embedder(source, body_inputs, (1, 8, 8))
+    assert source.pool_states(source.states(embedder(torch.randn(4, 1, 8, 8)))).shape == (4, width)
+
+
 def test_inputs_of_too_many_axes_are_refused():
     source = Source.of(timm_model("vit_tiny_patch16_224", **SMALL_VIT))
     with pytest.raises(ShapeError, match=r"\(2, 3, 4, 5\)"):

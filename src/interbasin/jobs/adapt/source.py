@@ -300,7 +300,12 @@ def _divide_resnet(model: nn.Module) -> Source | None:
     stem = [getattr(resnet, name) for name in ("conv1", "bn1", "act1", "relu", "maxpool") if hasattr(resnet, name)]
     body = nn.Sequential(*(getattr(resnet, name) for name in names))
     head = resnet.fc if isinstance(resnet.fc, nn.Linear) else None
-    return Source(nn.Sequential(*stem), body, head, layout="maps", fittings=Fittings(resnet.conv1))
+    return Source(nn.Sequential(*stem), body, head, layout="maps", fittings=Fittings(_first_convolution(resnet.conv1)))
+
+
+def _first_convolution(stem: nn.Module) -> nn.Conv2d | None:
+    """Of a stem: itself, or the first of a deep one, which is a sequence."""
+    return next((module for module in stem.modules() if isinstance(module, nn.Conv2d)), None)
 
 
 def _divide_transformers(model: nn.Module) -> Source | None:
