@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from tests.jobs.adapt.examples import QUICK, one_recalibration  # noqa: F401  (a fixture)
 from torch import nn
 
+import interbasin as ib
 from interbasin.errors import DataError, ShapeError, UnknownNameError, WiringError
 from interbasin.extras import import_extra
-from interbasin.jobs.adapt import Source
+from interbasin.jobs.adapt import Source, load_adapted
 from interbasin.jobs.adapt.embedders import make_embedder, smallest_divisor
 
 pytestmark = pytest.mark.slow
@@ -22,12 +25,28 @@ def timm_model(name: str, **options: Any) -> nn.Module:
     return model.eval()
 
 
-def vit_of_transformers() -> nn.Module:
+VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "image_size": 32}
+SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [1, 2], "window_size": 4}
+RESNET = {"embedding_size": 8, "hidden_sizes": [8, 12, 16], "depths": [1, 1, 1], "layer_type": "basic"}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "ViT": {**VIT, "patch_size": 8},
+    "DeiT": {**VIT, "patch_size": 8},
+    "Swin": SWIN,
+    "Swinv2": SWIN,
+    "ResNet": RESNET,
+}
+
+
+def image_model(kind: str, suffix: str = "ForImageClassification", **options: Any) -> nn.Module:
+    """A small one of transformers, whose biases and positions do not begin at zero."""
     transformers = import_extra("transformers", "This test", "hf")
-    config = transformers.ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8
-    )
-    model: nn.Module = transformers.ViTForImageClassification(config)
+    config = getattr(transformers, f"{kind}Config")(**{**CONFIGURATIONS[kind], **options}, num_labels=5)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model: nn.Module = getattr(transformers, f"{kind}{suffix}")(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
     return model.eval()
 
 
@@ -48,7 +67,8 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
         "swin_tiny_patch4_window7_224", img_size=32, embed_dim=16, depths=(1, 1), num_heads=(1, 2), window_size=4
     ),
     "timm ResNet": lambda: timm_model("resnet18"),
-    "transformers ViT": vit_of_transformers,
+    **{f"transformers {kind}": partial(image_model, kind) for kind in CONFIGURATIONS},
+    "transformers Swin, positions": lambda: image_model("Swin", use_absolute_embeddings=True),
 }
 
 
@@ -61,6 +81,20 @@ def test_the_parts_of_a_family_compute_what_the_model_does(family):
     expected = getattr(expected, "logits", expected)
     torch.testing.assert_close(source.head(source.features(inputs)), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(source.copy().features(inputs), source.features(inputs))
+
+
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
+@torch.no_grad()
+def test_features_are_the_models_own_pooled_output(kind):
+    model, images = image_model(kind, "Model"), torch.randn(3, 3, 32, 32)
+    source, outputs = Source.of(model), model(images)
+    # Transformers' pooler of a ViT is a layer more, which heads of classes do not read.
+    is_vit = kind in ("ViT", "DeiT")
+    expected = outputs.last_hidden_state[:, 0] if is_vit else outputs.pooler_output.flatten(1)
+    torch.testing.assert_close(source.features(images), expected, rtol=1e-4, atol=1e-5)
+    assert source.head is None and source.fittings.patch is not None
+    if is_vit:
+        assert source.prefix_length == (2 if kind == "DeiT" else 1)
 
 
 @pytest.mark.parametrize("kind", ["Bert", "Roberta"])
@@ -110,6 +144,14 @@ def test_what_cannot_be_divided_says_how_to_do_it_by_hand():
         Source(nn.Linear(2, 2), nn.Linear(2, 2), pool="max")
 
 
+@pytest.mark.parametrize("kind", ["Swin", "ResNet"])
+def test_a_part_of_a_model_of_transformers_cannot_be_divided(kind):
+    with pytest.raises(WiringError, match=r"Source\(embedder, body, head\)"):
+        part = image_model(kind, "Model").encoder
+        part.config = image_model(kind).config
+        Source.of(part)
+
+
 @pytest.mark.parametrize("shape", [(12,), (1, 96), (3, 40), (1, 16, 16), (4, 24, 16)])
 @pytest.mark.parametrize("family", [*IMAGES, "Bert", "a sequence"])
 def test_an_embedder_of_any_shape_feeds_any_body(family, shape):
@@ -157,6 +199,18 @@ def test_a_residual_network_with_a_deep_stem_takes_fields(name):
     assert isinstance(source.fittings.patch, nn.Conv2d)  # the first of the stem
     embedder = make_embedder(source, body_inputs, (1, 8, 8))
     assert source.pool_states(source.states(embedder(torch.randn(4, 1, 8, 8)))).shape == (4, width)
+
+
+@pytest.mark.usefixtures("one_recalibration")
+@pytest.mark.parametrize("kind", ["Swin", "ResNet", "DeiT"])
+def test_an_image_model_of_transformers_is_adapted_saved_and_loaded(kind, tmp_path):
+    model, labels = image_model(kind), torch.arange(24) % 2
+    proxy, fields = torch.randn(20, 3, 32, 32), torch.randn(24, 1, 8, 8)
+    result = ib.adapt(model, (proxy, torch.arange(20) % 5), (fields, labels), method="naive", **QUICK)
+    assert {row.method for row in result.table} >= {"naive", "scratch"}
+    result.save(tmp_path / "adapted")
+    again = load_adapted(tmp_path / "adapted", model)
+    assert torch.equal(again(fields), result.model(fields))
 
 
 def test_inputs_of_too_many_axes_are_refused():

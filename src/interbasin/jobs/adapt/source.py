@@ -309,33 +309,66 @@ def _first_convolution(stem: nn.Module) -> nn.Conv2d | None:
 
 
 def _divide_transformers(model: nn.Module) -> Source | None:
-    config = getattr(model, "config", None)
+    kind = getattr(getattr(model, "config", None), "model_type", None)
     base: Any = getattr(model, getattr(model, "base_model_prefix", "") or "-", model)
-    if config is None or not hasattr(base, "embeddings"):
-        return None
-    embeddings: Any = base.embeddings
+    if kind is None or not hasattr(base, "embedder" if kind == "resnet" else "embeddings"):
+        return None  # a part of such a model has its configuration too
     head = getattr(model, "classifier", None)
-    if hasattr(embeddings, "word_embeddings"):
-        return _divide_bert(base, head)
-    projection = getattr(getattr(embeddings, "patch_embeddings", None), "projection", None)
-    if getattr(config, "model_type", "") == "vit" and projection is not None:
-        blocks = getattr(base, "layers", None) or base.encoder.layer
+    if kind in ("vit", "deit"):
+        return _divide_vit(base, head)
+    if kind in ("swin", "swinv2"):
+        return _divide_swin(base, head)
+    if kind == "resnet":
+        stages, last = nn.Sequential(*base.encoder.stages), head[-1] if isinstance(head, nn.Sequential) else None
+        fittings = Fittings(_first_convolution(base.embedder))
+        return Source(base.embedder, stages, last if isinstance(last, nn.Linear) else None, "mean", 0, "maps", fittings)
+    return _divide_bert(base, head) if hasattr(base.embeddings, "word_embeddings") else None
 
-        def run(self: Any, body_inputs: Tensor) -> Tensor:
-            for block in self.blocks:
-                body_inputs = _first_tensor(block(body_inputs), "body")
-            return self.norm(body_inputs)  # type: ignore[no-any-return]
 
-        prefix, positions = embeddings.cls_token[0].detach(), embeddings.position_embeddings[0].detach()
-        return Source(
-            embeddings,
-            _Calling(run, blocks=blocks, norm=base.layernorm),
-            head if isinstance(head, nn.Linear) else None,
-            pool="first",
-            layout="tokens",
-            fittings=Fittings(projection, prefix, positions),
-        )
-    return None
+def _divide_vit(base: Any, head: nn.Module | None) -> Source:
+    """ViT, and DeiT, which has a second token for distillation; heads read the first one."""
+    embeddings = base.embeddings
+    tokens = [getattr(embeddings, name, None) for name in ("cls_token", "distillation_token")]
+    prefix = torch.cat([token[0].detach() for token in tokens if token is not None])
+    blocks = getattr(base, "layers", None) or base.encoder.layer
+
+    def run(self: Any, body_inputs: Tensor) -> Tensor:
+        for block in self.blocks:
+            body_inputs = _first_tensor(block(body_inputs), "body")
+        return self.norm(body_inputs)  # type: ignore[no-any-return]
+
+    return Source(
+        embeddings,
+        _Calling(run, blocks=blocks, norm=base.layernorm),
+        head if isinstance(head, nn.Linear) else None,
+        pool="first",
+        layout="tokens",
+        fittings=Fittings(embeddings.patch_embeddings.projection, prefix, embeddings.position_embeddings[0].detach()),
+    )
+
+
+def _divide_swin(base: Any, head: nn.Module | None) -> Source:
+    """Its body takes a grid, because windows are cut from one; where it has absolute positions they are the body's."""
+    patches = base.embeddings.patch_embeddings
+
+    def embed(self: Any, images: Tensor) -> Tensor:
+        tokens, grid = self.patches(images)
+        return self.norm(tokens).unflatten(1, grid)  # type: ignore[no-any-return]
+
+    def run(self: Any, body_inputs: Tensor) -> Tensor:
+        tokens = body_inputs.flatten(1, 2)
+        tokens = tokens if self.positions is None else tokens + self.positions
+        return self.norm(_first_tensor(self.encoder(tokens, tuple(body_inputs.shape[1:3])), "body"))  # type: ignore[no-any-return]
+
+    body = _Calling(run, encoder=base.encoder, norm=base.layernorm)
+    body.positions = base.embeddings.position_embeddings
+    return Source(
+        _Calling(embed, patches=patches, norm=base.embeddings.norm),
+        body,
+        head if isinstance(head, nn.Linear) else None,
+        layout="grid",
+        fittings=Fittings(patches.projection, norm=base.embeddings.norm),
+    )
 
 
 def _divide_bert(base: Any, head: nn.Module | None) -> Source:
