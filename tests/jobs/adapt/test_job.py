@@ -515,6 +515,9 @@ def test_options_without_effect_and_a_model_that_is_not_the_verdicts_are_said():
     notes = ib.adapt(make_mlp(), make_proxy(), make_target(), method="naive", steps=2, **given).notes
     assert any("unlabelled=, predictor= had no effect" in note for note in notes)
     assert any("rank= had no effect" in note for note in notes)
+    given = {"method": "recraft", "predictor": "transport", "distortion_steps": 1}
+    notes = ib.adapt(make_mlp(), make_proxy(), make_target(), **given, **QUICK).notes
+    assert any("distortion_steps= had no effect" in note for note in notes)
     notes = ib.adapt(make_mlp(), make_proxy(), make_target(), method="naive", steps=2).notes
     assert not any("no effect" in note for note in notes)
 

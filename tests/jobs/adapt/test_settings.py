@@ -44,6 +44,27 @@ def test_presets_are_the_columns_of_the_papers_tables():
         assert (preset.align_epochs, preset.distortion_epochs) == (align, distortion), name
 
 
+@pytest.mark.parametrize("samples", [40, 100, 330, 1000])
+@pytest.mark.parametrize("name", ROWS)
+def test_stage_1_of_a_preset_has_the_epochs_of_the_papers_tables(name, samples):
+    align, distortion = map(int, ROWS[name][-2:])
+    settings = make_settings({}, preset=name, samples=samples)
+    options = settings.alignment(with_distortion=True, seed=0)
+    terms = [options.terms_at(step) for step in range(1, options.steps + 1)]
+    per_epoch = math.ceil(samples / options.batch)
+    assert terms == [(True, False)] * (align * per_epoch) + [(False, True)] * (distortion * per_epoch)
+
+
+def test_a_preset_with_another_number_of_steps_keeps_its_share_of_them():
+    shares = {"ecg": 2 / 62, "pde-burgers": 4 / 64}
+    for name, share in shares.items():
+        for steps in (310, 640, 3):
+            settings = make_settings({"align_steps": steps}, preset=name, samples=330)
+            assert settings.distortion_steps == max(1, round(share * steps))
+    own = make_settings({"align_steps": 50, "distortion_steps": 20}, preset="ecg", samples=330)
+    assert (own.align_steps, own.distortion_steps) == (50, 20)
+
+
 def test_a_preset_counts_its_epochs_in_steps_and_gives_way_to_what_is_given():
     settings = make_settings({}, preset="ecg", samples=330)
     assert settings.steps == 15 * math.ceil(330 / 64) and settings.accumulate == 16 and settings.optimiser == "sgd"
@@ -76,6 +97,8 @@ def test_steps_are_ten_passes_within_bounds():
         ({"regularise": -0.1}, "regularise"),
         ({"discretise": 1}, "discretise must be a whole number of at least 2"),
         ({"transport_width": -1}, "transport_width"),
+        ({"distortion_steps": 0}, "distortion_steps must be a whole number from 1 to 40"),
+        ({"distortion_steps": 9, "align_steps": 8}, "distortion_steps must be a whole number from 1 to 8"),
         ({"step": 3}, "adapt has no setting 'step'; it has .*steps"),
     ],
 )

@@ -256,6 +256,8 @@ def test_schedules_say_which_term_counts_and_how_long_steps_are():
     joint, sequential = AlignmentOptions(steps=60), AlignmentOptions(steps=60, schedule="sequential")
     assert {joint.terms_at(step) for step in range(1, 61)} == {(True, True)}
     assert [sequential.terms_at(step) for step in (1, 56, 57, 60)] == [(True, False)] * 2 + [(False, True)] * 2
+    chosen = AlignmentOptions(steps=60, schedule="sequential", distortion_steps=2)
+    assert [chosen.terms_at(step) for step in (58, 59, 60)] == [(True, False), (False, True), (False, True)]
     assert AlignmentOptions(steps=60, with_distortion=False, schedule="sequential").terms_at(60) == (True, False)
     rates = [joint.rate_at(step) for step in range(1, 61)]
     assert rates[0] == joint.rate and rates[-1] == pytest.approx(joint.rate / 10) and rates == sorted(rates)[::-1]
@@ -268,11 +270,12 @@ def test_schedules_say_which_term_counts_and_how_long_steps_are():
         {"rate": -1.0},
         {"batch": 0},
         {"every": 0},
+        {"steps": 5, "distortion_steps": 6},
         {"schedule": "both"},
         {"features": "head"},
         {"start": "end"},
     ],
 )
 def test_options_that_cannot_be_are_refused(wrong):
-    with pytest.raises(InterbasinError, match=next(iter(wrong))):
+    with pytest.raises(InterbasinError, match=list(wrong)[-1]):
         AlignmentOptions(**wrong)

@@ -43,7 +43,7 @@ LAST_RATE = 0.1  # of the first one
 EVERY = 10  # steps between two looks at what decides when to stop
 LOOK_ROWS = 512  # labelled samples that a look takes into account
 SOURCE_ROWS = 1000  # of the source's features that take part
-DISTORTION_SHARE = 15  # of a sequential schedule: one step in so many is for the distortion, at the end
+DISTORTION_SHARE = 15  # of a sequential schedule: by default one step in so many is for the distortion, at the end
 
 
 class FeatureMap(nn.Module):
@@ -117,6 +117,8 @@ class AlignmentOptions:
         batch: Samples in each step; all of them if there are fewer.
         with_distortion: Whether labels count.
         schedule: Both terms at once, or alignment first and distortion in the last steps.
+        distortion_steps: How many of the last steps of a sequential schedule are for the distortion; by default one in
+            fifteen.
         solver: Of the distance.
         features: What is aligned: the pooled output of the body, which the bound speaks of, or the mean of the
             embedder's output, which the released code of the paper aligns; source features are then such means.
@@ -131,6 +133,7 @@ class AlignmentOptions:
     batch: int = BATCH
     with_distortion: bool = True
     schedule: Schedule = "joint"
+    distortion_steps: int | None = None
     solver: Solver = "exact"
     features: FeatureSpace = "body"
     start: Start = "auto"
@@ -142,19 +145,21 @@ class AlignmentOptions:
             require_whole(name, getattr(self, name), least=1)
         require_finite("rate", self.rate, above=0)
         require_choice("schedule", self.schedule, get_args(Schedule))
+        if self.distortion_steps is not None:
+            require_whole("distortion_steps", self.distortion_steps, 1, self.steps)
         require_choice("features", self.features, get_args(FeatureSpace))
         require_choice("start", self.start, get_args(Start))
 
     @property
-    def distortion_steps(self) -> int:
+    def last_steps(self) -> int:
         """How many of the last steps of a sequential schedule are for the distortion."""
-        return max(1, self.steps // DISTORTION_SHARE)
+        return self.distortion_steps or max(1, self.steps // DISTORTION_SHARE)
 
     def terms_at(self, step: int) -> tuple[bool, bool]:
         """Whether the distance and the distortion count in a step, from 1 on."""
         if not self.with_distortion or self.schedule == "joint":
             return True, self.with_distortion
-        is_last = step > self.steps - self.distortion_steps
+        is_last = step > self.steps - self.last_steps
         return not is_last, is_last
 
     def rate_at(self, step: int) -> float:

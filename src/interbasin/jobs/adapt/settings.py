@@ -45,6 +45,8 @@ class Settings:
         align_steps, align_rate, align_batch: Of stage 1.
         rival_rate: Of the alignment of orca and mona, in place of ``align_rate``.
         schedule: Of stage 1: ``"joint"``, or ``"sequential"`` as in the paper.
+        distortion_steps: How many of the last steps of a sequential schedule are for the distortion; by default one in
+            fifteen, and with a preset the paper's share.
         solver: Of the distance: ``"exact"`` or ``"sinkhorn"``.
         features: What stage 1 aligns: the pooled output of the body, which the bound speaks of, or the mean of the
             embedder's output, as the released code of the paper does (``"embedder"``).
@@ -72,6 +74,7 @@ class Settings:
     align_batch: int = BATCH
     rival_rate: float = 3e-3
     schedule: Schedule = "joint"
+    distortion_steps: int | None = None
     solver: Solver = "exact"
     features: FeatureSpace = "body"
     start: Start = "auto"
@@ -84,6 +87,9 @@ class Settings:
         for name in ("steps", "batch_size", "accumulate", "rank", "align_steps", "align_batch"):
             if getattr(self, name) is not None:
                 self._keep(name, require_whole(name, getattr(self, name), least=1))
+        if self.distortion_steps is not None:
+            steps = require_whole("distortion_steps", self.distortion_steps, 1, self.align_steps)
+            self._keep("distortion_steps", steps)
         self._keep("transport_width", require_whole("transport_width", self.transport_width, least=0))
         self._keep("discretise", require_whole("discretise", self.discretise, least=2))
         for name in ("rate", "body_rate", "align_rate", "rival_rate", "omega"):
@@ -119,6 +125,7 @@ class Settings:
             batch=self.align_batch,
             with_distortion=with_distortion,
             schedule=self.schedule,
+            distortion_steps=self.distortion_steps,
             solver=self.solver,
             features=self.features,
             start=self.start,
@@ -140,7 +147,12 @@ def make_settings(options: dict[str, Any], *, preset: str | None = None, samples
     chosen = {name: value for name, value in options.items() if value is not None}
     if preset is None:
         return Settings(**chosen)
-    own = PRESETS[require_choice("preset", preset, PRESETS)].settings(samples)
+    column = PRESETS[require_choice("preset", preset, PRESETS)]
+    own = column.settings(samples)
+    if "align_steps" in chosen and "distortion_steps" not in chosen:
+        steps = require_whole("align_steps", chosen["align_steps"], least=1)
+        share = column.distortion_epochs / (column.align_epochs + column.distortion_epochs)
+        chosen["distortion_steps"] = max(1, round(share * steps))
     return replace(own, **chosen)
 
 
@@ -176,6 +188,7 @@ class Preset:
             align_steps=(self.align_epochs + self.distortion_epochs) * align_per_epoch,
             align_batch=PAPER_BATCH,
             schedule="sequential",
+            distortion_steps=self.distortion_epochs * align_per_epoch,
             start="rule",
         )
 

@@ -22,7 +22,18 @@ from interbasin.jobs.adapt.task import Fold, TargetTask
 from interbasin.jobs.adapt.validation import Answer, HeldOut, MethodRun, held_labels
 from interbasin.randomness import generator_of
 
-FOR_ALIGNING = ("unlabelled", "predictor", "align_steps", "align_rate", "align_batch", "schedule", "solver", "start")
+FOR_ALIGNING = (
+    "unlabelled",
+    "predictor",
+    "align_steps",
+    "align_rate",
+    "align_batch",
+    "schedule",
+    "distortion_steps",
+    "solver",
+    "features",
+    "start",
+)
 MOST_FOR_BOUND = 1000  # samples that the bound is measured on
 LEAST_FOR_BOUND = 10
 SMALL = 1e-2  # of the usual size: fields whose errors may decide the mean of relative ones
@@ -194,6 +205,11 @@ def notes_on_options(given: Mapping[str, object], settings: Settings, methods: S
         notes.append(
             f"{', '.join(f'{name}=' for name in idle)} had no effect: no method that aligns was run. Take "
             'method="recraft", or compare=True.'
+        )
+    elif given.get("distortion_steps") is not None and settings.schedule != "sequential":
+        notes.append(
+            f'distortion_steps= had no effect: both terms count in every step (schedule="{settings.schedule}"). Take '
+            'schedule="sequential".'
         )
     if given.get("rank") is not None and settings.body != "lora":
         notes.append(f'rank= had no effect: the body has no LoRA (body="{settings.body}"). Take body="lora".')
