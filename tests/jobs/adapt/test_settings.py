@@ -107,7 +107,9 @@ def test_settings_out_of_range_are_refused(options, message):
         make_settings(options, samples=10)
 
 
-@pytest.mark.parametrize("name", ["predictor", "body", "optimiser", "schedule", "solver", "precision"])
+@pytest.mark.parametrize(
+    "name", ["predictor", "body", "optimiser", "schedule", "solver", "features", "start", "head_loss", "precision"]
+)
 def test_unknown_names_of_settings_are_refused(name):
     with pytest.raises(UnknownNameError, match="'telepathy'"):
         make_settings({name: "telepathy"}, samples=10)

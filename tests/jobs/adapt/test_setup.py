@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from interbasin.errors import DataError, ShapeError
 from interbasin.evaluate.transfer import mean_distance
 from interbasin.jobs.adapt import Fittings, Source
+from interbasin.jobs.adapt.methods import trials_of
 from interbasin.jobs.adapt.setup import Setup, redraw
+from interbasin.jobs.adapt.source_head import measure_omega
+from interbasin.jobs.adapt.validation import fit
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 INPUTS, LABELS = make_proxy()
@@ -36,6 +40,26 @@ def test_the_sources_own_head_reads_scaled_features_as_it_read_its_own():
             setup.head.loss_before, float(nn.functional.cross_entropy(model(INPUTS), LABELS)), rtol=1e-4, atol=1e-5
         )
     assert setup.notes == ()
+
+
+def test_the_head_may_be_recalibrated_on_the_labels_of_the_proxy_too():
+    """The slope that counts is then that of cross-entropy with one-hot labels."""
+    for loss in ("entropy", "labels"):
+        setup = make_setup(head_loss=loss)
+        held = setup.head.held
+        measured = measure_omega(setup.head.linear, setup.features[held], setup.proxy_labels[held], loss)
+        assert setup.head.omega == measured, loss
+    assert make_setup().head.omega < setup.head.omega  # the few that are answered wrongly decide
+
+
+def test_the_layer_that_bends_the_table_of_labels_is_drawn_from_the_seed():
+    setup = make_setup(transport_width=4, align_steps=1)
+    fitted = [
+        fit(with_seed, "recraft", torch.arange(20), trials_of("recraft", setup)[0]).model.transport.state_dict()
+        for with_seed in (setup, replace(setup, seed=1), setup)  # all share one alignment
+    ]
+    assert all(torch.equal(fitted[0][name], fitted[2][name]) for name in fitted[0])
+    assert not all(torch.equal(fitted[0][name], fitted[1][name]) for name in fitted[0])
 
 
 def test_a_head_that_does_not_fit_the_proxy_is_replaced_with_a_note():

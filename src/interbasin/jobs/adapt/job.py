@@ -104,7 +104,8 @@ def adapt(
             error.
         predictor: Of methods that align: ``"transport"``, ``"head"`` or ``"auto"``.
         compare: Run all methods, or these.
-        seed: Of all that is drawn; the same seed gives the same result.
+        seed: Of all that is drawn: folds, new weights, batches, samples of the proxy, intervals. The same seed gives
+            the same result. Only the third of the proxy on which the source's head is judged is the same for all seeds.
         embedder: For the target's inputs; by default one is made.
         metric: What errors are measured by; by default ``"error"``, ``"map"`` or ``"nrmse"``, by the kind of task.
         classes: Names of the classes, label 0 first, which are kept with the model as ``model.classes``.

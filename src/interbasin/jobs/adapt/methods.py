@@ -163,9 +163,8 @@ def _fit_aligned(setup: Setup, rows: Tensor, trial: Trial, alignment: Alignment)
         return refine(setup, rows, trial, alignment)
     clock = Clock()
     features = in_chunks(alignment.feature_map, setup.samples.inputs[rows])
-    transport = LabelTransport.fit(
-        setup.head, features, setup.labels[rows], setup.task.shape[0], width=setup.settings.transport_width
-    )
+    width, count = setup.settings.transport_width, setup.task.shape[0]
+    transport = LabelTransport.fit(setup.head, features, setup.labels[rows], count, width=width, seed=setup.seed)
     clock.lap("training")
     model = TransportNetwork(alignment.feature_map, transport).eval().requires_grad_(False)
     seconds = {"alignment": alignment.seconds, **clock.seconds}

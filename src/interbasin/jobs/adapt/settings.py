@@ -17,6 +17,7 @@ from interbasin.jobs.adapt.feature_map import (
     Schedule,
     Start,
 )
+from interbasin.jobs.adapt.source_head import SourceLoss
 
 Predictor = Literal["auto", "transport", "head"]
 Training = Literal["everything", "frozen", "lora"]
@@ -53,6 +54,8 @@ class Settings:
         start: Where stage 1 begins: the rule's embedder (``"rule"``), one whose mean output at every position is the
             source's where that can be had (``"means"``), or ``"auto"``: such a one if positions correspond.
         omega: How fast the recalibrated source head may change; what it came to is measured.
+        head_loss: The loss of that head whose change is meant: the entropy of its answers (``"entropy"``), as in the
+            proof, or cross-entropy with the proxy's labels, one-hot (``"labels"``).
         transport_width: Of a hidden layer that bends the table of labels; 0 for one table.
         discretise: Classes that numbers and fields are made into, for the distortion.
         precision: ``"bf16"`` or ``"fp16"`` for mixed precision; needs the extra ``adapt``.
@@ -79,6 +82,7 @@ class Settings:
     features: FeatureSpace = "body"
     start: Start = "auto"
     omega: float = 0.3
+    head_loss: SourceLoss = "entropy"
     transport_width: int = 0
     discretise: int = 10
     precision: Literal["bf16", "fp16"] | None = None
@@ -103,6 +107,7 @@ class Settings:
         require_choice("solver", self.solver, get_args(Solver))
         require_choice("features", self.features, get_args(FeatureSpace))
         require_choice("start", self.start, get_args(Start))
+        require_choice("head_loss", self.head_loss, get_args(SourceLoss))
         if self.precision is not None:
             require_choice("precision", self.precision, ("bf16", "fp16"))
 

@@ -175,7 +175,8 @@ def prepare_setup(
     features = features * scale
     linear, more_notes = source_linear(source, features, labels, scale)
     with watch("recalibration"):
-        head = recalibrate(linear, features, labels, omega=settings.omega)
+        # Which samples decide is the same for all seeds: the head is a property of the source and its proxy.
+        head = recalibrate(linear, features, labels, omega=settings.omega, loss=settings.head_loss)
     device = device_of(source.body) or torch.device("cpu")
     samples = Samples(samples.inputs.to(device), None if samples.labels is None else samples.labels.to(device))
     setup = Setup(
