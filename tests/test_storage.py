@@ -465,6 +465,31 @@ def test_a_record_of_an_earlier_version_has_no_seal_and_is_read_all_the_same(sav
     refused(lambda: read_record(saved, "thing", "thing", 1, sealed=True), FileError, expected)
 
 
+# What would never end, or fill the memory
+
+
+def test_a_document_that_is_a_pipe_or_huge_is_refused_before_it_is_read(saved, monkeypatch):
+    path = saved / "thing.json"
+    path.unlink()
+    os.mkfifo(path)
+    refused(lambda: number_in(saved), FileError, (str(path), "no ordinary file"))
+    assert not is_ours(saved)
+    path.unlink()
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    refused(lambda: number_in(saved), FileError, (str(path), "1,099,511,627,776 bytes"))
+    assert not is_ours(saved)
+
+
+def test_a_header_that_is_made_to_be_slow_is_refused_before_it_is_read(saved):
+    path = saved / "thing.safetensors"
+    content = path.read_bytes()
+    with path.open("wb") as file:
+        file.write((99_000_000).to_bytes(8, "little") + content[8:])
+        file.truncate(10**8)
+    refused(lambda: number_in(saved), FileError, (str(path), "99,000,000 bytes"))
+
+
 # What comes or goes in the last moment
 
 

@@ -7,12 +7,31 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from interbasin.errors import FileError
 
 FORMAT_PREFIX = "interbasin."
+LARGEST_DOCUMENT = 256 * 2**20  # bytes of JSON; the largest of ours have some megabytes
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file, which is looked at before it is read: a pipe would never end.
+
+    Raises:
+        FileError: if it is no ordinary file, or too large to be a document of ours.
+        OSError, ValueError: as `Path.read_text` does.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise FileError(f"{path} is no ordinary file, so it is not read; copy it again or make it anew.")
+    if status.st_size > LARGEST_DOCUMENT:
+        raise FileError(
+            f"{path} has {status.st_size:,} bytes, and no document of ours is as long; copy it again or make it anew."
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def as_path(name: object, what: str = "A file or a folder", error: type[FileError] = FileError) -> Path:
@@ -42,8 +61,8 @@ def is_ours(folder: Path, holds: Collection[str] | None = None) -> bool:
 
 def _names_our_format(path: Path) -> bool:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        document = json.loads(read_text(path))
+    except (FileError, OSError, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and str(document.get("format", "")).startswith(FORMAT_PREFIX)
 

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from interbasin.errors import FileError
-from interbasin.storage.destination import FORMAT_PREFIX, as_path
+from interbasin.storage.destination import FORMAT_PREFIX, as_path, read_text
 
 if TYPE_CHECKING:  # torch takes longer to import than many a checkpoint to merge: what needs no tensors goes without
     import torch
 
 # A reader that meets a writer between its two files looks again this often.
 READS = 5
+LONGEST_HEADER = 16 * 2**20  # bytes: one that is made to be slow costs the library minutes
 SEAL = "seal"  # the key of a JSON file's own checksum
 SEALED = "sealed-"  # what the mark of a record that has one begins with
 
@@ -129,7 +130,9 @@ def read_document(path: Path, format: str, version: int, *, sealed: bool = False
             and is not.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_text(path))
+    except FileError:
+        raise
     except FileNotFoundError as error:
         raise FileError(
             f"There is no saved {format} in {path.parent}: {path.name} is missing; give the folder it was saved to."
@@ -173,8 +176,17 @@ def _read_tensors(path: Path) -> tuple[str | None, dict[str, torch.Tensor]]:
     if not path.is_file():
         raise FileError(f"{path} is missing beside {path.stem}.json; copy the whole folder again.")
     try:
+        with path.open("rb") as raw:
+            length = int.from_bytes(raw.read(8), "little")
+        if LONGEST_HEADER < length <= path.stat().st_size:  # of a longer one the library says so at once
+            raise FileError(
+                f"{path} is damaged: its header would have {length:,} bytes, and none of ours is as long; copy it "
+                "again or make it anew."
+            )
         with safe_open(path, framework="pt") as file:
             tensors = {key: copy_row_major(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
             return (file.metadata() or {}).get("mark"), tensors
+    except FileError:
+        raise
     except (SafetensorError, OSError, RuntimeError) as error:
         raise FileError(f"{path} is damaged or cut off ({error}); copy it again or make it anew.") from error
