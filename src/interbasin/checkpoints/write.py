@@ -27,7 +27,7 @@ from interbasin.checkpoints.lora import CONFIGURATION, write_base
 from interbasin.checkpoints.open import INDEX, open_checkpoint, weights_in
 from interbasin.checkpoints.safetensors_files import MARK, mark_of
 from interbasin.errors import CheckpointError, DataError, FileError
-from interbasin.storage import FORMAT_PREFIX, as_path, new_file, new_folder, write_document
+from interbasin.storage import FORMAT_PREFIX, READABLE, as_path, new_file, new_folder, write_document
 from interbasin.text import list_names, plural, printable
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def write_checkpoint(
     metadata: Mapping[str, str] | None = None,
     base: str | os.PathLike[str] | None = None,
     force: bool = False,
+    mode: int = READABLE,
 ) -> None:
     """Write weights to ``path``: all of them, or nothing at all.
 
@@ -87,6 +88,7 @@ def write_checkpoint(
         base: Of an adapter (``like`` is one): the network that it belongs to, where that is no longer the one that it
             was trained on. An adapter that was carried belongs to the network that was carried likewise.
         force: Replace what this function wrote there. Anything else is never replaced.
+        mode: Who may read and write the files, beside what the umask takes away.
 
     Raises:
         FileError: If ``path`` exists (and ``force`` is off, or it is not ours).
@@ -104,7 +106,7 @@ def write_checkpoint(
     """
     target = as_path(path)
     if target.suffix != ".safetensors":
-        with new_folder(target, force=force, ours=is_our_folder) as temporary:
+        with new_folder(target, force=force, ours=is_our_folder, mode=lambda: mode) as temporary:
             write_into(
                 temporary,
                 tensors,
@@ -122,7 +124,7 @@ def write_checkpoint(
         raise _no_configuration(base)
     notes = _checked_notes(metadata)
     require_shard_size(max_shard_bytes)
-    with new_file(target, force=force, ours=is_our_file) as temporary:
+    with new_file(target, force=force, ours=is_our_file, mode=lambda: mode) as temporary:
         shards = _shards_of(tensors, template.stored, None, FillersToWrite(None))
         _write_shards(temporary.parent, lambda: temporary.stem, shards, notes, [], target)
 

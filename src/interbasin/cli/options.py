@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +31,8 @@ DATA = (
     ".parquet file"
 )
 VECTORS = ".npy, .npz or .parquet"
+
+OUTPUTS = ("output", "statistics", "state", "maps")  # parameters that name what is written
 
 Seed = Annotated[int, Option(help="Seed of everything that is drawn at random.")]
 SeedFromZero = Annotated[int, Option(min=0, help="Seed of everything that is drawn at random.")]
@@ -68,8 +71,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     def run(ctx: typer.Context, **values: Any) -> None:
         terminal = Terminal.of(ctx, _take(Flags, values))
+        inputs = list(_paths_in(value for name, value in values.items() if name not in OUTPUTS))
         members = {name: group(**_take(group, values)) for name, group in groups.items()}
-        function(terminal, **values, **members)
+        with as_private_as(inputs):
+            function(terminal, **values, **members)
 
     run.__name__, run.__module__ = function.__name__, function.__module__
     text = re.sub(r"\{methods of (\w+)\}", lambda job: describe_methods(job[1]), function.__doc__ or "")
@@ -77,6 +82,35 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _paths_in(values: Iterable[object]) -> Iterator[str]:
+    """The files and folders that the words of a command name: as they are, behind the @ of a MODEL, or as a store."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _paths_in(value)
+        elif isinstance(value, str | Path):
+            word = str(value)
+            parts = (word, word.rpartition("@")[2], word.partition("://")[2].partition("?")[0])
+            yield from (part for part in parts if part and "\0" not in part and os.path.exists(part))
+
+
+@contextlib.contextmanager
+def as_private_as(inputs: Sequence[str]) -> Iterator[None]:
+    """While the block lasts, what is written can be read by nobody who may not read all inputs."""
+    if not inputs:
+        yield
+        return
+    from interbasin.outcome.hashes import narrowest_mode
+
+    closed = 0o666 & ~narrowest_mode(inputs)
+    before = os.umask(0o777)
+    # Who may not read the files of a folder may not enter it.
+    os.umask(before | closed | (closed & 0o444) >> 2)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def keep_lines(text: str) -> str:

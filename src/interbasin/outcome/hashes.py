@@ -1,11 +1,12 @@
-"""What the inputs of a job were: the files behind a path or a MODEL, by size and SHA-256."""
+"""What the inputs of a job were: the files behind a path or a MODEL, by size and SHA-256, and who may read them."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +60,43 @@ def files_of(given: str | os.PathLike[str]) -> InputFiles:
     )
 
 
+def narrowest_mode(inputs: Iterable[str | os.PathLike[str]]) -> int:
+    """The permissions that an output made of these inputs may have at most, as the mode of a file.
+
+    What others may not do with every input they may not do with the output: the modes of all files are met (``&``), and
+    a folder that a group or the others may not enter counts as files that they may not read. Whoever makes the output
+    may always read and write it. The folders above an input do not count.
+
+    Args:
+        inputs: Paths and MODELs, as `files_of` takes them; a name without files (``digits``) is open to all.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "private"
+        >>> path.touch(0o640)
+        >>> oct(narrowest_mode([path, "digits"]))
+        '0o640'
+    """
+    mode = 0o666
+    for given in inputs:
+        path = _find_path(os.fspath(given))
+        if path is None:
+            continue
+        for place in (path, *(_list_places(path) if path.is_dir() else ())):
+            with contextlib.suppress(OSError):  # a link to nothing, or a file that is gone
+                mode &= _mode_of_file(place.stat().st_mode)
+    return 0o600 | mode
+
+
+def _mode_of_file(mode: int) -> int:
+    """The permissions of a file; those of the files in a folder, as far as the folder lets anybody come to them."""
+    if not stat.S_ISDIR(mode):
+        return mode & 0o666
+    entered = mode & 0o111
+    # Writing into a folder is making files in it, and says nothing about those that are there.
+    return entered << 2 | entered << 1
+
+
 # Inputs that were hashed, by what tells a file from a later one of the same name.
 _SEEN: dict[tuple[str, int, int, int], Digest] = {}
 
@@ -93,6 +131,13 @@ def _find_path(text: str) -> Path | None:
         weights = parse_model(text).weights
         return weights if weights is not None and (weights.is_file() or weights.is_dir()) else None
     return None
+
+
+def _list_places(folder: Path) -> Iterator[Path]:
+    """The files and folders below a folder that `_list_files` goes through."""
+    for file in _list_files(folder):
+        yield file
+        yield from (parent for parent in file.parents if parent != folder and parent.is_relative_to(folder))
 
 
 def _list_files(folder: Path) -> Iterator[Path]:

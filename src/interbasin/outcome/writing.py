@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from interbasin._version import __version__
 from interbasin.errors import DataError, FileError
-from interbasin.outcome.hashes import InputFiles, files_of
+from interbasin.outcome.hashes import InputFiles, files_of, narrowest_mode
 from interbasin.outcome.outcome import (
     DOCUMENT,
     FORMAT,
@@ -117,7 +117,12 @@ def new_outcome(
     if not job or not isinstance(job, str):
         raise DataError(f"A job must have a name, got {job!r}; give one such as 'rebasin'.")
     refuse_outcome_in_the_way(folder, force=force)
-    with new_folder(folder, force=force, ours=is_our_outcome) as temporary:
+
+    def mode() -> int:
+        """Nobody may read an outcome who may not read all that it was made of."""
+        return narrowest_mode(files.given for files in draft.inputs.values())
+
+    with new_folder(folder, force=force, ours=is_our_outcome, mode=mode) as temporary:
         draft = Draft(temporary, Path(folder), job, asked, seed, elapsed)
         for name, given in (inputs or {}).items():
             draft.add_input(name, given)
@@ -135,6 +140,7 @@ class Draft:
         timed: ``with draft.timed(what)`` adds the seconds that the block takes to ``timings[what]``.
         timings: Seconds by what they were spent on.
         notes: Sentences that a reader of the metrics should know.
+        inputs: What was noted of each; see `add_input`.
     """
 
     def __init__(
@@ -147,7 +153,7 @@ class Draft:
         self.notes: list[str] = []
         self._destination = destination
         self._job, self._request, self._seed = job, request, seed
-        self._inputs: dict[str, InputFiles] = {}
+        self.inputs: dict[str, InputFiles] = {}
         self._artefacts: dict[str, Artefact] = {}
         self._is_written = False
         self._started = datetime.now(UTC) - timedelta(seconds=elapsed)
@@ -167,8 +173,8 @@ class Draft:
     def add_input(self, name: str, given: str | os.PathLike[str]) -> InputFiles:
         """Note what an input was, and hash the files behind it."""
         with self.timed("hash inputs"):
-            self._inputs[name] = files_of(given)
-        return self._inputs[name]
+            self.inputs[name] = files_of(given)
+        return self.inputs[name]
 
     def write_checkpoint(
         self,
@@ -332,7 +338,7 @@ class Draft:
                 "python": platform.python_version(),
                 **{package: version(package) for package in ("torch", "numpy")},
             },
-            inputs=self._inputs,
+            inputs=self.inputs,
             metrics=metrics,
             timings=dict(self.timings),
             notes=tuple(notes),

@@ -1,6 +1,6 @@
 """Bytes that survive: files that appear whole, records with a checksum, digests, the journal of a resumable run."""
 
-from interbasin.storage.atomic import new_file, new_folder
+from interbasin.storage.atomic import READABLE, new_file, new_folder
 from interbasin.storage.destination import (
     FORMAT_PREFIX,
     as_path,
@@ -12,6 +12,7 @@ from interbasin.storage.records import read_document, read_record, write_documen
 
 __all__ = [
     "FORMAT_PREFIX",
+    "READABLE",
     "as_path",
     "is_ours",
     "new_file",

@@ -574,3 +574,16 @@ def test_a_disk_that_fills_up_while_an_archive_is_packed_is_not_blamed_on_the_so
     with np.load("new.npz") as made:
         np.testing.assert_array_equal(made["x"], translated(TRANSLATOR, x))
         assert made["beside"].shape == (60_000,)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "lance"])
+def test_an_output_is_as_private_as_its_source(kind):
+    np.save("old.npy", vectors(ROWS, WIDTH))
+    os.chmod("old.npy", 0o600)
+    before = os.umask(0o022)
+    try:
+        translate_vectors(TRANSLATOR, "old.npy", "lance://new/t" if kind == "lance" else f"new.{kind}")
+    finally:
+        os.umask(before)
+    made = Path("new/t.lance") if kind == "lance" else Path(f"new.{kind}")
+    assert not stat.S_IMODE(made.stat().st_mode) & 0o077

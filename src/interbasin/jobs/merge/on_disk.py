@@ -30,7 +30,7 @@ from interbasin.errors import CheckpointError, DataError, FileError, WiringError
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
 from interbasin.outcome import new_outcome, refuse_outcome_in_the_way
-from interbasin.outcome.hashes import InputFiles, files_of
+from interbasin.outcome.hashes import InputFiles, files_of, narrowest_mode
 from interbasin.storage import as_path, refuse_file_in_the_way, write_document
 from interbasin.storage.digest import Following
 from interbasin.text import for_markdown, list_names, plural, printable
@@ -147,7 +147,8 @@ def merge_on_disk(
         )
     if target.suffix == ".safetensors":
         hashes = {label: files_of(label).sha256 for label, _ in networks}
-        write_checkpoint(target, merged, metadata={"merge": json.dumps({**request, "sha256": hashes})}, force=force)
+        about = {"merge": json.dumps({**request, "sha256": hashes})}
+        write_checkpoint(target, merged, metadata=about, force=force, mode=narrowest_mode(hashes))
         metrics = _metrics(merged, 1)
         if any(map(is_folded, checkpoints)):
             notes.append(

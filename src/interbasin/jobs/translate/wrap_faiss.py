@@ -52,7 +52,7 @@ def wrap_index(
     else:
         index = faiss.IndexPreTransform(transform, rows.index)
     calculated = time.perf_counter()
-    write_index(index, destination, faiss, refuse)
+    write_index(index, destination, source, faiss, refuse)
     return Applied(
         metrics={"rows": rows.rows, "resumed_at": 0},
         notes=(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from interbasin.errors import DataError, FileError, StoreError
 from interbasin.extras import import_extra
+from interbasin.outcome.hashes import narrowest_mode
 from interbasin.storage import new_file
 from interbasin.vectors.files.base import Piece, file_fingerprint
 from interbasin.vectors.stores.uri import StoreURI
@@ -203,15 +204,18 @@ class FaissSink:
         self._waiting = []
 
     def finish(self) -> None:
-        write_index(self._new, self._destination, self._faiss, self._refuse_what_is_in_the_way)
+        write_index(self._new, self._destination, self._old.path, self._faiss, self._refuse_what_is_in_the_way)
 
     def close(self) -> None:
         self._new = None
 
 
-def write_index(index: Any, destination: Path, faiss: Any, refuse_what_is_in_the_way: Callable[[], object]) -> None:
-    """Write an index to a new file, unless something is in its way by then."""
-    with new_file(destination, refuse=refuse_what_is_in_the_way) as temporary:
+def write_index(
+    index: Any, destination: Path, source: Path, faiss: Any, refuse_what_is_in_the_way: Callable[[], object]
+) -> None:
+    """Write an index to a new file, unless something is in its way by then, for those who may read the source."""
+    mode = narrowest_mode([source])
+    with new_file(destination, refuse=refuse_what_is_in_the_way, mode=lambda: mode) as temporary:
         try:
             # Through a file of ours: FAISS prints that its own could not be closed, on a full disk, and goes on.
             with temporary.open("wb") as file:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from interbasin.errors import DataError, FileError
+from interbasin.outcome.hashes import narrowest_mode
 from interbasin.storage import refuse_file_in_the_way
 from interbasin.storage.journal import Unfinished
 from interbasin.text import list_names
@@ -223,6 +224,7 @@ def open_sink(
         refuse_what_is_in_the_way=refuse,
         check_same_work=check_same_work,
         force=force,
+        mode=narrowest_mode([source.path]),
     )
     try:
         return sink(unfinished, **options)  # type: ignore[no-any-return]
