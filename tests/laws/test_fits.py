@@ -19,6 +19,7 @@ from tests.test_storage import layout_of
 from torch import Tensor
 
 from interbasin import fit, maps
+from interbasin.errors import FitError
 from interbasin.statistics import PairedMoments
 
 every_fit = pytest.mark.parametrize("name", FITS)
@@ -226,6 +227,38 @@ def test_a_saved_fit_holds_the_map_exactly_and_says_what_it_is(name: str, source
         assert loaded == found.map and layout_of(loaded._record()[1]) == layout_of(found.map._record()[1])
         kept = json.loads((Path(folder) / "fit" / "fit.json").read_text())
     assert {key: kept[key] for key in found.summary()} == json.loads(json.dumps(found.summary()))
+
+
+# Entropy makes its plan the only one: where nothing tells units apart, it is spread over them.
+@pytest.mark.parametrize("name", sorted(set(FITS) - {"sinkhorn"}))
+@at_most(10)
+@given(count=st.integers(2, 6), more=st.integers(1, 6), seed=SEEDS, centered=st.booleans())
+def test_fewer_rows_than_units_are_never_said_to_have_settled_the_map(
+    name: str, count: int, more: int, seed: int, centered: bool
+) -> None:
+    x, y = gaussian(seed, count, count + more), gaussian(seed + 1, count, count + more)
+    found = FITS[name](x, y, centered=centered)
+    assert found.status != "converged"
+    with pytest.raises(FitError, match=r"give more rows|more steps|as good as round-off allows"):
+        found.required()
+
+
+@pytest.mark.parametrize("name", ["assignment", "assignment signed"])
+@given(width=st.integers(2, 8), seed=SEEDS, data=st.data())
+def test_units_that_are_alike_are_tied(name: str, width: int, seed: int, data: st.DataObject) -> None:
+    x = gaussian(seed, 3 * width, width)
+    first, second = data.draw(st.permutations(range(width)))[:2]
+    assert FITS[name](x, x).status == "converged"
+    x[:, second] = x[:, first]
+    y = x[:, data.draw(st.permutations(range(width)))]
+    found = FITS[name](x, y)
+    assert found.status == "tied" and found.residual <= 1e-7
+    with pytest.raises(
+        FitError, match=r"fit is tied: another matching .*; give rows in which units differ"
+    ):
+        found.required()
+    x[:, [first, second]] = 5.0  # two that never vary
+    assert FITS[name](x, x).status == "tied"
 
 
 @pytest.mark.parametrize("name", ["procrustes", "orthogonalised", "cca 0.5"])

@@ -13,6 +13,7 @@ from interbasin.maps import Permutation, SignedPermutation
 from interbasin.statistics import PairedMoments
 
 MATCHES = ("covariance", "correlation")
+EQUAL = 1e-12  # of the largest score: what summing in another order changes
 
 
 @solver(name="assignment", reference="crouse:16", grams=False)
@@ -29,6 +30,9 @@ def assignment(
     the algorithm behind scipy's ``linear_sum_assignment``]. For unequal widths each unit of the narrower space gets its
     own partner, and the minimum is over all such matchings: since :math:`\|x_j - y_i\|^2 = \|x_j\|^2 + \|y_i\|^2 - 2
     c_{ij}`, a source unit's own energy counts when not all of them are taken.
+
+    The solution is exact, and still says little about the units where there are fewer rows than units (the status is
+    then ``"rank-deficient"``), or where two of them could change places and lose nothing (``"tied"``).
 
     Args:
         moments: Or two arrays of paired rows, source and target.
@@ -53,11 +57,27 @@ def assignment(
     index[torch.as_tensor(rows)] = torch.as_tensor(columns)
     matched = worth[rows, columns]
     details = {"objective": float((matched.abs() if signed else matched).sum())}
+    status = "converged"
+    if moments.count - centered < min(scores.shape):
+        status = "rank-deficient"
+    elif _is_tied(scores[rows][:, columns]):
+        status = "tied"
     if not signed:
-        return Proposal(Permutation(index, source_width=moments.source_width), details=details)
+        return Proposal(Permutation(index, source_width=moments.source_width), status, details=details)
     sign = torch.ones(moments.target_width, dtype=torch.int8)
     sign[torch.as_tensor(rows)] = torch.where(matched.cpu() < 0, -1, 1).to(torch.int8)
-    return Proposal(SignedPermutation(index, sign, source_width=moments.source_width), details=details)
+    return Proposal(SignedPermutation(index, sign, source_width=moments.source_width), status, details=details)
+
+
+def _is_tied(scores: Tensor) -> bool:
+    """Whether two pairs could change partners and lose nothing: units that are alike, or that never vary.
+
+    ``scores`` has the pairs that were taken on its diagonal.
+    """
+    taken = scores.diagonal()
+    lost = taken[:, None] + taken - scores - scores.mT
+    lost.fill_diagonal_(torch.inf)
+    return len(scores) > 1 and bool((lost <= EQUAL * scores.abs().max()).any())
 
 
 def benefit(moments: PairedMoments, *, centered: bool, match: str) -> Tensor:

@@ -30,6 +30,7 @@ STATUSES = {
     "converged": "the solution was found",
     "rank-deficient": "some directions were not observed, so the map is arbitrary (or zero) in them; give more rows or "
     "regularise",
+    "tied": "another matching is exactly as good, so which one was taken is arbitrary; give rows in which units differ",
     "step-limit": "the iteration was stopped by its limit of steps before it converged; allow more steps or a looser "
     "tolerance",
     "stalled": "no further step improved the objective before the tolerance was met; the solution is as good as "

@@ -80,6 +80,7 @@ def stiefel(
     """
     tolerance = require_finite("tolerance", tolerance, above=0, below=1, error=FitError)
     steps = require_whole("steps", steps, 1, error=FitError)
+    by_data = objective is None
     if objective is None:
         assert moments is not None
         objective = _procrustes_objective(moments, centered)
@@ -95,7 +96,10 @@ def stiefel(
     best = min(descents, key=lambda descent: descent.value)
     matrix = polar(best.point).factor  # takes off the round-off that many steps leave
     map = Orthogonal._trusted(matrix, min(matrix.shape))
-    return Proposal(map, best.status, best.steps, {"objective": best.value, "path": best.path})
+    status = best.status
+    if by_data and moments is not None and status == "converged" and moments.count - centered < min(matrix.shape):
+        status = "rank-deficient"
+    return Proposal(map, status, best.steps, {"objective": best.value, "path": best.path})
 
 
 def _procrustes_objective(moments: PairedMoments, centered: bool) -> Objective:
