@@ -253,9 +253,7 @@ def test_units_that_are_alike_are_tied(name: str, width: int, seed: int, data: s
     y = x[:, data.draw(st.permutations(range(width)))]
     found = FITS[name](x, y)
     assert found.status == "tied" and found.residual <= 1e-7
-    with pytest.raises(
-        FitError, match=r"fit is tied: another matching .*; give rows in which units differ"
-    ):
+    with pytest.raises(FitError, match=r"fit is tied: another matching .*; give rows in which units differ"):
         found.required()
     x[:, [first, second]] = 5.0  # two that never vary
     assert FITS[name](x, x).status == "tied"

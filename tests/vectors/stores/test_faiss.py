@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+
+
+from collections.abc import Callable
 from pathlib import Path
 
 import faiss
@@ -267,3 +270,81 @@ def test_a_disk_that_is_full_when_the_index_is_closed_leaves_nothing():
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert sorted(os.listdir()) == ["old.index"]
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def changed(kind: str, change: Callable[[faiss.Index], object]) -> None:
+    """An index that contradicts itself, as a damaged file does."""
+    index = written(kind)
+    change(index)
+    faiss.write_index(index, "old.index")
+
+
+def with_fewer_ids(index: faiss.Index) -> None:
+    faiss.copy_array_to_vector(IDS[:-1].astype(np.int64), index.id_map)
+
+
+def with_another_place(index: faiss.Index) -> None:
+    inner = faiss.downcast_index(index.index)
+    cell = next(cell for cell in range(inner.nlist) if inner.invlists.list_size(cell))
+    faiss.rev_swig_ptr(inner.invlists.get_ids(cell), 1)[0] = ROWS
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        ("IDMap,Flat", with_fewer_ids, "promises 400 vectors, and has 399 ids for 400"),
+        ("IDMap,Flat", lambda index: setattr(index, "metric_type", 0), "differ in metric or width"),
+        ("IVF8,Flat", lambda index: setattr(index, "ntotal", 399), "promises 399 vectors in 8 cells, and has 400 in 8"),
+        ("IDMap,IVF8,Flat", with_another_place, "its cells name vectors that are not there"),
+        ("Flat", lambda index: setattr(index, "ntotal", 399), "promises 399 vectors of 6 numbers, and has 9600 bytes"),
+        ("HNSW12,Flat", lambda index: setattr(index, "ntotal", 399), "promises 399 vectors of 6 numbers, and has 9600"),
+    ],
+)
+def test_an_index_that_contradicts_itself_is_refused(kind, change, words):
+    changed(kind, change)
+    with pytest.raises(StoreError, match=f"old.index (is damaged: .*{words}|could not be read as a FAISS index)"):
+        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
+    assert not Path("new.index").exists()
+
+
+def test_an_index_that_promises_gigabytes_is_refused_before_memory_is_taken():
+    written("Flat")
+    content = bytearray(Path("old.index").read_bytes())
+    place = content.index(X.tobytes()) - 8
+    content[place : place + 8] = (2**33).to_bytes(8, "little")  # numbers: 32 GB
+    Path("old.index").write_bytes(content)
+    with pytest.raises(StoreError, match="could not be read as a FAISS index"):
+        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")
+    assert faiss.get_deserialization_vector_byte_limit() > 2**34
+
+
+@pytest.mark.parametrize("factor", [1e19, 1e30])
+def test_vectors_too_long_to_be_compared_do_not_end_the_process(factor, starter, tmp_path):
+    written("IVF8,Flat")
+    program = """
+import sys
+from tests.vectors.stores.translators import Plain
+from interbasin.jobs.translate.apply import translate_vectors
+class Far(Plain):
+    def transform(self, x):
+        return super().transform(x) * float(sys.argv[1])
+translate_vectors(Far(6, 9), "faiss://old.index", "faiss://new.index")
+"""
+    done = starter.run(program, tmp_path, factor)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "DataError: Translated, row 0 (counted from 0) of faiss://old.index is too" in last
+    assert not Path("new.index").exists()
+
+
+def test_cells_that_miss_a_vector_are_refused():
+    x = X.copy()
+    x[7] = np.nan  # which FAISS counts, and puts nowhere
+    index = faiss.index_factory(6, "IVF8,Flat")
+    index.train(X)
+    index.add(x)
+    faiss.write_index(index, "old.index")
+    with pytest.raises(StoreError, match="promises 400 vectors in 8 cells, and has 399 in 8"):
+        translate_vectors(TRANSLATOR, "faiss://old.index", "faiss://new.index")

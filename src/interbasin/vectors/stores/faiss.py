@@ -7,6 +7,7 @@ stopped starts anew.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from interbasin.vectors.files.base import Piece, file_fingerprint
 from interbasin.vectors.stores.uri import StoreURI
 
 ROWS_PER_CELL = 256  # as many as FAISS itself trains a cell of an IVF index on
+FARTHEST = float(np.finfo(np.float32).max) / 8  # squared length: the squares of distances are four times as large
 REBUILT = "IndexFlat, IndexIVFFlat and IndexHNSWFlat, also inside an IndexIDMap"
 
 
@@ -94,14 +96,64 @@ def open_faiss(address: StoreURI) -> FaissRows:
         fault = "that is a folder" if address.path.is_dir() else "there is no such file"
         raise FileError(f"Vectors were to be read from {address.shown}, but {fault}; check the path.")
     try:
-        index = faiss.read_index(str(address.path))
-    except RuntimeError as error:
+        with _bounded_by(address.path.stat().st_size, faiss):
+            index = faiss.read_index(str(address.path))
+    except (RuntimeError, MemoryError, OSError) as error:
         raise StoreError(
             f"{address.path} could not be read as a FAISS index ({_reason(error)}); write it with faiss.write_index."
         ) from error
     if not index.ntotal:
         raise DataError(f"{address.shown} holds no vectors; check what wrote it.")
-    return FaissRows(address.path, index, faiss)
+    rows = FaissRows(address.path, index, faiss)
+    mismatch = _mismatch_in(rows)
+    if mismatch is not None:
+        raise StoreError(f"{address.path} is damaged: {mismatch}; copy it again, or write it with faiss.write_index.")
+    return rows
+
+
+@contextlib.contextmanager
+def _bounded_by(size: int, faiss: Any) -> Iterator[None]:
+    """No array of an index that is read meanwhile may be larger than its file; FAISS takes the memory first."""
+    set_limit = getattr(faiss, "set_deserialization_vector_byte_limit", None)
+    if set_limit is None:  # of an older version
+        yield
+        return
+    before = faiss.get_deserialization_vector_byte_limit()
+    set_limit(size)
+    try:
+        yield
+    finally:
+        set_limit(before)
+
+
+def _mismatch_in(rows: FaissRows) -> str | None:
+    """What of an index does not fit together, so that reading it would end in other memory; None if all does."""
+    faiss, inner = rows.faiss, rows.inner
+    if rows.ids is not None and not len(rows.ids) == rows.rows == inner.ntotal:
+        return f"it promises {rows.rows} vectors, and has {len(rows.ids)} ids for {inner.ntotal}"
+    if (inner.metric_type, inner.d) != (rows.index.metric_type, rows.width):
+        return "its map of ids and what is inside differ in metric or width"
+    if isinstance(inner, faiss.IndexIVFFlat):
+        lists = inner.invlists
+        filled = [cell for cell in range(lists.nlist) if lists.list_size(cell)]
+        places = [faiss.rev_swig_ptr(lists.get_ids(cell), lists.list_size(cell)) for cell in filled]
+        count = sum(map(len, places))
+        if count != rows.rows or lists.nlist != inner.nlist:
+            return (
+                f"it promises {rows.rows} vectors in {inner.nlist} cells, and has {count} in {lists.nlist} (of NaN and "
+                "infinity no cell is the nearest)"
+            )
+        if inner.code_size != 4 * inner.d or lists.code_size != inner.code_size:
+            return f"its vectors have {inner.d} numbers and {inner.code_size} bytes, and its cells {lists.code_size}"
+        if rows.ids is not None and any(part.min() < 0 or part.max() >= rows.rows for part in places):
+            return "its cells name vectors that are not there"
+        return None
+    flat = faiss.downcast_index(inner.storage) if isinstance(inner, faiss.IndexHNSWFlat) else inner
+    if isinstance(flat, faiss.IndexFlat):
+        size = flat.codes.size()
+        if (flat.ntotal, flat.d) != (rows.rows, rows.width) or size != 4 * rows.rows * rows.width:
+            return f"it promises {rows.rows} vectors of {rows.width} numbers, and has {size} bytes for them"
+    return None
 
 
 def refuse_what_cannot_be_rebuilt(rows: FaissRows) -> None:
@@ -188,11 +240,25 @@ class FaissSink:
         self._waiting.append(piece)
         if self._new.is_trained:
             self._add()
-        elif self.rows == self._old.rows:
+            return
+        self._require_comparable(piece)
+        if self.rows == self._old.rows:
             # All of them, because IVF gives its rows cell by cell: the first ones would be of few cells.
             order = np.random.default_rng(0).permutation(self.rows)
             self._new.train(np.concatenate([waiting.vectors for waiting in self._waiting])[order[: self._train_rows]])
             self._add()
+
+    def _require_comparable(self, piece: Piece) -> None:
+        """Refuse vectors for which no cell is the nearest: training on them ends the whole process."""
+        with np.errstate(over="ignore"):
+            squares = np.einsum("ij,ij->i", piece.vectors, piece.vectors, dtype=np.float32)
+        far = np.flatnonzero(~(squares < FARTHEST))
+        if len(far):
+            row = self.rows - len(piece.vectors) + int(far[0])
+            raise DataError(
+                f"Translated, row {row} (counted from 0) of {self._old.name} is too long for FAISS to tell which cell "
+                "is the nearest, or holds NaN; mend or drop such rows, or give an index without cells (Flat, HNSW)."
+            )
 
     def _add(self) -> None:
         for piece in self._waiting:
