@@ -229,6 +229,12 @@ def test_the_tokens_of_a_text_can_be_its_labels():
     assert isinstance(alone, tuple) and alone[0].tolist() == [[1, 2], [3, 4]]
 
 
+def test_marks_that_may_stand_inside_a_text_do_not_end_its_line():
+    texts = ["a\u2028b", "c\x85d", "e\u2029"]
+    Path("t.jsonl").write_text("\r\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts), "utf-8")
+    assert open_data("t.jsonl", tokenizer=Words()).count == 3
+
+
 def test_jsonl_has_texts_and_labels():
     rows = [{"text": "a bb", "label": "good"}, {"text": "c", "label": "bad"}]
     Path("t.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n", "utf-8")

@@ -63,7 +63,8 @@ def read_jsonl(path: Path, column: str | None = None) -> tuple[list[str], Tensor
     """
     key = "text" if column is None else column
     texts, labels = [], []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    # Not splitlines(), which also cuts at marks that may stand inside a text in JSON.
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
         try:
