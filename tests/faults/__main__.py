@@ -21,6 +21,7 @@ from typing import Any
 
 from tests.faults.cases import CASES, Case
 from tests.faults.kills import DatabaseKills, RandomKills, databases
+from tests.faults.known import cause_of, unknown
 from tests.faults.layer import NO_COMPILER, Fault, Layer, find_compiler, layer
 from tests.faults.trials import Bench, Violation, as_document, benches
 
@@ -45,10 +46,24 @@ class Tally:
                 for name in sorted({case for case, _ in self.trials})
             },
             "calls": dict(sorted(self.calls.items())),
-            "violations_by_kind": dict(sorted(Counter(one.kind for one in self.violations).items())),
+            "known": count_kinds([one for one in self.violations if cause_of(one)]),
+            "unknown": count_kinds(unknown(self.violations)),
             "violations": as_document(self.violations),
             "seconds": round(seconds),
         }
+
+
+def count_kinds(violations: Sequence[Violation]) -> dict[str, int]:
+    """How many there are of each kind."""
+    return dict(sorted(Counter(one.kind for one in violations).items()))
+
+
+def show(violations: Sequence[Violation]) -> None:
+    """Print each on a line, and what causes it where that is known."""
+    for one in violations:
+        known = cause_of(one)
+        where = f"{one.case}, {'over an older result' if one.over else 'fresh'}: {one.fault} at call {one.number}, {one.call}"
+        print(f"{where}: {one.kind}: {one.found}{f' (known: {known.why})' if known else ''}", flush=True)
 
 
 def sweep(bench: Bench, faults: Sequence[Fault], most: int | None, draw: random.Random, tally: Tally) -> None:
@@ -65,8 +80,7 @@ def sweep(bench: Bench, faults: Sequence[Fault], most: int | None, draw: random.
             found = bench.run(trial)
             tally.trials[bench.case.name, fault.name] += bench.trials - before
             tally.violations += found
-            for violation in found:
-                print(f"{name}: {violation}", flush=True)
+            show(found)
 
 
 def kill(layer: Layer, cases: Sequence[Case], count: int, home: Path, seed: int, tally: Tally) -> None:
@@ -90,8 +104,7 @@ def kill(layer: Layer, cases: Sequence[Case], count: int, home: Path, seed: int,
             hits += landed
             tally.trials[target.name, "LANDED" if landed else "TOO_LATE"] += 1
             tally.violations += violations
-            for violation in violations:
-                print(f"{target.name}: {violation}", flush=True)
+            show(violations)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(json.dumps({key: value for key, value in document.items() if key not in ("by_case", "calls", "violations")}))
     if asked.json is not None:
         asked.json.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    return 1 if tally.violations else 0
+    return 1 if unknown(tally.violations) else 0
 
 
 if __name__ == "__main__":
