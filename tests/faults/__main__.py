@@ -62,8 +62,12 @@ def show(violations: Sequence[Violation]) -> None:
     """Print each on a line, and what causes it where that is known."""
     for one in violations:
         known = cause_of(one)
-        where = f"{one.case}, {'over an older result' if one.over else 'fresh'}: {one.fault} at call {one.number}, {one.call}"
-        print(f"{where}: {one.kind}: {one.found}{f' (known: {known.why})' if known else ''}", flush=True)
+        setting = "over an older result" if one.over else "fresh"
+        cause = f" (known: {known.why})" if known else ""
+        print(
+            f"{one.case}, {setting}: {one.fault} at {one.number}, {one.call}: {one.kind}: {one.found}{cause}",
+            flush=True,
+        )
 
 
 def sweep(bench: Bench, faults: Sequence[Fault], most: int | None, draw: random.Random, tally: Tally) -> None:
