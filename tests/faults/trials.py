@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.faults.cases import Case
 from tests.faults.contents import contents, exact_contents
-from tests.faults.layer import Call, Done, Fault, Layer, without_drawn
+from tests.faults.layer import Call, Done, Fault, Layer, command_program, without_drawn
 from tests.faults.world import make_world, write_lance
 
 # What the program has to do wherever a call fails: kind of violation -> what it is.
@@ -249,10 +249,9 @@ class Bench:
             # It is done, and nothing is overwritten unasked.
             if "run the same command" in first.errors:
                 yield "advice", f"{first.errors.strip()} Then: {done.errors.strip()}"
-            if not self.case.is_in_place:
-                done = self.layer.run(self.case.program(force=True), self.folder)
-            else:
-                done = Done(0, "", "", done.report)
+            # What is replaced has another width then, and cannot be translated again; anything else sweeps there, too.
+            again = command_program(("clean", "--quiet")) if self.case.is_in_place else self.case.program(force=True)
+            done = self.layer.run(again, self.folder)
         if done.code:
             yield "again", f"exit code {done.code}: {done.errors[-600:]!r}"
             return

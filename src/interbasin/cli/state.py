@@ -28,7 +28,7 @@ def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterato
     from interbasin.errors import FileError, InterbasinError
     from interbasin.storage.atomic import missing_parents, remove_empty
     from interbasin.storage.destination import cannot_write
-    from interbasin.storage.lock import claim_folder, remove_stale, unfinished_folder
+    from interbasin.storage.lock import claim_folder, discard_folder, remove_stale, unfinished_folder
 
     destination = Path(os.path.realpath(output))
     folder = unfinished_folder(destination)
@@ -58,10 +58,10 @@ def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterato
             shutil.rmtree(path, ignore_errors=True)
         raise
     else:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard_folder(folder)
     finally:
         remove_empty([state])
-        if not state.exists():
-            shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists() and not state.exists():
+            discard_folder(folder)
             remove_empty(new)
         claim.release()

@@ -33,7 +33,15 @@ from interbasin.storage.atomic import (
 )
 from interbasin.storage.destination import FORMAT_PREFIX, as_path, cannot_write
 from interbasin.storage.digest import Sum
-from interbasin.storage.lock import COMPLETE, PREFIX, Claim, claim_folder, remove_stale, unfinished_folder
+from interbasin.storage.lock import (
+    COMPLETE,
+    PREFIX,
+    Claim,
+    claim_folder,
+    discard_folder,
+    remove_stale,
+    unfinished_folder,
+)
 from interbasin.storage.records import read_document, read_record, seal_of, write_record
 
 if TYPE_CHECKING:
@@ -174,6 +182,7 @@ class Unfinished:
             )
 
     def _empty(self) -> None:
+        self._state.unlink(missing_ok=True)  # first: without it there is nothing to go on from
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
@@ -244,7 +253,7 @@ class Unfinished:
             put_in_place(complete, self.destination, self._refuse_late)
         except OSError as error:
             raise self.cannot_write(error) from error
-        shutil.rmtree(self.folder, ignore_errors=True)
+        discard_folder(self.folder)
         self._release()
 
     def _refuse_late(self) -> None:
@@ -260,7 +269,7 @@ class Unfinished:
     def close(self) -> None:
         """Let another process have it; where nothing was done, leave nothing behind."""
         if self._claim is not None and not self.done.get("rows"):
-            shutil.rmtree(self.folder, ignore_errors=True)
+            discard_folder(self.folder)
             remove_empty(self._made_above)
         self._release()
 

@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
@@ -204,8 +205,18 @@ def remove_leftover(folder: Path) -> bool:
     """Remove a folder of ours, unless a process has it by now; whether it is gone."""
     with _claim_leftover(folder) as is_free:
         if is_free:
-            shutil.rmtree(folder, ignore_errors=True)
+            discard_folder(folder)
     return not os.path.lexists(folder)
+
+
+def discard_folder(folder: Path) -> None:
+    """Remove a folder, so that a kill on the way leaves nothing which is taken for whole."""
+    aside = folder.with_name(f"{TEMPORARY}{secrets.token_hex(4)}")
+    try:
+        os.rename(folder, aside)
+    except OSError:
+        aside = folder
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def remove_stale(parent: Path) -> int:

@@ -7,7 +7,6 @@ moment leaves the old one or the new one. What the record says about a run is th
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from interbasin.checks import require_finite, require_whole
 from interbasin.errors import DataError, FileError
 from interbasin.storage.atomic import new_folder
 from interbasin.storage.destination import as_path, is_ours, refuse_what_is_in_the_way
+from interbasin.storage.lock import discard_folder
 from interbasin.storage.records import read_record, write_record
 
 NAME, FORMAT, VERSION = "training", "training", 1
@@ -123,7 +123,7 @@ class Checkpoint:
             raise FileError(
                 f"Asked to remove the checkpoint {self.folder}, but that folder holds other files; remove it yourself."
             )
-        shutil.rmtree(self.folder)
+        discard_folder(self.folder)
 
     def damage_error(self, reason: str) -> FileError:
         """The error for a checkpoint that cannot be read."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-
-
 from collections.abc import Callable
 from pathlib import Path
 

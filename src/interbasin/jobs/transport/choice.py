@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from interbasin.errors import InterbasinError
+from interbasin.errors import FileError, InterbasinError
 from interbasin.evaluate.bootstrap import Interval
 from interbasin.evaluate.performance import Loss, performance
 from interbasin.jobs.transport.judge import Judge, relative_gain
@@ -110,6 +110,8 @@ def choose(task: Task, referee: Referee, alpha: float | str | None) -> tuple[Can
             candidates.append(
                 try_method(task, referee, name, method.variant(None), alphas_for(method, alpha, True), method.function)
             )
+        except FileError:  # a full disk is no fault of the method
+            raise
         except InterbasinError as error:
             failure = error
             notes.append(f"{name} could not be tried: {error}")
