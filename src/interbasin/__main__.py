@@ -2,6 +2,7 @@
 
 import _thread
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ _is_leaving = False  # the command has ended, well or badly
 def main() -> None:
     """Run the command line; an interrupt is one line even while the program is still being imported."""
     sys.excepthook = _show_traceback  # before typer is imported, which keeps the one it finds
+    os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings would stand beside our sentence on stderr
     try:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as by nohup
             signal.signal(signal.SIGINT, _interrupt)

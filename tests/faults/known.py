@@ -50,18 +50,7 @@ class Known:
         )
 
 
-KILLS = (Fault.KILL_BEFORE, Fault.KILL_AFTER)
-FAILURES = (Fault.ENOSPC, Fault.EIO, Fault.FULL, Fault.SHORT)
-TO_FAISS, TO_LANCE = "translate apply to faiss", "translate apply to lance"
-KNOWN: tuple[Known, ...] = (
-    Known(
-        ("message",),
-        "what Lance logs stands beside our sentence on stderr",
-        Example(TO_LANCE, False, Fault.FULL, "open64 new/.interbasin-*/table.lance/_versions/.tmp*"),
-        cases=(TO_LANCE,),
-        faults=FAILURES,
-    ),
-)
+KNOWN: tuple[Known, ...] = ()
 
 
 def cause_of(violation: Violation) -> Known | None:

@@ -39,6 +39,7 @@ ANSWERED = {
     ("*", "sendfile64 *"): "Python copies by reading and writing where this fails at the beginning",
     ("*", "fsync ."): "the output is in its place by then, and only a machine that stops now might lose its name",
     ("*", "fsync new"): "the same, of a table in a folder of its own",
+    ("*", "fsync .interbasin-[*]"): "the same, of a part of an outcome, which is flushed as a whole later",
     ("*lance", "* new/.interbasin-*/table.lance/*"): "Lance does without hints of versions, and writes others again",
     ("transport*", "* .interbasin-*/state/*"): "the state of a recording is written again",
     ("record with state", "*"): "the state of a recording is written again",
