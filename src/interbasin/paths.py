@@ -202,15 +202,21 @@ def interpolate(a: Model, b: nn.Module, t: float, path: str = "lerp", *, finite:
         t: Where between them.
         path: ``"lerp"`` or ``"slerp"``, tensor by tensor.
         finite: Refuse weights that are NaN or infinite, instead of handing them on.
+
+    Raises:
+        WiringError, ShapeError, DataError: as `interpolate_tensors`; and for networks whose modules show that their
+            activations differ. What a ``forward`` calls by itself is not seen here.
     """
     from torch import nn
 
+    from interbasin.wiring.compatibility import require_same_activations
     from interbasin.wiring.trace.copying import copied
 
     for network in (a, b):
         if not isinstance(network, nn.Module):
             raise WiringError(f"Asked to interpolate a {type(network).__name__}; give two torch.nn.Modules.")
     between = interpolate_tensors(a.state_dict(), b.state_dict(), t, path, finite=finite)
+    require_same_activations(a, b)
     network = copied(a)
     network.load_state_dict(between)
     return network

@@ -205,6 +205,10 @@ def opposite() -> nn.Module:
     return other
 
 
+def with_gelu() -> nn.Module:
+    return nn.Sequential(*(nn.GELU() if isinstance(layer, nn.ReLU) else layer for layer in the.other_mlp))
+
+
 def interpolate(t: object = 0.5, path: str = "lerp", *, a: object = None, b: object = None) -> nn.Module:
     return ib.interpolate(the.mlp if a is None else a, the.other_mlp if b is None else b, t, path)
 
@@ -219,6 +223,7 @@ def interpolate(t: object = 0.5, path: str = "lerp", *, a: object = None, b: obj
     ("a point far from both networks", lambda: interpolate(10**30), DataError, "-1000 to 1000"),
     ("a point beyond all floats", lambda: interpolate(10**400), DataError, "-1000 to 1000"),
     ("the middle of opposite networks", lambda: interpolate(path="slerp", b=opposite()), DataError, "opposite ways"),
+    ("networks with other activations", lambda: interpolate(b=with_gelu()), WiringError, "GELU"),
     ("networks of other widths", lambda: interpolate(b=the.wider_mlp), ShapeError, "0.weight"),
     ("networks of other depths", lambda: interpolate(b=the.deeper_mlp), WiringError, "4.bias"),
     ("networks without the biases", lambda: interpolate(b=the.mlp_without_biases), WiringError, "0.bias"),

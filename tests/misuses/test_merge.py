@@ -30,6 +30,10 @@ def merge(models: Any = None, method: Any = "average", **options: Any) -> object
     return ib.merge([tensors(), tensors()] if models is None else models, method, **options)
 
 
+def with_gelu() -> nn.Module:
+    return nn.Sequential(*(nn.GELU() if isinstance(layer, nn.ReLU) else layer for layer in the.other_mlp))
+
+
 def with_base(method: str = "ties", **options: Any) -> object:
     return merge(None, method, base=tensors(), **options)
 
@@ -57,6 +61,7 @@ def with_base(method: str = "ties", **options: Any) -> object:
         DataError,
         "norm.weight points opposite ways",
     ),
+    ("networks with other activations", lambda: merge([the.mlp, with_gelu()]), WiringError, "GELU"),
     ("fewer weights than models", lambda: merge(weights=[1]), DataError, "1 weight"),
     ("a weight of NaN", lambda: merge(weights=[1, math.nan]), DataError, "nan"),
     ("a weight of infinity", lambda: merge(weights=[1, math.inf]), DataError, "inf"),

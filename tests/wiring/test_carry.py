@@ -132,6 +132,34 @@ def test_half_precision_is_carried_in_double_and_rounded_once() -> None:
         assert torch.equal(tensor, exact[name].bfloat16())
 
 
+def test_a_state_dict_that_lacks_a_tensor_is_warned_of() -> None:
+    network = between(torch.relu)
+    wiring = wire(network, rows(4))
+    alignment, state = wiring.sample(seed=4), network.state_dict()
+    whole = carry(state, alignment)
+    last = list(wiring.tensors)[-1]
+    most = {name: tensor for name, tensor in state.items() if name != last}
+    with pytest.warns(UserWarning, match=rf"lacks {last}, of {len(wiring.tensors)} tensors .* or say partial=True"):
+        moved = carry(most, alignment)
+    assert moved.keys() == most.keys() and all(torch.equal(tensor, whole[name]) for name, tensor in moved.items())
+    # Warnings are errors in these tests: an update of some layers, and the whole of a tied network, give none.
+    carry(most, alignment, partial=True)
+    carry({last: state[last]}, alignment)
+    carry({}, alignment)
+
+
+def test_one_name_of_tied_tensors_is_enough() -> None:
+    network = Written(
+        lambda self, ids: self.head(torch.relu(self.table(ids))),
+        table=nn.Embedding(10, 8),
+        head=nn.Linear(8, 10, bias=False),
+    )
+    network.head.weight = network.table.weight
+    alignment = wire(network, tokens()).sample()
+    for name in ("table.weight", "head.weight"):
+        carry({key: tensor for key, tensor in network.state_dict().items() if key != name}, alignment)
+
+
 # ---------------------------------------------------------------------- laws
 
 

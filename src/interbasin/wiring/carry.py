@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from interbasin.checkpoints.lora import PREFIX, Factor, Ranks, factor_of, is_dora_name, plain_name, refuse_another_rank
 from interbasin.errors import DataError, InterbasinError, ShapeError, UnknownNameError, WiringError
 from interbasin.maps import Identity, Map
+from interbasin.text import list_names, plural
 from interbasin.wiring.account import (
     Carried,
     Misfit,
@@ -39,7 +41,12 @@ _RANK = Reason("structure", "the rank of a low-rank update lies along it")
 
 @overload
 def carry(
-    subject: Model, alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None, *, target: Any = None
+    subject: Model,
+    alignment: Alignment | Wiring,
+    maps: Mapping[str, Map] | None = None,
+    *,
+    target: Any = None,
+    partial: bool = False,
 ) -> Model: ...
 @overload
 def carry(
@@ -48,9 +55,15 @@ def carry(
     maps: Mapping[str, Map] | None = None,
     *,
     target: Any = None,
+    partial: bool = False,
 ) -> dict[str, Tensor]: ...
 def carry(
-    subject: Any, alignment: Alignment | Wiring, maps: Mapping[str, Map] | None = None, *, target: Any = None
+    subject: Any,
+    alignment: Alignment | Wiring,
+    maps: Mapping[str, Map] | None = None,
+    *,
+    target: Any = None,
+    partial: bool = False,
 ) -> Any:
     """``subject`` in the coordinates of ``alignment``; what was given stays as it is.
 
@@ -67,6 +80,8 @@ def carry(
         maps: Space -> map. Spaces without one stay as they are.
         target: What the result is for, if that is known: a network, its wiring, or a mapping of names to tensors or
             shapes. Every tensor must then come out in the shape that the target has under the same name.
+        partial: Tensors may be missing, as from an update of some layers. Otherwise a mapping that holds most of the
+            network and lacks a tensor is warned of: as a state dict it would be half in the old coordinates.
 
     Raises:
         UnknownNameError, ShapeError: for a tensor or a space that the wiring does not know, or of another size; and
@@ -89,7 +104,10 @@ def carry(
     if isinstance(subject, nn.Module):
         return _carry_network(subject, carrier)
     if isinstance(subject, Mapping):
-        return {name: _require(carrier.carry(name, tensor)) for name, tensor in _iterate_tensors(subject)}
+        carried = {name: _require(carrier.carry(name, tensor)) for name, tensor in _iterate_tensors(subject)}
+        if not partial:
+            _warn_of_absent(carrier.alignment.wiring, carried)
+        return carried
     raise WiringError(
         f"carry moves networks and mappings of tensors, found {type(subject).__name__}; give a torch.nn.Module or a "
         "state dict, read from its file first where it lies in one."
@@ -187,6 +205,19 @@ def _iterate_tensors(subject: Mapping[Any, Any]) -> Iterator[tuple[str, Tensor]]
             hint = "give torch.from_numpy(...) of it" if type(tensor).__module__ == "numpy" else "leave it out"
             raise DataError(f"carry moves tensors, but {name} is a {type(tensor).__name__}; {hint}.")
         yield name, tensor
+
+
+def _warn_of_absent(wiring: Wiring, names: Iterable[str]) -> None:
+    """Warn of tensors that a mapping lacks, if it holds most of them; a LoRA and single tensors are no state dicts."""
+    listed = [_listed(name, wiring) for name in names]
+    absent = [name for name in wiring.tensors if name not in listed]
+    if absent and None not in listed and len(absent) < len(wiring.tensors) / 2:
+        warnings.warn(
+            f"The mapping that was carried lacks {list_names(absent)}, of {plural(len(wiring.tensors), 'tensor')} that "
+            "the wiring knows. Loaded into a network, the rest would be in other coordinates than these; carry all of "
+            "model.state_dict(), or say partial=True for an update that leaves them out.",
+            stacklevel=3,
+        )
 
 
 def _carry_network(model: nn.Module, carrier: _Carrier) -> nn.Module:

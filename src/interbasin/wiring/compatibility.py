@@ -14,11 +14,20 @@ from interbasin.checkpoints.lora import is_adapter_name
 from interbasin.errors import ShapeError, WiringError
 from interbasin.text import plural
 from interbasin.wiring.axes.spaces import Space
+from interbasin.wiring.check import difference, round_off
 from interbasin.wiring.folding import folding_of
+from interbasin.wiring.trace.copying import copied
 from interbasin.wiring.trace.preflight import refuse_numbers_that_are_none
 from interbasin.wiring.wire import wire
 from interbasin.wiring.wiring import Wiring
 
+SAME_FUNCTION = 0.01  # of the outputs: epsilons of norms and approximations of one function change less
+SAME_CURVE = 2e-3  # GELU and its approximation by tanh are 5e-4 apart, GELU and SiLU 0.2
+_ACTIVATIONS = (
+    *("torch.nn.modules.activation", "torch.nn.functional", "torch._C._nn"),
+    *("transformers.activations", "timm.layers.activations"),
+)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 _DEEPEST = 8
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.Size)
 # Where torch keeps what has no part in forward, or is compared elsewhere.
@@ -27,7 +36,7 @@ _TRANSPORT = "carrying updates between unequal networks is the job of transport,
 
 
 def common_wiring(source: nn.Module, target: nn.Module, inputs: Inputs, known: Wiring | None = None) -> Wiring:
-    """The wiring of both networks. The target is traced only where its wiring could differ.
+    """The wiring of both networks. The target is traced, and run, only where it could compute something else.
 
     Args:
         source, target: The networks.
@@ -40,6 +49,7 @@ def common_wiring(source: nn.Module, target: nn.Module, inputs: Inputs, known: W
     wiring = wire(source, inputs) if known is None else known
     if not made_alike(source, target):
         require_same_wiring(wiring, wire(target, inputs))
+        _require_same_function(source, target, inputs)
     return wiring
 
 
@@ -129,6 +139,92 @@ def require_same_wiring(source: Wiring, target: Wiring) -> None:
                 f"{name} is used differently by the two networks, although they have the same tensors; check the "
                 "configurations."
             )
+
+
+def _require_same_function(source: nn.Module, target: nn.Module, inputs: Inputs) -> None:
+    """Refuse a target that computes something else with the source's weights than the source does.
+
+    Spaces do not show it: behind a ReLU and behind a GELU units may be permuted alike.
+    """
+    with_its_weights = copied(target).eval()
+    with_its_weights.load_state_dict(source.state_dict())
+    change = difference(copied(source).eval(), with_its_weights, inputs)
+    if change > max(SAME_FUNCTION, round_off(source), round_off(target)):
+        which = differing_activation(source, target)
+        raise WiringError(
+            f"With the source's weights the target gives other outputs than the source (by {change:.0%} of their size)"
+            f"{f': {which}' if which else ''}. The two hold the same tensors and compute differently, as with another "
+            "activation or another setting; re-basin needs one architecture (check the configurations)."
+        )
+
+
+def require_same_activations(one: nn.Module, other: nn.Module) -> None:
+    """Refuse two networks with different activations, as far as their modules show them; nothing is traced.
+
+    Raises:
+        WiringError: names the module.
+    """
+    which = differing_activation(one, other)
+    if which is not None:
+        raise WiringError(
+            f"The two networks compute differently: {which}. What lies between their weights is between two different "
+            "functions; give networks of one architecture, or set the same activation in both."
+        )
+
+
+def differing_activation(one: nn.Module, other: nn.Module) -> str | None:
+    """Where an activation of two networks differs, in words; None if none is known to.
+
+    Activations are compared by what they compute: the same function may have several classes.
+    """
+    theirs = dict(other.named_modules())
+    for name, mine in one.named_modules():
+        yours = theirs.get(name)
+        if yours is None:
+            continue
+        pairs = [(name, mine, yours)] if _is_bare(mine) and _is_bare(yours) else []
+        for key, value in vars(mine).items():
+            if isinstance(value, _FUNCTIONS) and isinstance(vars(yours).get(key), _FUNCTIONS):
+                pairs.append((f"{name}.{key}".lstrip("."), value, vars(yours)[key]))
+        for place, first, second in pairs:
+            if _bend_differently(first, second):
+                shown = _describe_activation(first), _describe_activation(second)
+                return f"{place or 'the network'} is {shown[0]} in one and {shown[1]} in the other"
+    return None
+
+
+def _is_bare(module: nn.Module) -> bool:
+    """Whether it holds no tensors and no modules, as most activations do."""
+    return not (module._parameters or module._buffers or module._modules)
+
+
+def _bend_differently(one: Any, other: Any) -> bool:
+    if one is other or not (_is_activation(one) or _is_activation(other)):
+        return False
+    first, second = _bent(one), _bent(other)
+    if first is None or second is None or first.shape != second.shape:
+        return False
+    return float((first - second).abs().nan_to_num(torch.inf).max()) > SAME_CURVE
+
+
+def _is_activation(value: Any) -> bool:
+    home = (type(value) if isinstance(value, nn.Module) else value).__module__ or "torch"  # of functions in C: None
+    return home.startswith(_ACTIVATIONS)
+
+
+def _bent(activation: Any) -> Tensor | None:
+    """What an activation makes of numbers from -8 to 8; None if it is not to be had this way."""
+    function = copied(activation).eval() if isinstance(activation, nn.Module) else activation
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            bent = function(torch.linspace(-8, 8, 64).expand(2, 64).clone())
+    except Exception:  # it takes something else: nothing is known of it
+        return None
+    return bent if isinstance(bent, Tensor) else None
+
+
+def _describe_activation(activation: Any) -> str:
+    return repr(activation) if isinstance(activation, nn.Module) else getattr(activation, "__name__", repr(activation))
 
 
 def _describe_width(space: Space) -> str:

@@ -11,6 +11,7 @@ from interbasin.checkpoints.in_memory import HeldTensors
 from interbasin.errors import DataError
 from interbasin.jobs.merge.kernel import MergedTensors
 from interbasin.jobs.merge.methods import Recipe
+from interbasin.wiring.compatibility import require_same_activations
 from interbasin.wiring.trace.copying import copied, forget_what_was_derived
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -51,6 +52,8 @@ def merge_in_memory(
 def _merge_modules(models: Sequence[Model], recipe: Recipe) -> Model:
     """A new module of the first one's class; none of the given ones changes."""
     tensors = _merge_tensors(models, recipe)
+    for other in models[1:]:
+        require_same_activations(models[0], other)
     # What a module keeps beside its tensors has no arithmetic: the first one's stays.
     merged = copied(models[0])
     merged.load_state_dict(models[0].state_dict() | tensors)

@@ -269,7 +269,7 @@ def transfusion(task: Task, variant: str) -> Transported:
     first = WithoutLabels(task.data).first()
     rebasin_result = rebasin(source, target, first, method="permutation-weights", seed=task.options.seed, reset=False)
     whole: Mapping[str, Tensor] = {name: task.update.tensor(name) for name in task.update}
-    moved = carry(dict(whole), rebasin_result.alignment)
+    moved = carry(dict(whole), rebasin_result.alignment, partial=True)
     total = task.update.norm() ** 2 or 1.0
     rows = tuple(
         Moved(name, name, "moved", "through permutations of units and heads", task.update.norm_of(name) ** 2 / total)
