@@ -19,7 +19,7 @@ from tests.fresh import Running, Starter, starting
 SOURCE = Path(__file__).with_name("preloaded.c")
 ROOT = Path(__file__).parents[2]
 NO_COMPILER = "there is no C compiler (cc) to compile the library that makes calls fail"
-MOST_CALLS, HEAD, ENTRY = 8192, struct.Struct("ll"), struct.Struct("c23s232s")  # as in preloaded.c
+MOST_CALLS, HEAD, ENTRY = 8192, struct.Struct("ll"), struct.Struct("c23s224sl")  # as in preloaded.c
 # What a command needs, imported and called before the fork.
 IMPORTS = ("torch._dynamo", "scipy.optimize", "scipy.linalg", "scipy.stats", "onnx", "onnxruntime", "tests.faults.warm")
 PLAIN = {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -60,6 +60,7 @@ class Call:
     kind: str  # a letter of preloaded.c
     name: str
     path: str  # inside the folder
+    size: int  # bytes that were to be written
 
     @property
     def label(self) -> str:
@@ -87,8 +88,11 @@ class Report:
         count, hit = HEAD.unpack_from(content)
         assert count <= MOST_CALLS, f"{count} calls are more than the report has room for"
         entries = ENTRY.iter_unpack(content[HEAD.size : HEAD.size + count * ENTRY.size])
-        words = ([part.partition(b"\0")[0].decode("utf-8", "replace") for part in entry] for entry in entries)
-        return cls(tuple(Call(kind, name, path) for kind, name, path in words), hit)
+        return cls(tuple(Call(*map(_text, words), size) for *words, size in entries), hit)
+
+
+def _text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)

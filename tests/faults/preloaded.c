@@ -2,7 +2,8 @@
 
    Preloaded into a process (LD_PRELOAD), it stands before the functions of the C library. It does nothing until
    `arm_faults` is called, which a forked child does through ctypes. What was called stands in a report, a shared mapping of a file
-   outside of the watched folder: it survives a SIGKILL. Flushes are counted but not passed on: no test here cuts the
+   outside of the watched folder: it survives a SIGKILL. What calls the system without the C library is not seen, as the
+   renames of temporary files inside safetensors and Lance. Flushes are counted but not passed on: no test here cuts the
    power, and waiting for the disk is most of the time. */
 
 #define _GNU_SOURCE
@@ -40,7 +41,8 @@ enum fault { NONE, ENOSPC_ONCE, EIO_ONCE, FULL, SHORT, HALF, KILL_BEFORE, KILL_A
 struct call {
     char kind;
     char name[23];
-    char path[232];
+    char path[224];
+    long size; /* bytes that were to be written */
 };
 
 struct report {
@@ -147,6 +149,7 @@ static enum fault count_bytes(char kind, const char *name, const char *path, siz
     if (number <= MOST_CALLS) {
         struct call *call = &report->calls[number - 1];
         call->kind = kind;
+        call->size = (long)size;
         snprintf(call->name, sizeof call->name, "%s", name);
         const char *inside = path + watched_length;
         snprintf(call->path, sizeof call->path, "%s", *inside ? inside + 1 : ".");
@@ -261,11 +264,18 @@ ssize_t write(int descriptor, const void *bytes, size_t size) {
 WRITING_AT(pwrite, off_t)
 WRITING_AT(pwrite64, off64_t)
 
+static size_t whole_of(const struct iovec *parts, int number) {
+    size_t whole = 0;
+    for (int place = 0; place < number; place++)
+        whole += parts[place].iov_len;
+    return whole;
+}
+
 /* Of several buffers a short write takes half of the first one. */
 static struct iovec shortened(enum fault now, const struct iovec *parts, int number, int *left) {
     struct iovec first = number > 0 ? parts[0] : (struct iovec){NULL, 0};
     *left = number;
-    if (now == SHORT || now == HALF) {
+    if ((now == SHORT || now == HALF) && first.iov_len > 1) {
         first.iov_len = half(now, first.iov_len);
         *left = 1;
     }
@@ -274,7 +284,7 @@ static struct iovec shortened(enum fault now, const struct iovec *parts, int num
 
 ssize_t writev(int descriptor, const struct iovec *parts, int number) {
     REAL(ssize_t, "writev", int, const struct iovec *, int);
-    DESCRIPTOR(WRITE, "writev", number > 0 ? parts[0].iov_len : 0);
+    DESCRIPTOR(WRITE, "writev", whole_of(parts, number));
     int left;
     struct iovec first = shortened(now, parts, number, &left);
     PASS(ssize_t, -1, real(descriptor, left < number ? &first : parts, left));
@@ -283,7 +293,7 @@ ssize_t writev(int descriptor, const struct iovec *parts, int number) {
 #define WRITING_PARTS_AT(symbol, offset_type)                                                                          \
     ssize_t symbol(int descriptor, const struct iovec *parts, int number, offset_type offset) {                        \
         REAL(ssize_t, #symbol, int, const struct iovec *, int, offset_type);                                           \
-        DESCRIPTOR(WRITE, #symbol, number > 0 ? parts[0].iov_len : 0);                                                 \
+        DESCRIPTOR(WRITE, #symbol, whole_of(parts, number));                                                 \
         int left;                                                                                                      \
         struct iovec first = shortened(now, parts, number, &left);                                                     \
         PASS(ssize_t, -1, real(descriptor, left < number ? &first : parts, left, offset));                             \
@@ -351,17 +361,17 @@ static int for_writing(const char *mode) { return mode[0] != 'r' || strchr(mode,
 OPENING_STREAM(fopen)
 OPENING_STREAM(fopen64)
 
-#define STREAMING(symbol)                                                                                              \
+#define STREAMING(symbol, size)                                                                                            \
     char path[PATH_MAX];                                                                                               \
     int descriptor = report ? fileno(stream) : -1;                                                                     \
     int here = descriptor >= 0 && __fwritable(stream) && path_of(descriptor, path);                                    \
-    enum fault now = here ? count(STREAM, symbol, path) : NONE;                                                        \
+    enum fault now = here ? count_bytes(STREAM, symbol, path, size) : NONE;                                            \
     if (now == SHORT)                                                                                                  \
     now = ENOSPC_ONCE
 
 size_t fwrite(const void *bytes, size_t size, size_t number, FILE *stream) {
     REAL(size_t, "fwrite", const void *, size_t, size_t, FILE *);
-    STREAMING("fwrite");
+    STREAMING("fwrite", size * number);
     PASS(size_t, 0, real(bytes, size, number, stream));
 }
 
@@ -369,7 +379,7 @@ int fflush(FILE *stream) {
     REAL(int, "fflush", FILE *);
     if (stream == NULL)
         return real(stream);
-    STREAMING("fflush");
+    STREAMING("fflush", 0);
     if (now == ENOSPC_ONCE || now == EIO_ONCE || now == FULL)
         __fpurge(stream);
     PASS(int, EOF, real(stream));
@@ -377,7 +387,7 @@ int fflush(FILE *stream) {
 
 int fclose(FILE *stream) {
     REAL(int, "fclose", FILE *);
-    STREAMING("fclose");
+    STREAMING("fclose", 0);
     if (now == ENOSPC_ONCE || now == EIO_ONCE || now == FULL) {
         __fpurge(stream);
         real(stream);

@@ -53,6 +53,7 @@ def test_calls_are_counted_with_their_names_and_nothing_else_is(armed, tmp_path)
     labels = ["mkdir sub", "open64 sub/file", "write sub/file", "write sub/file", "fsync sub/file", "rename sub/name"]
     assert [call.label for call in done.report.calls] == [*labels, "unlink sub/name"]
     assert "".join(call.kind for call in done.report.calls) == "dowwfmr"
+    assert [call.size for call in done.report.calls] == [0, 0, 8, 8, 0, 0, 0]
 
 
 NO_ROOM, BROKEN = "No space left on device", "Input/output error"

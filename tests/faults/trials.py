@@ -112,6 +112,8 @@ class Bench:
         wanted = contents(self.folder / self.case.output)
         assert wanted is not None and self._left() == set(), self._left()
         assert self._changed_inputs() == []
+        seen, written = sum(call.size for call in self.calls), exact_contents(self.folder / self.case.output)
+        assert written is not None and seen >= sum(map(len, written.values())), "bytes came there by an unknown way"
         self._wanted = wanted
         self._wanted_others = {name: contents(self.folder / name) for name in self.case.others}
         return wanted
