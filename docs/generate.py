@@ -21,6 +21,7 @@ from typing import Any
 
 from tables import (
     adapt,
+    attack,
     linear_algebra,
     merging,
     networks,
@@ -48,6 +49,7 @@ ROOMS = (
     transport_language,
     transport_cost,
     adapt,
+    attack,
 )
 MAKERS = ChainMap(*(room.MAKERS for room in ROOMS))
 

@@ -37,14 +37,20 @@ class Fault(IntEnum):
     HALF = 5  # half of the bytes are written, and the program is to write the others
     KILL_BEFORE = 6  # SIGKILL
     KILL_AFTER = 7
+    INTERRUPT = 8  # SIGINT, as Ctrl-C sends it
+    TERMINATE = 9  # SIGTERM, as schedulers send it
 
     @property
     def kills(self) -> bool:
         return self in (Fault.KILL_BEFORE, Fault.KILL_AFTER)
 
+    @property
+    def signals(self) -> bool:
+        return self in (Fault.INTERRUPT, Fault.TERMINATE)
+
     def can_fall_on(self, call: Call) -> bool:
         """Whether there is such a fault of such a call; removing fails for nobody, but may be the last that is done."""
-        if self.kills:
+        if self.kills or self.signals:
             return True
         if self in (Fault.SHORT, Fault.HALF):
             return call.kind == "w" or (self is Fault.SHORT and call.kind == "s")

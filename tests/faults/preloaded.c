@@ -24,7 +24,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum fault { NONE, ENOSPC_ONCE, EIO_ONCE, FULL, SHORT, HALF, KILL_BEFORE, KILL_AFTER };
+enum fault { NONE, ENOSPC_ONCE, EIO_ONCE, FULL, SHORT, HALF, KILL_BEFORE, KILL_AFTER, INTERRUPT, TERMINATE };
 
 /* What a call does, one letter each: layer.py knows them too. */
 #define OPEN 'o'   /* opens a file for writing, or makes it */
@@ -129,6 +129,8 @@ static int can_fall_on(char kind, size_t size) {
         return kind == WRITE && size > 1;
     case KILL_BEFORE:
     case KILL_AFTER:
+    case INTERRUPT:
+    case TERMINATE:
         return 1;
     default:
         return 0;
@@ -162,6 +164,8 @@ static enum fault count_bytes(char kind, const char *name, const char *path, siz
     atomic_compare_exchange_strong(&report->hit, &none, number);
     if (fault == KILL_BEFORE)
         die();
+    if (fault == INTERRUPT || fault == TERMINATE) /* the program hears of it as soon as it is its turn */
+        kill(getpid(), fault == INTERRUPT ? SIGINT : SIGTERM);
     return fault;
 }
 

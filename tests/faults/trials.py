@@ -44,6 +44,7 @@ ANSWERED = {
     ("transport*", "* .interbasin-*/state/*"): "the state of a recording is written again",
     ("record with state", "*"): "the state of a recording is written again",
 }
+INTERRUPTED = re.compile(r"Interrupted; [^\n]+\.")
 SENTENCE = re.compile(r"Error: [^\n]+[.?]")
 
 
@@ -133,7 +134,7 @@ class Bench:
         return [
             Trial(fault, number)
             for fault in Fault
-            if fault is not Fault.NONE
+            if fault is not Fault.NONE and not (fault.signals and self.case.function)  # the caller's own business
             for number, call in enumerate(self.calls, 1)
             if fault.can_fall_on(call)
         ]
@@ -201,7 +202,9 @@ class Bench:
 
     def _check_end(self, fault: Fault, done: Done) -> Iterator[tuple[str, str]]:
         call = done.report.calls[done.report.hit - 1] if done.report.hit else None
-        if fault.kills:
+        if fault.signals:
+            yield from self._check_interrupt(done)
+        elif fault.kills:
             if done.code != -9:
                 yield "exit", f"{done.code} after SIGKILL"
         elif done.code == 0:
@@ -216,6 +219,15 @@ class Bench:
                 yield "exit", f"{done.code}: {done.errors[-300:]!r}"
             if not SENTENCE.fullmatch(done.errors.strip()) or "Errno" in done.errors:
                 yield "message", repr(done.errors[-600:])
+
+    def _check_interrupt(self, done: Done) -> Iterator[tuple[str, str]]:
+        if done.code == 130:
+            if not INTERRUPTED.fullmatch(done.errors.strip()):
+                yield "message", repr(done.errors[-600:])
+            elif "nothing half-written" in done.errors and (left := self._left()):
+                yield "advice", f"{done.errors.strip()} Yet there is {', '.join(sorted(left))}"
+        elif done.code not in (0, -2, -15) or not self._is_complete():  # it came when all was done
+            yield "exit", f"{done.code}: {done.errors[-300:]!r}"
 
     def _is_answered(self, call: Call) -> bool:
         patterns = (call_like for case_like, call_like in ANSWERED if fnmatchcase(self.case.name, case_like))

@@ -237,7 +237,7 @@ class Terminal:
             try:
                 yield report
             except KeyboardInterrupt as error:
-                if kept is None:
+                if kept is None or str(error):  # which says already what is there
                     raise
                 # Before the first report an earlier run may have left rows, and the last ones are not reported yet.
                 rows = f"{state[0]:,} of {state[1]:,} rows" if state[0] else "rows that were done, if any,"

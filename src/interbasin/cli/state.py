@@ -28,6 +28,7 @@ def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterato
     from interbasin.errors import FileError, InterbasinError
     from interbasin.storage.atomic import missing_parents, remove_empty
     from interbasin.storage.destination import cannot_write
+    from interbasin.storage.interrupts import InterruptedAfterwards, hold_back_interrupts
     from interbasin.storage.lock import claim_folder, discard_folder, remove_stale, unfinished_folder
 
     destination = Path(os.path.realpath(output))
@@ -36,17 +37,23 @@ def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterato
     progress = State(state)
     new = missing_parents(destination)
     kept = f"what {what} so far is kept beside OUTPUT: run the same command to go on."
+    claim = None
     try:
-        claim = claim_folder(folder, str(output))
-        remove_stale(destination.parent)
-    except OSError as error:
+        with hold_back_interrupts():
+            claim = claim_folder(folder, str(output))
+            remove_stale(destination.parent)
+    except BaseException as error:
+        if claim is not None:
+            claim.release()
         remove_empty([folder, *new])
-        raise cannot_write(output, error) from error
+        raise cannot_write(output, error) if isinstance(error, OSError) else error from error
     before = set(state.iterdir()) if state.is_dir() else set()
     try:
         yield progress
     except KeyboardInterrupt as error:
-        if state.is_dir():
+        if isinstance(error, InterruptedAfterwards) and error.complete == output:
+            discard_folder(folder)
+        elif state.is_dir():
             raise KeyboardInterrupt(kept) from error
         raise
     except InterbasinError as error:
@@ -60,8 +67,9 @@ def state_beside(output: Path, what: str = "was recorded and fitted") -> Iterato
     else:
         discard_folder(folder)
     finally:
-        remove_empty([state])
-        if folder.exists() and not state.exists():
-            discard_folder(folder)
-            remove_empty(new)
-        claim.release()
+        with hold_back_interrupts():
+            remove_empty([state])
+            if folder.exists() and not state.exists():
+                discard_folder(folder)
+                remove_empty(new)
+            claim.release()

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from interbasin.errors import FileError
 from interbasin.storage.destination import cannot_write, is_ours, refuse_file_in_the_way, refuse_what_is_in_the_way
+from interbasin.storage.interrupts import hold_back_interrupts
 from interbasin.storage.lock import TEMPORARY, claim_temporary_folder, remove_stale
 
 READABLE = 0o666  # by all whom the umask lets
@@ -61,7 +62,8 @@ def new_folder(
         yield temporary
         flush_files(temporary, mode())
         # Filling it may have taken hours, in which someone else may have written there.
-        put_in_place(temporary, destination, refuse, lambda old: not any(old.iterdir()) or is_replaceable(old))
+        with hold_back_interrupts(complete=Path(path)):
+            put_in_place(temporary, destination, refuse, lambda old: not any(old.iterdir()) or is_replaceable(old))
 
 
 @contextlib.contextmanager
@@ -91,7 +93,8 @@ def new_file(
     with _temporary_folder(destination) as folder:
         yield folder / destination.name
         flush_files(folder, mode())
-        put_in_place(folder / destination.name, destination, refuse, ours)
+        with hold_back_interrupts(complete=Path(path)):
+            put_in_place(folder / destination.name, destination, refuse, ours)
 
 
 @contextlib.contextmanager
@@ -100,8 +103,9 @@ def _temporary_folder(destination: Path) -> Iterator[Path]:
     claim = None
     with parents_made(destination):
         try:
-            remove_stale(destination.parent)
-            claim = claim_temporary_folder(destination.parent)
+            with hold_back_interrupts():
+                remove_stale(destination.parent)
+                claim = claim_temporary_folder(destination.parent)
             yield claim.folder
         except FileError:
             raise
@@ -109,8 +113,9 @@ def _temporary_folder(destination: Path) -> Iterator[Path]:
             raise cannot_write(destination, error) from error
         finally:
             if claim is not None:
-                shutil.rmtree(claim.folder, ignore_errors=True)
-                claim.release()
+                with hold_back_interrupts():
+                    shutil.rmtree(claim.folder, ignore_errors=True)
+                    claim.release()
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from interbasin.storage.atomic import (
 )
 from interbasin.storage.destination import FORMAT_PREFIX, as_path, cannot_write
 from interbasin.storage.digest import Sum
+from interbasin.storage.interrupts import hold_back_interrupts
 from interbasin.storage.lock import (
     COMPLETE,
     PREFIX,
@@ -97,12 +98,13 @@ class Unfinished:
         self.done: dict[str, Any] = {}
         self._made_above = missing_parents(self.destination)
         try:
-            self._claim = claim_folder(self.folder, self.name)
-            remove_stale(self.destination.parent)
+            with hold_back_interrupts():
+                self._claim = claim_folder(self.folder, self.name)
+                remove_stale(self.destination.parent)
             self._take_up()
         except BaseException as error:
             self._release()
-            remove_empty(self._made_above)
+            remove_empty([self.folder, *self._made_above])
             raise self.cannot_write(error) if isinstance(error, OSError) else error from error
 
     def cannot_write(self, error: OSError) -> FileError:
@@ -250,11 +252,12 @@ class Unfinished:
                 complete.chmod(allowed(self._mode))
             # Says, should this process be killed after the next step, that nothing is left to go on from.
             (self.folder / COMPLETE).write_text(name, "utf-8")
-            put_in_place(complete, self.destination, self._refuse_late)
+            with hold_back_interrupts(complete=Path(self.name)):
+                put_in_place(complete, self.destination, self._refuse_late)
+                discard_folder(self.folder)
+                self._release()
         except OSError as error:
             raise self.cannot_write(error) from error
-        discard_folder(self.folder)
-        self._release()
 
     def _refuse_late(self) -> None:
         """The work may have taken hours, in which someone else may have written there."""
@@ -268,10 +271,11 @@ class Unfinished:
 
     def close(self) -> None:
         """Let another process have it; where nothing was done, leave nothing behind."""
-        if self._claim is not None and not self.done.get("rows"):
-            discard_folder(self.folder)
-            remove_empty(self._made_above)
-        self._release()
+        with hold_back_interrupts():
+            if self._claim is not None and not self.done.get("rows"):
+                discard_folder(self.folder)
+                remove_empty(self._made_above)
+            self._release()
 
     def _release(self) -> None:
         if self._claim is not None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interbasin.errors import FileError
+from interbasin.storage.interrupts import hold_back_interrupts
 
 if sys.platform != "win32":  # which has no such locks: stale folders stay there
     import fcntl
@@ -212,11 +213,12 @@ def remove_leftover(folder: Path) -> bool:
 def discard_folder(folder: Path) -> None:
     """Remove a folder, so that a kill on the way leaves nothing which is taken for whole."""
     aside = folder.with_name(f"{TEMPORARY}{secrets.token_hex(4)}")
-    try:
-        os.rename(folder, aside)
-    except OSError:
-        aside = folder
-    shutil.rmtree(aside, ignore_errors=True)
+    with hold_back_interrupts():
+        try:
+            os.rename(folder, aside)
+        except OSError:
+            aside = folder
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def remove_stale(parent: Path) -> int:
