@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, TypeAlias
@@ -91,6 +92,26 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], batch[1]
     return batch, None
+
+
+def as_trainable(value: Any) -> Any:
+    """A batch without tensors of inference mode, which nothing can be trained on; the batch itself if it has none.
+
+    Example:
+        >>> with torch.inference_mode():
+        ...     batch = torch.zeros(2, 3), torch.tensor([0, 1])
+        >>> any(part.is_inference() for part in as_trainable(batch))
+        False
+    """
+    if isinstance(value, Tensor):
+        return value.clone() if value.is_inference() else value
+    if isinstance(value, Mapping):
+        named = {name: as_trainable(part) for name, part in value.items()}
+        return value if all(named[name] is value[name] for name in named) else named
+    if type(value) in (list, tuple):
+        parts = [as_trainable(part) for part in value]
+        return value if all(map(operator.is_, parts, value)) else type(value)(parts)
+    return value
 
 
 class WithoutLabels:

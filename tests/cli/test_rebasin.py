@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -168,3 +170,30 @@ def test_statistics_are_reset_as_asked(here):
     assert "on 128 samples;" in few.stderr
     assert "interpolated like weights" in none.stderr
     assert [Outcome.load(f"out{place}").request["reset"] for place in range(3)] == [True, True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["procrustes-weights", "straight-through"])
+def test_the_same_command_writes_the_same_bytes_in_every_process(here, method):
+    words = ["rebasin", A, B, "--data", "digits", "--limit", "60", "--finetune", "1"]
+    for seed in (1, 2):  # of the hashes of text, which sets are in the order of; every process has its own in Rust
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
+        done = subprocess.run(
+            [sys.executable, "-m", "interbasin", *words, "--method", method, "-o", f"out{seed}", "--quiet"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+    first, *others = (here / f"out{seed}" for seed in (1, 2))
+    files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    assert {"model.safetensors", "alignment/alignment.json", "alignment/alignment.safetensors"} <= set(map(str, files))
+    for other in others:
+        assert sorted(path.relative_to(other) for path in other.rglob("*") if path.is_file()) == files
+        differing = [str(path) for path in files if (first / path).read_bytes() != (other / path).read_bytes()]
+        assert differing == ["outcome.json"]  # which says when it began and how long it took
+    summaries = [json.loads((folder / "outcome.json").read_text()) for folder in (first, *others)]
+    for summary in summaries:
+        del summary["started"], summary["seconds"], summary["timings"], summary["request"]["output"]
+    assert summaries[0] == summaries[1]

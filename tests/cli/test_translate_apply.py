@@ -148,3 +148,18 @@ def test_where_rows_are_kept_no_interrupt_says_that_nothing_was_left(moment, fit
     found = json.loads(run(*words, "--json").stdout)
     assert found["resumed_at"] >= 21 and found["rows"] == 100
     np.testing.assert_allclose(np.load("new.npy"), Translator.load("map").transform(fitted[0]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [(np.float16, 0x7D00), (np.float32, 0x7FA00000), (np.float64, 0x7FF4000000000000)]
+)
+def test_a_signalling_nan_is_one_line(fitted, dtype, bits):
+    # As a file or another program leaves it: arithmetic with it raises a flag, of which NumPy warns.
+    x = fitted[0].astype(dtype)
+    x.view(f"u{x.itemsize}")[70, 2] = bits
+    np.save("signalling.npy", x)
+    # Warnings are errors in these tests.
+    said = failed(run("translate", "apply", "map", "signalling.npy", "-o", "new.npy"))
+    assert said.startswith("Error: In signalling.npy, row 70 (counted from 0) holds NaN or infinity")
+    done = run("translate", "apply", "map", "signalling.npy", "-o", "kept.npy", "--bad-rows", "keep")
+    assert (done.exit_code, done.stderr) == (0, "") and np.isnan(np.load("kept.npy")[70]).all()

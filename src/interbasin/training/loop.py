@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from interbasin.batches import BATCH_SIZE, as_batches, require_reiterable
+from interbasin.batches import BATCH_SIZE, as_batches, as_trainable, require_reiterable
 from interbasin.checks import require_choice, require_flag, require_whole
 from interbasin.errors import DataError, DivergedError
 from interbasin.training.checkpoint import Checkpoint
@@ -327,7 +327,7 @@ class _Loop:
         if skip:
             write_randomness(self.tensors, randomness)
         while batches := list(itertools.islice(stream, self.accumulate)):
-            yield batches
+            yield [as_trainable(batch) for batch in batches]
 
     def _fail(self, value: float, index: int) -> DivergedError:
         return DivergedError(

@@ -7,6 +7,7 @@ import torch
 from tests.jobs.rebasin.networks_to_match import generic, mlp
 from torch import nn
 
+import interbasin as ib
 from interbasin.errors import DataError
 from interbasin.evaluate import performance
 from interbasin.jobs.rebasin.job import finetune_model
@@ -43,3 +44,27 @@ def test_batches_without_labels_need_a_loss_that_does_without():
     with pytest.raises(DataError, match="has no labels"):
         finetune_model(network, [torch.ones(2, 6)])
     finetune_model(network, [torch.ones(2, 6)], lambda outputs: outputs.square().mean(), epochs=1)
+
+
+@pytest.mark.parametrize("made_inside", ["networks", "data", "both", "nothing"])
+@pytest.mark.parametrize("method", ["straight-through", "procrustes-weights"])
+def test_rebasin_and_its_fine_tuning_work_inside_inference_mode(method, made_inside):
+    def networks():
+        return generic(mlp(6, 12, 3), 0), generic(mlp(6, 12, 3), 1)
+
+    source, target = networks()
+    data = labelled()
+    with torch.inference_mode():
+        if made_inside in ("networks", "both"):
+            source, target = networks()
+        if made_inside in ("data", "both"):
+            data = [(inputs.clone(), labels.clone()) for inputs, labels in data]
+        found = [
+            ib.rebasin(source, target, data[0][0], method=method, data=data, finetune=count, reset=False)
+            for count in (0, 1)
+        ]
+    tuned = found[1].model.parameters()
+    assert all(torch.isfinite(parameter.detach()).all() and not parameter.is_inference() for parameter in tuned)
+    expected = ib.rebasin(*networks(), labelled()[0][0], method=method, data=labelled(), reset=False).model
+    for parameter, wanted in zip(found[0].model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(parameter.detach(), wanted.detach())

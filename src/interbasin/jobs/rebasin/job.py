@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from interbasin.activations import standing
@@ -314,6 +315,7 @@ def notes_on_reach(wiring: Wiring, reach: str, *, turns: bool) -> list[str]:
 # ---------------------------------------------------------------------- repair, figures and notes
 
 
+@torch.inference_mode(False)  # what is trained must not be of inference mode
 def finetune_model(
     model: Model,
     data: Any,

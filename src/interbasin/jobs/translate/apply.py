@@ -396,11 +396,11 @@ def norms_notes(translator: FittedTranslator, name: str, metric: str | None) -> 
 def bad_rows_of(vectors: NDArray[Any]) -> dict[str, NDArray[np.intp]]:
     """Rows of zeros, and rows with numbers that are not finite."""
     # One pass finds candidates, huge and tiny rows among them; only these are looked at one by one.
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # also where a signalling NaN is looked at
         squares = np.einsum("ij,ij->i", vectors, vectors)
-    candidates = np.flatnonzero(~np.isfinite(squares) | (squares == 0))
-    few = vectors[candidates]
-    return {"not finite": candidates[~np.isfinite(few).all(axis=1)], "zero": candidates[~few.any(axis=1)]}
+        candidates = np.flatnonzero(~np.isfinite(squares) | (squares == 0))
+        few = vectors[candidates]
+        return {"not finite": candidates[~np.isfinite(few).all(axis=1)], "zero": candidates[~few.any(axis=1)]}
 
 
 def _bad_rows_error(kind: str, which: NDArray[np.intp], name: str, *, kept: bool) -> DataError:
