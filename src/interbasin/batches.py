@@ -187,18 +187,32 @@ def reporter_of(progress: Callable[[str], object] | bool | None) -> Callable[[st
         raise DataError(f"progress is a function of a line of text, or True, found {type(progress).__name__}.")
 
     def report(text: str) -> None:
-        try:
-            progress(text)
-        except InterbasinError:
-            raise
-        # Whatever a function of the user's does, it is not our error to explain.
-        except Exception as error:
-            raise DataError(
-                f"progress was called with a line of text and failed ({type(error).__name__}: {one_line(error)}); give "
-                "a function of a line of text, or True."
-            ) from error
+        call_users(progress, "progress", "a line of text", text)
 
     return report
+
+
+def call_users(function: Callable[..., object], name: str, takes: str, *arguments: object) -> None:
+    """Call a function of the user's. Whatever it does, it is not our error to explain.
+
+    Args:
+        function: To call.
+        name: Of the argument by which it was given.
+        takes: What it is called with, in words.
+        arguments: To call it with.
+
+    Raises:
+        DataError: if it fails.
+    """
+    try:
+        function(*arguments)
+    except InterbasinError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{name} was called with {takes} and failed ({type(error).__name__}: {one_line(error)}); give a function "
+            f"of {takes}, or leave it out."
+        ) from error
 
 
 # ---------------------------------------------------------------------- inputs of a call

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.cli.test_frame import failed, run
+from tests.cli.test_frame import PLAIN, failed, run
 from tests.test_storage import left_in
 from torch import nn
 
@@ -290,6 +290,30 @@ def test_a_command_that_was_killed_goes_on_and_comes_to_the_same(here, monkeypat
     assert again["metrics"] == whole["metrics"]
     assert Path("again/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
     assert not list(here.glob(".interbasin*"))
+
+
+def test_options_of_training_reach_the_job_and_events_are_written(here):
+    options = ("--accumulate", 2, "--optimiser", "sgd", "--decay", 0.1)
+    stage_one = ("--features", "embedder", "--head-loss", "labels", "--schedule", "sequential", "--distortion-steps", 1)
+    x, y = arrays("data.npz")
+    np.savez("held.npz", x=x[:8] + 1, y=y[:8])
+    steps = ("--valid", "held.npz", "--patience", 3, "--steps", 2, "--align-steps", 2, "--method", "recraft")
+    summary = summary_of(SMALL, *BASIC, *options, *stage_one, *steps, "--tensorboard", "events", "-o", "out")
+    request = json.loads((here / "out" / "outcome.json").read_text())["request"]
+    expected = {"accumulate": 2, "optimiser": "sgd", "decay": 0.1, "features": "embedder", "head_loss": "labels"}
+    expected |= {"schedule": "sequential", "distortion_steps": 1, "patience": 3, "tensorboard": "events"}
+    assert {name: request[name] for name in expected} == expected
+    assert summary["method"] == "recraft" and len(list(here.glob("events/*/events.out.tfevents.*"))) > 5
+
+
+def test_a_bar_shows_the_loss_of_each_training(here, monkeypatch):
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "160")):
+        monkeypatch.setitem(PLAIN, name, value)
+    done = run("adapt", SMALL, *BASIC, "--method", "naive", "--steps", 3, "-o", "out", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["method"] == "naive"
+    # A terminal is drawn ten times a second, so that not all trainings are seen; the last state always is.
+    assert re.search(r"fitting naive to all samples: loss \d.* 3/3 ", done.stderr)
 
 
 def test_without_pot_it_fails_before_anything_is_read(here, monkeypatch):

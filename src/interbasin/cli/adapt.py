@@ -46,6 +46,19 @@ class TrainingOptions:
         ),
     ] = None
     body_rate: Annotated[float | None, Option(help="Learning rate of the body.  [default: 0.0003]")] = None
+    decay: Annotated[float | None, Option(help="Weight decay.  [default: 0.01]")] = None
+    optimiser: Annotated[str | None, Option(help="adamw, adam or sgd.  [default: adamw]")] = None
+    accumulate: Annotated[
+        int | None, Option(min=1, help="Batches whose mean gradient makes one step.  [default: 1]")
+    ] = None
+    patience: Annotated[
+        int | None,
+        Option(
+            min=1,
+            help="End the final training after so many looks in a row without a lower loss on --valid; there are 20. "
+            "By default all steps are taken.",
+        ),
+    ] = None
     body: Annotated[
         str | None,
         Option(help="What is trained of the body: everything, frozen (nothing) or lora.  [default: everything]"),
@@ -65,8 +78,26 @@ class TrainingOptions:
     omega: Annotated[
         float | None, Option(help="How fast the source's head may change, when it is recalibrated.  [default: 0.3]")
     ] = None
+    head_loss: Annotated[
+        str | None,
+        Option(
+            help="The loss whose change that is: entropy of the head's answers, or cross-entropy with one-hot labels. "
+            "[default: entropy]"
+        ),
+    ] = None
     schedule: Annotated[
         str | None, Option(help="Of stage 1: joint, or sequential as in the paper.  [default: joint]")
+    ] = None
+    distortion_steps: Annotated[
+        int | None,
+        Option(min=1, help="Last steps of a sequential schedule, which are for the labels.  [default: one in 15]"),
+    ] = None
+    features: Annotated[
+        str | None,
+        Option(
+            help="What stage 1 aligns: the pooled output of the body, or the mean output of the embedder. "
+            "[default: body]"
+        ),
     ] = None
     solver: Annotated[
         str | None, Option(help="Of the distance between features: exact or sinkhorn.  [default: exact]")
@@ -158,6 +189,10 @@ def adapt(
     preset: Annotated[
         str | None, Option(help="Settings of the paper's tables 8 and 9 by name, such as ecg or pde-burgers.")
     ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        Option(metavar="DIR", help="Folder for TensorBoard's files, one folder in it for each training and stage 1."),
+    ] = None,
     training_options: TrainingOptions,
     limit: Annotated[int | None, Option(min=1, help="At most so many samples of each DATA, drawn with --seed.")] = None,
     proxy_options: ProxyOptions,
@@ -214,7 +249,7 @@ def adapt(
         more = {name: None if text is None else target.read(text, name) for name, text in _others(valid, test)}
         plain = None if unlabelled is None else target.read(unlabelled, "train", labelled=False)
     with state_beside(output, "was run") as state:
-        with terminal.status("Adapting") as tell, foreign_code():
+        with terminal.trainings("Adapting") as (tell, show_step), foreign_code():
             result = fit(
                 parts,
                 own_batches,
@@ -232,7 +267,9 @@ def adapt(
                 minutes=minutes,
                 preset=preset,
                 state=state.folder / _digest(terminal.request),
+                tensorboard=tensorboard,
                 progress=tell,
+                on_step=show_step,
                 **training_options.arguments(),
             )
         state.is_complete = True
@@ -263,7 +300,7 @@ def _digest(request: Any) -> str:
 
     Files that were changed since, and another version, make it another request.
     """
-    known = {name: value for name, value in request.items() if name not in ("output", "minutes")}
+    known = {name: value for name, value in request.items() if name not in ("output", "minutes", "tensorboard")}
     paths = [Path(value) for value in known.values() if isinstance(value, str)]
     stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
     known = {**known, "files": stamps, "version": __version__}

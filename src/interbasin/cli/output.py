@@ -219,6 +219,39 @@ class Terminal:
             yield lambda done, words=what: bar.update(task, completed=done, description=printable(words))
 
     @contextlib.contextmanager
+    def trainings(self, what: str) -> Iterator[tuple[Callable[[str], None], Callable[[int, int | None, float], None]]]:
+        """A bar on stderr for one training after the other.
+
+        Yields a function that takes words for what is going on, and one that takes a step, the number of all steps of
+        its training and the loss.
+        """
+        console = _console(stderr=True)
+        if self.quiet or not console.is_terminal:
+            yield lambda words: None, lambda step, steps, loss: None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+        words, last = what, 0
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(what, total=None)
+
+            def tell(text: str) -> None:
+                nonlocal words, last, task
+                words, last = text, 0
+                bar.remove_task(task)  # how long the next one is, is not known yet
+                task = bar.add_task(text, total=None)
+
+            def show_step(step: int, steps: int | None, loss: float) -> None:
+                nonlocal last
+                if step <= last or not last:  # another training: its time is counted from here
+                    bar.reset(task, total=steps, completed=step - 1)
+                last = step
+                bar.update(task, completed=step, description=f"{words}: loss {loss:.4g}")
+
+            yield tell, show_step
+
+    @contextlib.contextmanager
     def progress_of_rows(self, what: str, kept: str | None) -> Iterator[Callable[[int, int], None]]:
         """A progress bar; yields a function that takes how many rows are done, and of how many.
 

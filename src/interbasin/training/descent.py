@@ -139,37 +139,47 @@ class Descent:
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What a checkpoint holds of optimiser and schedule: what JSON can say, and tensors."""
-        state = self.optimiser.state_dict()
-        tensors, plain = {}, {}
-        for position, entries in state["state"].items():
-            for name, entry in entries.items():
-                if isinstance(entry, Tensor):
-                    tensors[f"optimiser.{position}.{name}"] = entry
-                else:
-                    plain[f"optimiser.{position}.{name}"] = entry
-        groups = [{name: entry for name, entry in group.items() if name != "params"} for group in state["param_groups"]]
+        document, tensors = pack_optimiser(self.optimiser)
         schedule = None if self._schedule is None else self._schedule.state_dict()
-        scale = self.processes.pack()
-        return {"groups": groups, "schedule": schedule, "optimiser": plain, "scale": scale}, tensors
+        return {**document, "schedule": schedule, "scale": self.processes.pack()}, tensors
 
     def restore(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `pack`."""
-        state: dict[int, dict[str, Any]] = {}
-        for key, entry in (*tensors.items(), *document["optimiser"].items()):
-            kind, _, place = key.partition(".")
-            if kind == "optimiser":
-                position, _, name = place.partition(".")
-                state.setdefault(int(position), {})[name] = entry
-        groups = []
-        for now, packed in zip(self.optimiser.state_dict()["param_groups"], document["groups"], strict=True):
-            lists_as_tuples = {
-                name: tuple(entry) if isinstance(entry, list) else entry for name, entry in packed.items()
-            }
-            groups.append({**lists_as_tuples, "params": now["params"]})
-        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+        restore_optimiser(self.optimiser, document, tensors)
         if self._schedule is not None:
             self._schedule.load_state_dict(document["schedule"])
         self.processes.restore(document["scale"])
+
+
+def pack_optimiser(optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What a checkpoint holds of an optimiser: what JSON can say, and tensors."""
+    state = optimiser.state_dict()
+    tensors, plain = {}, {}
+    for position, entries in state["state"].items():
+        for name, entry in entries.items():
+            if isinstance(entry, Tensor):
+                tensors[f"optimiser.{position}.{name}"] = entry
+            else:
+                plain[f"optimiser.{position}.{name}"] = entry
+    groups = [{name: entry for name, entry in group.items() if name != "params"} for group in state["param_groups"]]
+    return {"groups": groups, "optimiser": plain}, tensors
+
+
+def restore_optimiser(
+    optimiser: torch.optim.Optimizer, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
+    """The inverse of `pack_optimiser`."""
+    state: dict[int, dict[str, Any]] = {}
+    for key, entry in (*tensors.items(), *document["optimiser"].items()):
+        kind, _, place = key.partition(".")
+        if kind == "optimiser":
+            position, _, name = place.partition(".")
+            state.setdefault(int(position), {})[name] = entry
+    groups = []
+    for now, packed in zip(optimiser.state_dict()["param_groups"], document["groups"], strict=True):
+        lists_as_tuples = {name: tuple(entry) if isinstance(entry, list) else entry for name, entry in packed.items()}
+        groups.append({**lists_as_tuples, "params": now["params"]})
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _can_fuse(parameters: Sequence[Tensor]) -> bool:

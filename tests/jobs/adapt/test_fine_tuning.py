@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+
 import pytest
 import torch
 from tests.jobs.adapt.examples import bits, make_mlp, make_setup, one_recalibration, same_bits  # noqa: F401
 from torch import nn
 
 from interbasin.errors import DataError
-from interbasin.jobs.adapt.fine_tuning import fine_tune, semantic_gap
+from interbasin.jobs.adapt.fine_tuning import LOOKS, fine_tune, measure_loss, semantic_gap
 from interbasin.jobs.adapt.network import TargetNetwork, start_head
-from interbasin.jobs.adapt.setup import Setup
+from interbasin.jobs.adapt.setup import EarlyStop, Setup, TrainingPlaces
 from interbasin.randomness import generator_of
+from interbasin.training import checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_recalibration")]
 ROWS = torch.arange(24)
@@ -132,3 +136,57 @@ def test_the_semantic_gap_is_added_where_it_is_asked_for(kind):
     gap = semantic_gap(regular, features, torch.arange(8), generator_of(0))
     assert float(gap.detach()) > 0 and torch.autograd.grad(gap, features)[0].isfinite().all()
     assert not same_bits(train(regular), bits(train(plain)))
+
+
+# ---------------------------------------------------------------------- stopped early
+
+HELD = torch.arange(24, 30)
+
+
+def fit_until(setup: Setup, patience: int, *, steps: int = 400, network: TargetNetwork | None = None, **options):
+    """A network on samples whose labels say nothing of those held out, so that their loss rises soon."""
+    network = make_network(setup) if network is None else network
+    stopping = dataclasses.replace(setup, stop=EarlyStop(patience, HELD))
+    training = fine_tune(network, stopping, ROWS, steps=steps, rate=3e-2, body_rate=3e-2, **options)
+    return network, training
+
+
+def test_a_training_that_gets_no_better_ends_and_keeps_its_best_look():
+    setup = make_setup()
+    network, training = fit_until(setup, 2)
+    every = 400 // LOOKS
+    assert training.stopped_early and training.steps == every * (training.best + 2) < 400
+    assert measure_loss(network, setup, HELD) == min(training.scores) == training.scores[training.best - 1]
+    # All steps, with a look at each: the best of them is kept too, where patience does not run out.
+    patient, whole = fit_until(setup, LOOKS + 1)
+    assert whole.steps == 400 and not whole.stopped_early and whole.scores[: len(training.scores)] == training.scores
+    assert measure_loss(patient, setup, HELD) == min(whole.scores)
+
+
+def test_looks_change_nothing_of_a_training_but_where_it_ends():
+    setup = make_setup(make_mlp(norm=True))
+    plain = train(setup, steps=5, is_new_body=True)
+    network = make_network(setup)
+    stopping = dataclasses.replace(setup, stop=EarlyStop(9, HELD))
+    fine_tune(network, stopping, ROWS, steps=5, rate=1e-2, body_rate=1e-2, is_new_body=True, may_stop=False)
+    assert same_bits(network, bits(plain))
+    before = [module.training for module in network.train().modules()]
+    measure_loss(network, setup, HELD)
+    assert [module.training for module in network.modules()] == before
+
+
+def test_a_training_with_patience_that_was_killed_goes_on_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    setup = make_setup()
+    whole, training = fit_until(setup, 2)
+
+    def kill(step: int, steps: int | None, loss: float) -> None:
+        if step == training.steps - 5:  # behind the best look
+            raise KeyboardInterrupt
+
+    for listener in (kill, None):
+        kept = dataclasses.replace(setup, places=TrainingPlaces(tmp_path, None, listener))
+        with pytest.raises(KeyboardInterrupt) if listener else contextlib.nullcontext():
+            network, again = fit_until(kept, 2)
+    assert again == training and again.resumed_from == training.steps - 6
+    assert same_bits(network, bits(whole))

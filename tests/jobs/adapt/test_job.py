@@ -186,6 +186,23 @@ def test_validation_data_are_what_methods_are_compared_on():
     assert result.request["samples"] == 30 and all(len(row.fold_errors) == 1 for row in result.table)
 
 
+def test_patience_ends_the_final_training_alone_and_the_table_compares_equal_steps():
+    """Labels say nothing of inputs, so that the loss on validation data rises soon."""
+    inputs, labels = draw(50, 1, 8, seed=5), torch.arange(50) % 2
+    options: dict[str, Any] = {"train": (inputs[:30], labels[:30]), "valid": (inputs[30:], labels[30:])}
+    options |= {"method": "naive", "steps": 200, "rate": 3e-2, "body_rate": 3e-2}
+    plain, patient = run(**options), run(**options, patience=2)
+    assert errors(patient) == errors(plain) and [row.steps for row in patient.table] == [
+        row.steps for row in plain.table
+    ]
+    assert not any("ended after" in note for note in plain.notes)
+    (note,) = [note for note in patient.notes if "ended after" in note]
+    assert int(re.search(r"ended after (\d+) steps", note)[1]) < 200
+    with torch.no_grad():
+        losses = [nn.functional.cross_entropy(result.model(inputs[30:]), labels[30:]) for result in (plain, patient)]
+    assert losses[1] < losses[0] and patient.request["patience"] == 2
+
+
 def test_a_time_that_is_up_leaves_methods_out_and_says_so():
     result = run(method="recraft", compare=True, minutes=1e-6)
     names = {row.method for row in result.table}

@@ -17,7 +17,7 @@ further away.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -32,6 +32,7 @@ from interbasin.evaluate.transfer.label_distortion import conditional_entropy, d
 from interbasin.jobs.adapt.matched_means import match_means
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead
+from interbasin.jobs.adapt.stage_one import Places, take_steps
 from interbasin.randomness import generator_of
 
 Schedule = Literal["joint", "sequential"]
@@ -169,16 +170,30 @@ class AlignmentOptions:
 
 
 @dataclass
-class _Best:
-    """The embedder that was best so far."""
+class _Looks:
+    """All looks so far, and the embedder that was best."""
 
+    steps: list[AlignmentStep] = field(default_factory=list)
     gap: float = math.inf
     state: dict[str, Tensor] = field(default_factory=dict)
 
-    def look(self, gap: float, embedder: nn.Module) -> None:
+    def add(self, look: AlignmentStep, gap: float, embedder: nn.Module) -> None:
+        self.steps.append(look)
         if gap < self.gap:
             self.gap = gap
             self.state = {name: tensor.detach().clone() for name, tensor in embedder.state_dict().items()}
+
+    def pack(self) -> dict[str, Tensor]:
+        """As tensors, for JSON has no infinity."""
+        rows = [(look.step, look.alignment, look.distortion) for look in self.steps]
+        best = {f"best.{name}": tensor for name, tensor in self.state.items()}
+        numbers = {"looks": torch.tensor(rows, dtype=torch.float64), "gap": torch.tensor(self.gap, dtype=torch.float64)}
+        return {**numbers, **best}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        self.steps = [AlignmentStep(int(step), *terms) for step, *terms in tensors["looks"].tolist()]
+        self.gap = float(tensors["gap"])
+        self.state = {name.removeprefix("best."): tensors[name] for name in tensors if name.startswith("best.")}
 
 
 @torch.inference_mode(False)
@@ -193,6 +208,7 @@ def align_features(
     body_inputs: Tensor | None = None,
     options: AlignmentOptions | None = None,
     report: Callable[[AlignmentStep], object] | None = None,
+    places: Places | None = None,
 ) -> tuple[AlignmentStep, ...]:
     """Train the embedder of a feature map in place; the one with the smallest gap on labelled samples stays.
 
@@ -210,9 +226,11 @@ def align_features(
         body_inputs: What the source's body takes, for a sample of the proxy: means can be matched with these alone.
         options: How.
         report: Called with each look; at step 0 a second time if means are matched.
+        places: Where steps are seen and kept: a run that was killed goes on from them to the same result.
 
     Raises:
         FitError: if no gap can be computed, or the body writes to its own tensors.
+        FileError: if a checkpoint cannot be used.
     """
     options = options or AlignmentOptions()
     generator = generator_of(options.seed)
@@ -222,7 +240,7 @@ def align_features(
     sample = source_features[torch.randperm(len(source_features), generator=generator)[:SOURCE_ROWS]].to(device)
     looked_at = torch.randperm(len(inputs), generator=generator)[:LOOK_ROWS]
     optimiser = torch.optim.Adam(feature_map.embedder.parameters(), lr=options.rate)
-    best, looks = _Best(), []
+    looks = _Looks()
 
     def map_inputs(rows: Tensor) -> tuple[Tensor, Tensor]:
         """What is aligned, and what the head reads."""
@@ -232,54 +250,69 @@ def align_features(
         body_inputs = feature_map.embedder(rows.to(device))
         return feature_map.source.mean_embedding(body_inputs), feature_map.features_of(body_inputs)
 
-    def look(step: int) -> Tensor:
+    def look_at_features(step: int) -> Tensor:
         with torch.no_grad():
             parts = [map_inputs(inputs[part]) for part in torch.split(looked_at, 256)]
             features = torch.cat([part[0] for part in parts])
             distance = float(wasserstein(features, sample))
             shares = head.probabilities(torch.cat([part[1] for part in parts]))
         crossed = distortion(shares, labels[looked_at], classes, seed=options.seed).crossed
-        looks.append(AlignmentStep(step, head.omega * distance, crossed))
-        best.look(looks[-1].gap if options.with_distortion else looks[-1].alignment, feature_map.embedder)
+        here = AlignmentStep(step, head.omega * distance, crossed)
+        looks.add(here, here.gap if options.with_distortion else here.alignment, feature_map.embedder)
         if report is not None:
-            report(looks[-1])
+            report(here)
         return features
 
+    def look(step: int) -> float:
+        look_at_features(step)
+        return looks.steps[-1].gap
+
+    def take_step(step: int) -> float:
+        with_distance, with_distortion = options.terms_at(step)
+        chosen = torch.randperm(len(inputs), generator=generator)[: options.batch]
+        rows, features = map_inputs(inputs[chosen])
+        loss = torch.zeros((), device=device)
+        if with_distance:
+            if unlabelled is not None:
+                others = torch.randperm(len(unlabelled), generator=generator)[: options.batch]
+                rows = torch.cat([rows, map_inputs(unlabelled[others])[0]])
+            loss = loss + head.omega * wasserstein(rows, sample, options.solver)
+        if with_distortion:
+            joint = joint_shares(head.probabilities(features), labels[chosen], classes)
+            loss = loss + conditional_entropy(joint)
+        optimiser.param_groups[0]["lr"] = options.rate_at(step)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        return float(loss.detach())
+
     with _freeze(feature_map, head):
-        if lies_among(look(0), source_features.to(device), generator_of(options.seed)):
-            return tuple(looks)
+        if lies_among(look_at_features(0), source_features.to(device), generator_of(options.seed)):
+            return tuple(looks.steps)
         match = None
         if body_inputs is not None and options.start != "rule":
             match = match_means(feature_map.embedder, inputs, body_inputs, unlabelled)
         if match is not None and (options.start == "means" or match.explained > CORRESPONDING):
             match.put_into(feature_map.embedder)
-            best, looks = _Best(), []
+            looks = _Looks()
             look(0)
-        for step in range(1, options.steps + 1):
-            with_distance, with_distortion = options.terms_at(step)
-            chosen = torch.randperm(len(inputs), generator=generator)[: options.batch]
-            rows, features = map_inputs(inputs[chosen])
-            loss = torch.zeros((), device=device)
-            if with_distance:
-                if unlabelled is not None:
-                    others = torch.randperm(len(unlabelled), generator=generator)[: options.batch]
-                    rows = torch.cat([rows, map_inputs(unlabelled[others])[0]])
-                loss = loss + head.omega * wasserstein(rows, sample, options.solver)
-            if with_distortion:
-                joint = joint_shares(head.probabilities(features), labels[chosen], classes)
-                loss = loss + conditional_entropy(joint)
-            optimiser.param_groups[0]["lr"] = options.rate_at(step)
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            if step % options.every == 0 or step == options.steps:
-                look(step)
-        if not best.state:
+        take_steps(
+            take_step,
+            options.steps,
+            optimiser=optimiser,
+            trained=feature_map.embedder.state_dict(),
+            generator=generator,
+            look=look,
+            every=options.every,
+            memory=looks,
+            places=places,
+        )
+        if not looks.state:
             raise FitError(
                 f"Stage 1 could compute no gap in {options.steps} steps; look at the inputs, or take a smaller rate."
             )
-        feature_map.embedder.load_state_dict(best.state)
-    return tuple(looks)
+        feature_map.embedder.load_state_dict(looks.state)
+    return tuple(looks.steps)
 
 
 @contextmanager

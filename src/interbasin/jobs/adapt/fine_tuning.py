@@ -11,12 +11,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from interbasin.errors import DataError
 from interbasin.evaluate.transfer import conditional_entropy, joint_shares, wasserstein
 from interbasin.extras import import_extra
-from interbasin.jobs.adapt.network import TargetNetwork
+from interbasin.jobs.adapt.network import TargetNetwork, in_chunks
 from interbasin.jobs.adapt.setup import Setup
 from interbasin.randomness import generator_of
-from interbasin.training import ShuffledRows, train
+from interbasin.training import ShuffledRows, Training, train
 
 REGULARISED_WITH = 256  # features of the source in each step
+LOOKS = 20  # at the validation loss of a training that may end early
 MOMENTUM = 0.1  # of batch norms that are drawn anew; some sources switched theirs off
 
 
@@ -32,10 +33,12 @@ def fine_tune(
     is_new_body: bool = False,
     body: str | None = None,
     extra: nn.Module | None = None,
-) -> None:
+    may_stop: bool = True,
+) -> Training:
     """Train a network in place on the labelled samples of these numbers.
 
-    Batch norms of a pre-trained body keep their statistics; those of a new one learn them.
+    Batch norms of a pre-trained body keep their statistics; those of a new one learn them. Where the setup says when to
+    stop, the network is that of the look with the lowest loss on validation samples, each look at its best temperature.
 
     Args:
         network: Its head has begun already.
@@ -46,6 +49,7 @@ def fine_tune(
         body: ``"everything"``, ``"frozen"`` or ``"lora"``; by default what the settings say.
         extra: Added to the loss, given the network, the numbers of the step's samples and how far training is, from 0
             to 1; its parameters are trained as new parts are.
+        may_stop: Whether the setup's early stop counts here.
     """
     settings = setup.settings
     mode = "everything" if is_new_body else body or settings.body
@@ -85,11 +89,21 @@ def fine_tune(
             value = value + extra(network, chosen, min(1.0, batch / max(1, steps * settings.accumulate - 1)))
         return value
 
-    train(
+    stop = setup.stop if may_stop else None
+    best: dict[str, Tensor] = {}
+
+    def keep() -> None:
+        best.update((name, tensor.detach().clone()) for name, tensor in network.state_dict().items())
+
+    training = train(
         groups,
         order,
         loss,
         steps=steps,
+        every=None if stop is None else max(1, steps // LOOKS),
+        evaluate=None if stop is None else lambda: measure_loss(network, setup, stop.rows),
+        keep=None if stop is None else keep,
+        patience=None if stop is None else stop.patience,
         decay=settings.decay,
         optimiser=settings.optimiser,
         schedule="one-cycle",
@@ -108,13 +122,30 @@ def fine_tune(
             extra=type(extra).__name__,
             settings=settings,
             seed=setup.seed,
+            validation=None if stop is None else stop.rows.tolist(),
         ),
     )
+    if best:
+        network.load_state_dict(best)
     if mode == "lora":
         _merge_lora(inner)
     network.eval()
     for parameter in network.parameters():
         parameter.requires_grad_(False)
+    return training
+
+
+@torch.no_grad()
+def measure_loss(network: TargetNetwork, setup: Setup, rows: Tensor) -> float:
+    """The loss on samples of these numbers, at its best temperature; modes of the network stay as they are."""
+    modes = {module: module.training for module in network.modules()}
+    network.eval()
+    try:
+        outputs = in_chunks(network, setup.samples.inputs[rows])
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    return setup.task.tempered_loss(outputs.cpu(), setup.labels[rows].cpu())
 
 
 def semantic_gap(setup: Setup, features: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:

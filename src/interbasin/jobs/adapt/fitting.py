@@ -37,12 +37,14 @@ class Fitted:
         seconds: By stage.
         steps: Of gradients that it took, both stages together.
         looks: At stage 1, where there was one.
+        stopped_at: The step at which supervised training ended early; None if it did not.
     """
 
     model: nn.Module
     seconds: Mapping[str, float]
     steps: int = 0
     looks: tuple[AlignmentStep, ...] = ()
+    stopped_at: int | None = None
 
 
 class Clock:
@@ -83,12 +85,14 @@ def train_head_and_all(
     steps = settings.steps_for(len(setup.samples)) + extra_steps
     first = int(steps * new_parts_first)
     if first:
-        fine_tune(network, setup, rows, steps=first, rate=rate, body_rate=body_rate, body="frozen", **options)
-    fine_tune(
+        new_parts = {"body": "frozen", "may_stop": False, **options}
+        fine_tune(network, setup, rows, steps=first, rate=rate, body_rate=body_rate, **new_parts)
+    training = fine_tune(
         network, setup, rows, steps=steps - first, rate=rate, body_rate=body_rate, is_new_body=is_new_body, **options
     )
     clock.lap("training")
-    return Fitted(network, clock.seconds, steps)
+    taken = first + training.steps
+    return Fitted(network, clock.seconds, taken, stopped_at=taken if training.stopped_early else None)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from interbasin.activations.forward import without_autocast
-from interbasin.batches import reporter_of
+from interbasin.batches import call_users, reporter_of
 from interbasin.checks import require_finite
 from interbasin.errors import DataError, FitError, ShapeError
 from interbasin.extras import import_extra
@@ -22,7 +22,7 @@ from interbasin.jobs.adapt.methods import METHODS
 from interbasin.jobs.adapt.result import Adaptation
 from interbasin.jobs.adapt.samples import Samples, in_single_precision, read_samples
 from interbasin.jobs.adapt.settings import make_settings
-from interbasin.jobs.adapt.setup import Setup, TrainingPlaces, prepare_setup, require_features
+from interbasin.jobs.adapt.setup import EarlyStop, Setup, TrainingPlaces, prepare_setup, require_features
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.table import (
     labels_of,
@@ -83,6 +83,7 @@ def adapt(
     state: str | os.PathLike[str] | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
     progress: Callable[[str], object] | bool | None = None,
+    on_step: Callable[[int, int | None, float], object] | None = None,
     **options: Any,
 ) -> Adaptation:
     """A pre-trained model, adapted to a modality that it has never seen, and whether pre-training helps there at all.
@@ -112,8 +113,11 @@ def adapt(
         minutes: Begin no more methods after this time; notes say which were left out.
         preset: Settings of the paper's tables 8 and 9, by name: ``"ecg"``, ``"pde-burgers"``.
         state: A folder that keeps what is done: a run that was killed goes on from there.
-        tensorboard: A folder for TensorBoard's files, one folder for each training; needs the extra ``adapt``.
+        tensorboard: A folder for TensorBoard's files, one folder for each training and each stage 1; needs the extra
+            ``adapt``.
         progress: Called with a line of text as the work goes on; True for lines on stderr, and a bar for each training.
+        on_step: Called after each step of a training or of stage 1, with its number, the number of all steps of it and
+            the loss; in place of bars.
         **options: The other `Settings`: ``steps=``, ``batch_size=``, ``body="lora"``, ``regularise=`` and so on.
 
     Raises:
@@ -130,6 +134,7 @@ def adapt(
         (torch.Size([40, 2]), 'linear-probe')
     """
     report = reporter_of(progress)
+    report_step = _step_reporter(on_step)
     watch = Stopwatch()
     if method != AUTO:
         method = METHODS[method].name
@@ -154,6 +159,11 @@ def adapt(
             'predictor="head" or predictor="auto".'
         )
     names_of_classes = None if classes is None else _require_names(classes, task_of)
+    if settings.patience is not None and valid is None:
+        raise DataError(
+            "patience= ends the final training by its loss on validation data, and there are none; give valid=, or "
+            "leave patience= out."
+        )
     samples = _join_valid(samples, valid, task_of)
     valid_count = len(samples) - count
     tested = None if test is None else _read_more(test, "the test data", task_of, samples)
@@ -174,7 +184,7 @@ def adapt(
     if journal.count_done():
         report(f"going on from an earlier run, which had done {plural(journal.count_done(), 'fit')}")
     log = None if tensorboard is None else as_path(tensorboard, "The folder for TensorBoard")
-    setup = replace(setup, places=TrainingPlaces(journal.folder, log, progress is True))
+    setup = replace(setup, places=TrainingPlaces(journal.folder, log, report_step or progress is True))
     with watch("held-out"):
         runs, missing = _run_methods(setup, folds, names, method, journal, budget, report)
     notes += missing
@@ -183,8 +193,9 @@ def adapt(
     chosen = _choose(runs, folds) if method == AUTO else next(run for run in runs if run.method == method)
     rows = torch.arange(count)
     report(f"fitting {chosen.method} to all samples")
+    stop = None if settings.patience is None else EarlyStop(settings.patience, torch.arange(count, len(samples)))
     with watch("fit"):
-        fitted = fit(setup, chosen.method, rows, chosen.chosen.trial)
+        fitted = fit(replace(setup, stop=stop), chosen.method, rows, chosen.chosen.trial)
     name_classes(fitted.model, names_of_classes)
     answers: dict[tuple[str, str], Answer] = {}
     if tested is not None:
@@ -194,6 +205,11 @@ def adapt(
         bounds = measure_bounds(setup, folds, runs, tested, answers, chosen, bool(compare))
     bound = bounds.get((chosen.method, chosen.chosen.trial.name))
     notes += notes_on(setup, bound, chosen, fitted)
+    if fitted.stopped_at is not None:
+        notes.append(
+            f"The final training ended after {plural(fitted.stopped_at, 'step')}: the loss on validation data fell no "
+            "more. The model is that of its lowest; the table's figures are of all steps."
+        )
     if method == AUTO and verdict.choice == "simple-model" and chosen.group != "simple":
         notes.append(
             f"The model is that of {chosen.method}, which auto takes unless another is better by a standard error; the "
@@ -252,6 +268,17 @@ def require_packages(method: str, *, is_compared: bool = False, body: str | None
         import_extra("ot", "Aligning features with those of the source", "ot")
     if body == "lora":
         import_extra("peft", "A LoRA on the body", "hf")
+
+
+def _step_reporter(
+    on_step: Callable[[int, int | None, float], object] | None,
+) -> Callable[[int, int | None, float], object] | None:
+    if on_step is None:
+        return None
+    takes = "a step's number, the number of all steps and the loss"
+    if not callable(on_step):
+        raise DataError(f"on_step is a function of {takes}, found {type(on_step).__name__}.")
+    return lambda step, steps, loss: call_users(on_step, "on_step", takes, step, steps, loss)
 
 
 # ---------------------------------------------------------------------- data

@@ -123,6 +123,7 @@ def align(setup: Setup, rows: Tensor, *, with_distortion: bool) -> Alignment:
     """Stage 1 of the paper on labelled samples of these numbers."""
     options = setup.settings.alignment(with_distortion=with_distortion, seed=setup.seed)
     source_rows = setup.features if options.features == "body" else setup.embedding_means
+    name = "recraft" if with_distortion else "fa"
 
     def train(feature_map: FeatureMap) -> tuple[AlignmentStep, ...]:
         return align_features(
@@ -134,9 +135,10 @@ def align(setup: Setup, rows: Tensor, *, with_distortion: bool) -> Alignment:
             unlabelled=setup.unlabelled,
             body_inputs=setup.bank.body_inputs,
             options=options,
+            places=setup.places_of_stage_one(name, feature_map.embedder, rows),
         )
 
-    return share_alignment(setup, "recraft" if with_distortion else "fa", rows, train)
+    return share_alignment(setup, name, rows, train)
 
 
 def match(setup: Setup, rows: Tensor) -> Alignment:

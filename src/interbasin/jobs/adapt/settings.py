@@ -38,6 +38,8 @@ class Settings:
         rate: Of parts that are new (embedder and head); fields take it for the body too.
         body_rate: Of the body, where it was pre-trained.
         decay: Of weights.
+        patience: End the final training after so many looks in a row without a lower loss on validation data, of which
+            there have to be some, and keep the best look; it is looked at twenty times. None takes all steps.
         body: Whether the body is trained (``"everything"``), stays (``"frozen"``), or gets a LoRA (``"lora"``).
         rank: Of that LoRA.
         regularise: Weight of alignment and distortion during supervised training.
@@ -68,6 +70,7 @@ class Settings:
     rate: float = 1e-3
     body_rate: float = 3e-4
     decay: float = 0.01
+    patience: int | None = None
     body: Training = "everything"
     rank: int = 8
     regularise: float = 0.0
@@ -88,7 +91,7 @@ class Settings:
     precision: Literal["bf16", "fp16"] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "accumulate", "rank", "align_steps", "align_batch"):
+        for name in ("steps", "batch_size", "accumulate", "patience", "rank", "align_steps", "align_batch"):
             if getattr(self, name) is not None:
                 self._keep(name, require_whole(name, getattr(self, name), least=1))
         if self.distortion_steps is not None:

@@ -30,10 +30,12 @@ from interbasin.jobs.adapt.samples import Samples
 from interbasin.jobs.adapt.settings import Settings
 from interbasin.jobs.adapt.source import Source
 from interbasin.jobs.adapt.source_head import SourceHead, recalibrate
+from interbasin.jobs.adapt.stage_one import Places
 from interbasin.jobs.adapt.task import TargetTask
 from interbasin.outcome import Stopwatch
 from interbasin.randomness import generator_of
 from interbasin.training import Checkpoint
+from interbasin.training.monitor import Progress
 
 LARGEST = 1e9  # of a feature of the target, where two of the source are 1 apart
 DISTANCES = 2000  # features whose mean distance is the unit
@@ -46,12 +48,12 @@ class TrainingPlaces:
     Attributes:
         checkpoints: A folder in which each training has a folder of its own; None keeps nothing.
         tensorboard: A folder for TensorBoard's files, likewise.
-        progress: Whether each training has a bar.
+        progress: Whether each training has a bar; or what is called after each step, see `train`.
     """
 
     checkpoints: Path | None = None
     tensorboard: Path | None = None
-    progress: bool = False
+    progress: Progress = False
 
     def options(self, network: nn.Module, rows: Tensor, **more: Any) -> dict[str, Any]:
         """The arguments of `train` for one training, which first weights, samples and ``more`` tell from others."""
@@ -64,6 +66,19 @@ class TrainingPlaces:
         if self.tensorboard is not None:
             options["tensorboard"] = self.tensorboard / identity[:8]
         return options
+
+
+@dataclass(frozen=True, eq=False)
+class EarlyStop:
+    """When the supervised training of one model ends before its last step. Methods are compared without.
+
+    Attributes:
+        patience: Looks in a row without a lower loss on validation samples; the best look is kept.
+        rows: Numbers of the validation samples.
+    """
+
+    patience: int
+    rows: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +102,7 @@ class Setup:
         notes: What a user should know.
         places: Where trainings are kept and written about.
         alignments: What stage 1 came to, by what it depends on: methods share it.
+        stop: When supervised training ends early; None for never.
     """
 
     source: Source
@@ -106,6 +122,7 @@ class Setup:
     notes: tuple[str, ...] = ()
     places: TrainingPlaces = field(default_factory=TrainingPlaces)
     alignments: dict[Any, tuple[dict[str, Tensor], tuple[AlignmentStep, ...], float]] = field(default_factory=dict)
+    stop: EarlyStop | None = None
 
     @property
     def labels(self) -> Tensor:
@@ -117,6 +134,11 @@ class Setup:
     def classes(self) -> Tensor:
         """Labels as whole numbers."""
         return self.task.classes_of(self.labels)
+
+    def places_of_stage_one(self, method: str, embedder: nn.Module, rows: Tensor) -> Places:
+        """Where stage 1 of a method on labelled samples of these numbers is seen and kept."""
+        identity = {"stage_one": method, "settings": self.settings, "seed": self.seed}
+        return Places(**self.places.options(embedder, rows, **identity))
 
     def new_map(self, *, own_body: bool = True, random_body: bool = False, seed: int | None = None) -> FeatureMap:
         """A feature map with a new embedder, on the source's body, a copy of it, or one with weights drawn anew.

@@ -35,6 +35,7 @@ from interbasin.jobs.adapt.feature_map import AlignmentStep, FeatureMap
 from interbasin.jobs.adapt.fitting import Fitted, Trial, refine, share_alignment
 from interbasin.jobs.adapt.network import TargetNetwork, start_head
 from interbasin.jobs.adapt.setup import Setup
+from interbasin.jobs.adapt.stage_one import take_steps
 from interbasin.randomness import generator_of
 
 WEIGHT = 0.5  # of what the body knows, beside the target's loss
@@ -142,7 +143,8 @@ def meta_learn(setup: Setup, rows: Tensor, feature_map: FeatureMap) -> tuple[Ali
     optimiser = torch.optim.Adam([*embedder, *head], lr=settings.rival_rate)
     size = min(len(rows), settings.align_batch)
     length = LOOK_AHEAD * settings.body_rate
-    for _ in range(settings.align_steps):
+
+    def take_step(number: int) -> float:
         chosen = torch.randperm(len(rows), generator=generator)[:size].to(inputs.device)
         source = setup.bank.draw(size, generator)
         outlook = look_ahead(network, setup, (inputs[chosen], labels[chosen]), source, length)
@@ -150,6 +152,17 @@ def meta_learn(setup: Setup, rows: Tensor, feature_map: FeatureMap) -> tuple[Ali
         for parameter, gradient in zip([*embedder, *head], [*gradients, *outlook.head_gradients], strict=True):
             parameter.grad = gradient
         optimiser.step()
+        return float(outlook.loss.detach())
+
+    states = {"embedder": feature_map.embedder.state_dict(), "head": network.head.state_dict()}
+    take_steps(
+        take_step,
+        settings.align_steps,
+        optimiser=optimiser,
+        trained={f"{part}.{name}": tensor for part, state in states.items() for name, tensor in state.items()},
+        generator=generator,
+        places=setup.places_of_stage_one("mona", feature_map.embedder, rows),
+    )
     return ()
 
 

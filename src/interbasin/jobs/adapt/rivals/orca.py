@@ -24,6 +24,7 @@ from interbasin.evaluate.transfer import plan_pairs
 from interbasin.jobs.adapt.feature_map import SOURCE_ROWS, AlignmentStep, FeatureMap
 from interbasin.jobs.adapt.fitting import Fitted, Trial, refine, share_alignment
 from interbasin.jobs.adapt.setup import Setup
+from interbasin.jobs.adapt.stage_one import take_steps
 from interbasin.randomness import generator_of
 
 
@@ -141,13 +142,24 @@ def align_embedder(setup: Setup, rows: Tensor, feature_map: FeatureMap) -> tuple
     other = LabelledRows.of(setup.embedding_means[drawn], setup.proxy_labels[drawn])
     feature_map.eval()
     optimiser = torch.optim.Adam(feature_map.embedder.parameters(), lr=settings.rival_rate)
-    for _ in range(settings.align_steps):
+
+    def take_step(number: int) -> float:
         chosen = sample_classes(labels, settings.align_batch, generator)
         means = source.mean_embedding(feature_map.embedder(inputs[chosen]))
         loss = classwise_distance(means, labels[chosen], other, shares)
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
+        return float(loss.detach())
+
+    take_steps(
+        take_step,
+        settings.align_steps,
+        optimiser=optimiser,
+        trained=feature_map.embedder.state_dict(),
+        generator=generator,
+        places=setup.places_of_stage_one("orca", feature_map.embedder, rows),
+    )
     return ()
 
 
