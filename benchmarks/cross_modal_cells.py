@@ -31,7 +31,7 @@ import interbasin as ib
 from cross_modal_sources import source_case
 from cross_modal_specialists import run_specialist, specialists_of
 from cross_modal_stage_one import look_at_stage_one, make_setup
-from cross_modal_targets import ALL, Target, error_of, target_case
+from cross_modal_targets import ALL, Target, target_case
 from interbasin.errors import FileError
 from interbasin.evaluate.bootstrap import Bootstrap
 from interbasin.jobs.adapt.methods import METHODS, trials_of
@@ -157,7 +157,7 @@ class Work:
             trial = next(trial for trial in trials_of(method, setup) if trial.name == chosen[method])
             fitted = fit(setup, method, torch.arange(len(target.train[0])), trial)
             outputs = answer(fitted, target.test[0]).outputs
-            error = error_of(outputs, target.test[1], target.metric)
+            error = target.error_of(outputs, target.test[1])
             rows.append({"method": method, "trial": trial.name, "error_test": error, "seconds": fitted.seconds})
         return rows
 

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from cross_modal_targets import Target, error_of
+from cross_modal_targets import Target
 from interbasin.datasets.equations import EQUATIONS
 from peers import peer_python
 
@@ -261,13 +261,13 @@ def run_network(name: str, target: Target, steps: int, seed: int) -> dict[str, A
 
     for rate in rates:
         for weight in weights:
-            errors[rate, weight] = _error(train_on(fitted_rows, rate, weight), x[judged], y[judged])
+            errors[rate, weight] = error_of(train_on(fitted_rows, rate, weight), target, x[judged], y[judged])
     # What is not finite is worse than all else.
     rate, weight = min(errors, key=lambda key: errors[key] if math.isfinite(errors[key]) else math.inf)
     network = train_on(order, rate, weight)
     return {
         "error_valid": errors[rate, weight],
-        "error_test": _error(network, *target.test),
+        "error_test": error_of(network, target, *target.test),
         "rate": rate,
         **({"residual_weight": weight} if name == "pinn" else {}),
         "trials": len(errors),
@@ -277,9 +277,9 @@ def run_network(name: str, target: Target, steps: int, seed: int) -> dict[str, A
     }
 
 
-def _error(network: nn.Module, x: Tensor, y: Tensor) -> float:
+def error_of(network: nn.Module, target: Target, x: Tensor, y: Tensor) -> float:
     with torch.no_grad():
-        return error_of(network(x), y, "nrmse")
+        return target.error_of(network(x), y)
 
 
 def run_minirocket(target: Target, seed: int) -> dict[str, Any]:

@@ -13,9 +13,10 @@
 - ``ecg200``, ``ecg5000``: heart beats of the UCR archive, as they were divided there.
 
 Fields are standardised by the mean and the deviation of the training samples, inputs and outputs apart, and the error
-(nRMSE) is that of standardised fields: 1 is what the mean of the training data reaches. What is drawn depends on the
-seed alone; of the training samples that it orders the first 100, the first 500 or all are labelled, and the others are
-unlabelled inputs. Where samples have classes, each class keeps its share, and at least one sample.
+(nRMSE: of each field relative to its own size, then the mean over fields) is that of standardised fields: 1 is what the
+mean of the training data reaches. What is drawn depends on the seed alone; of the training samples that it orders the
+first 100, the first 500 or all are labelled, and the others are unlabelled inputs. Where samples have classes, each
+class keeps its share, and at least one sample.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ from cross_modal_networks import TONE_CLASSES, make_tones
 from cross_modal_sources import PROXY, cifar, data_folder, digits, mnist
 from interbasin.datasets.equations import generate
 from interbasin.datasets.planted import merge_labels, rotate_patches
+from interbasin.jobs.adapt.task import TargetTask
 
 ALL = 0  # labels
 POOL, TEST, POINTS = 1000, 500, 64  # of equations
@@ -75,6 +77,14 @@ class Target:
     @property
     def classes(self) -> int:
         return int(torch.cat([self.train[1], self.test[1]]).max()) + 1 if self.task == "classification" else 0
+
+    @cached_property
+    def _task(self) -> TargetTask:
+        return TargetTask.of(self.task, self.train[1], metric=self.metric)
+
+    def error_of(self, outputs: Tensor, wanted: Tensor) -> float:
+        """The error of logits or fields, measured as ``ib.adapt`` measures it: rows of one table have one metric."""
+        return self._task.error(outputs, wanted)
 
 
 def target_case(name: str, source: str, labels: int, seed: int) -> Target:
@@ -252,13 +262,6 @@ TARGETS: dict[str, Maker] = {
     **{f"merged-labels-{count}": partial(plant_gap, rotated=False, classes=count) for count in CLASSES},
     **{f"rotated-merged-{count}": partial(plant_gap, rotated=True, classes=count) for count in CLASSES},
 }
-
-
-def error_of(predictions: Tensor, wanted: Tensor, metric: str) -> float:
-    """The metric of predictions: classes or logits, or fields."""
-    if metric == "error":
-        return float(((predictions.argmax(1) if predictions.ndim == 2 else predictions) != wanted).double().mean())
-    return float((predictions - wanted).double().norm() / wanted.double().norm())
 
 
 def main() -> None:

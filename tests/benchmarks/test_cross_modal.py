@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from interbasin.jobs.adapt.task import TargetTask
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -148,8 +150,35 @@ def test_every_class_keeps_its_share_and_one_sample_at_least(bench: Any) -> None
 def test_an_error_of_one_is_that_of_the_mean(bench: Any) -> None:
     target = bench.targets.target_case("burgers", "", 0, 0)
     y = target.train[1]
-    assert bench.targets.error_of(torch.zeros_like(y), y, "nrmse") == pytest.approx(1)
-    assert bench.targets.error_of(torch.eye(3), torch.tensor([0, 1, 1]), "error") == pytest.approx(1 / 3)
+    assert target.error_of(torch.zeros_like(y), y) == pytest.approx(1)
+    classes = torch.tensor([0, 1, 1, 2])
+    beats = bench.targets.Target("ecg", (torch.zeros(4, 1, 8), classes), (), torch.zeros(0), "classification", "error")
+    assert beats.error_of(torch.eye(3), torch.tensor([0, 1, 1])) == pytest.approx(1 / 3)
+
+
+def test_specialists_and_methods_of_one_table_are_measured_alike(bench: Any) -> None:
+    """Fields of very different sizes, one of zeros, and an answer that is neither zero nor always the same."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = 10.0 ** torch.linspace(-1, 2, 12)[:, None, None]
+    x = torch.randn(12, 1, 16, generator=generator)
+    y = sizes * torch.randn(12, 1, 16, generator=generator)
+    y[5] = 0
+    target = bench.targets.Target("advection", (x, y), (x, y), torch.zeros(0), "dense", "nrmse")
+    answer = 0.7 * y + 0.2 * torch.randn(12, 1, 16, generator=generator)
+
+    class Fixed(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return answer
+
+    found = bench.specialists.error_of(Fixed(), target, x, y)
+
+    own = y.double().square().mean((1, 2)).sqrt()
+    relative_to = torch.where(own > 0, own, own[own > 0].median())
+    by_hand = float(((answer - y).double().square().mean((1, 2)).sqrt() / relative_to).mean())
+    assert found == pytest.approx(by_hand)
+    over_all_fields = float((answer - y).double().norm() / y.double().norm())
+    assert abs(found - over_all_fields) > 0.1  # large fields alone would decide it
+    assert found == TargetTask.of("dense", y).error(answer, y)  # of the task that ``ib.adapt`` makes
 
 
 # ---------------------------------------------------------------------- specialists
