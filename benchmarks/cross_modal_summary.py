@@ -34,6 +34,7 @@ def summarise(store: Store) -> dict[str, Any]:
         "bounds": bounds(store),
         "longer": longer(store),
         "times": times(store),
+        "cost": cost(store),
         "stage_one": stage_one(store),
     }
 
@@ -194,6 +195,16 @@ def times(store: Store) -> list[dict[str, Any]]:
         {**{name: cell[name] for name in ("source", "target", "labels", "steps")}, "rows": cell["rows"]}
         for cell in sorted(store.of(TIME), key=lambda cell: (cell["source"], cell["target"]))
     ]
+
+
+def cost(store: Store) -> list[dict[str, Any]]:
+    """How long the cells of each kind took: seconds of the processor, and of the clock while others ran beside them."""
+    entries = []
+    for kind in (TABLE, SPECIALISTS, STAGE_ONE, LONG, TIME):
+        cells = [cell for cell in store.of(kind) if "process_seconds" in cell]
+        seconds = {name: _short(sum(cell[name] for cell in cells)) for name in ("process_seconds", "seconds")}
+        entries += [{"kind": kind, "cells": len(cells), **seconds}] if cells else []
+    return entries
 
 
 def verdicts(store: Store) -> dict[str, Any]:

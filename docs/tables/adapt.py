@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tables.markdown import bars_with_places, environment, number, spread, table
+from tables.markdown import bars_with_places, environment, number, range_of, spread, table
 
 TARGETS = {
     "rotated-patches": "planted patches",
@@ -112,6 +112,21 @@ def times(results: dict[str, Any]) -> str:
     return "\n\n".join([table(columns, rows, words=(0, 1, 2)), environment(results)])
 
 
+def cost(results: dict[str, Any]) -> str:
+    """Hours of all cells of a kind, and what they come to where two run at a time."""
+    if not results.get("cost"):
+        return "Not summed up yet: `python benchmarks/cross_modal.py --summary` does."
+    kinds = {"table": "tables of methods", "stage-one": "stage 1 by itself", "longer": "ten times the steps"}
+    rows = []
+    for entry in results["cost"]:
+        processor, clock = entry["process_seconds"] / 3600, entry["seconds"] / 3600
+        both = range_of([processor / 2, clock / 2], ".1f")
+        name = kinds.get(entry["kind"], entry["kind"])
+        rows.append((name, str(entry["cells"]), f"{processor:.2f}", f"{clock:.2f}", both))
+    columns = ("cells", "number", "hours of the processor", "hours of the clock, summed", "hours with two at a time")
+    return "\n\n".join([table(columns, rows), environment(results)])
+
+
 def verdicts(results: dict[str, Any]) -> str:
     held = results["verdicts"]
     choices = "; ".join(f"{name}: {count}" for name, count in held["choices"].items())
@@ -160,7 +175,10 @@ def gaps(results: dict[str, Any]) -> str:
             cells = (place_of(entry), str(entry["seed"]), terms.upper().replace("+", " + "), start)
             rows.append((*cells, number(entry["correlations"][name]), error, number(entry["fld"][name])))
     columns = ("target, labels", "seed", "aligned by", "from", "Pearson's r", "error before and after", "FLD after")
-    return table(columns, rows, words=(0, 2, 3)) + f"\n\n{environment(results)}"
+    sources = dict.fromkeys(SOURCES.get(entry["source"], entry["source"]) for entry in results["stage_one"])
+    targets = dict.fromkeys(TARGETS.get(entry["target"], entry["target"]) for entry in results["stage_one"])
+    runs = f"{len(rows)} runs: {' and '.join(sources)} on {', '.join(targets)}."
+    return "\n\n".join([table(columns, rows, words=(0, 2, 3)), runs, environment(results)])
 
 
 def omega(results: dict[str, Any]) -> str:
@@ -221,6 +239,7 @@ MAKERS: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
         ("differences", differences),
         ("ranks", ranks),
         ("times", times),
+        ("cost", cost),
         ("verdicts", verdicts),
         ("bounds", bounds),
         ("gaps", gaps),

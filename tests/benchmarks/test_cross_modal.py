@@ -88,6 +88,8 @@ def made_cell(
             "agrees_by_name": True,
         },
         "processor": "one",
+        "process_seconds": 10.0,
+        "seconds": 15.0,
         **more,
     }
 
@@ -267,6 +269,7 @@ def test_bars_and_ranks_are_found_from_cells(bench: Any) -> None:
     summary = bench.summary.summarise(store)
     assert summary["overall"]["ranks"] == {"naive": 4, "scratch": 5, "fa": 2, "recraft": 1, "orca": 3}
     assert summary["overall"]["wins"]["recraft"] == 3
+    assert summary["cost"] == [{"kind": "table", "cells": 3, "process_seconds": 30.0, "seconds": 45.0}]
     assert summary["bounds"]["bound_direct"] == {"rows": 15, "valid": 15, "below_entropy": 15, "median_ratio": 1.8}
 
 

@@ -111,6 +111,14 @@ def test_the_table_of_migrations_shows_the_best_method_and_the_verdict(generate:
     assert "Bars: old to new: keep, wanted keep or re-embed: met." in text
 
 
+def test_the_cost_of_a_benchmark_is_told_in_hours(generate: ModuleType) -> None:
+    assert "Not summed up yet" in generate.adapt.cost({})
+    where = {"processor": "one", "threads": 1, "torch": "2", "seed": 0, "date": "2026-01-01T00:00"}
+    entry = {"kind": "table", "cells": 45, "process_seconds": 7200.0, "seconds": 10800.0}
+    lines = generate.adapt.cost({"cost": [entry], "environment": where}).splitlines()
+    assert lines[2] == "| tables of methods | 45 | 2.00 | 3.00 | 1.0 to 1.5 |"
+
+
 def test_the_scoreboard_counts_and_names_what_is_not_met(generate: ModuleType) -> None:
     bars = {"fast": {"met": True}, "small": {"met": False}}
     found = {"polar": {"bars": bars}, "migration": {"bars": [{"change": "a to b", "found": "keep", "met": True}]}}
