@@ -14,7 +14,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 
 	--durations=15
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check search static bench docs format clean
+.PHONY: help demo test slow check search fuzz faults static bench docs format clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -43,6 +43,16 @@ search: TESTS := tests
 search: $(VENV)/.dev ## Try every law on many new random examples; takes hours.
 	@echo "To repeat this search: make search SEED=$(SEED) EXAMPLES=$(EXAMPLES) TESTS='$(TESTS)'"
 	INTERBASIN_PROFILE=search INTERBASIN_EXAMPLES=$(EXAMPLES) $(PYTEST) -m hypothesis --hypothesis-seed=$(SEED) $(TESTS)
+
+fuzz: N := 10000
+fuzz: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+fuzz: $(VENV)/.dev ## Damage N files at random and read them: each must end in a sentence, or be read right.
+	PYTHONPATH=. $(BIN)/python -m tests.fuzz --mutants $(N) --seed $(SEED)
+
+faults: MOST := 4
+faults: $(VENV)/.dev ## Let the n-th call fail, for all that writes (MOST draws for each fault; needs a C compiler); takes long.
+	PYTHONPATH=. $(BIN)/python -m tests.faults --most $(MOST) --workers 2
+	PYTHONPATH=. $(BIN)/python -m tests.faults --kills 300
 
 bench: $(VENV)/.dev ## Run the quick benchmarks; peers get environments of their own in .peers.
 	$(BIN)/python benchmarks/polar.py --quick
