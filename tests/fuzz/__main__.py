@@ -10,6 +10,7 @@ import argparse
 import functools
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -98,7 +99,7 @@ def _keep(one: Verdict, folder: Path) -> None:
         "variant": one.mutant.variant,
         "reading": one.mutant.reading,
         "was": one.verdict,
-        "found": one.detail.strip().splitlines()[-1],
+        "found": re.sub(r"/\S*/mutant/", "", one.detail.strip().splitlines()[-1]),  # no folder of anybody's
         "damage": list(one.mutant.words),
         "files": to_json(one.mutant.tree),
     }

@@ -21,6 +21,7 @@ import interbasin as ib
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError, WiringError
 from interbasin.jobs.transport import PreparedTransport, plan_transport, train_on, transport_on_disk
 from interbasin.jobs.transport.journal import Journal
+from interbasin.storage.journal import holding_folder
 
 FACTORIES = "tests.misuses.factories"
 MODEL, WIDER = (f"{FACTORIES}:{name}_with_inputs" for name in ("mlp", "wider"))
@@ -82,7 +83,7 @@ def train(labelled: Any) -> object:
 
 
 def in_another_runs_state() -> object:
-    with Journal.at("state").hold():
+    with holding_folder(Journal.at("state").folder):
         return transport(state="state")
 
 
