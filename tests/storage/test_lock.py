@@ -11,11 +11,11 @@ import pytest
 
 from interbasin.errors import FileError
 from interbasin.storage.lock import (
-    COMPLETE,
     TEMPORARY,
     claim_folder,
     claim_temporary_folder,
     find_leftovers,
+    mark_complete,
     remove_leftover,
     remove_stale,
     unfinished_folder,
@@ -105,13 +105,20 @@ def test_a_temporary_folder_is_swept_when_nobody_has_it(tmp_path):
     assert remove_stale(tmp_path / "nowhere") == 0
 
 
-def test_what_can_be_gone_on_from_is_not_swept(tmp_path):
+@pytest.mark.parametrize("is_exchanged", [False, True])
+def test_what_can_be_gone_on_from_is_not_swept(is_exchanged, tmp_path):
     folder = leave(unfinished_folder(tmp_path / "new.npy"), "vectors.npy", "state.json")
     assert remove_stale(tmp_path) == 0
-    (folder / COMPLETE).write_text("vectors.npy")
+    mark_complete(folder, "vectors.npy")
     assert remove_stale(tmp_path) == 0
     assert [left.resumable for left in find_leftovers(tmp_path)] == [True]
-    (folder / "vectors.npy").unlink()  # it was moved to where it belongs
+    older = tmp_path / "new.npy"
+    older.write_text("older")
+    if is_exchanged:  # it has changed places with an older one
+        (folder / "vectors.npy").rename(tmp_path / "kept")
+        older.rename(folder / "vectors.npy")
+    else:  # it was moved to where it belongs
+        (folder / "vectors.npy").unlink()
     assert [left.resumable for left in find_leftovers(tmp_path)] == [False]
     assert remove_stale(tmp_path) == 1 and not folder.exists()
 

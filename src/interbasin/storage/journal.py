@@ -35,11 +35,11 @@ from interbasin.storage.destination import FORMAT_PREFIX, as_path, cannot_write
 from interbasin.storage.digest import Sum
 from interbasin.storage.interrupts import hold_back_interrupts
 from interbasin.storage.lock import (
-    COMPLETE,
     PREFIX,
     Claim,
     claim_folder,
     discard_folder,
+    mark_complete,
     remove_stale,
     unfinished_folder,
 )
@@ -251,7 +251,7 @@ class Unfinished:
             else:
                 complete.chmod(allowed(self._mode))
             # Says, should this process be killed after the next step, that nothing is left to go on from.
-            (self.folder / COMPLETE).write_text(name, "utf-8")
+            mark_complete(self.folder, name)
             with hold_back_interrupts(complete=Path(self.name)):
                 put_in_place(complete, self.destination, self._refuse_late)
                 discard_folder(self.folder)

@@ -33,7 +33,7 @@ if sys.platform != "win32":  # which has no such locks: stale folders stay there
 # Short, so that whatever name the destination may have, the temporary one may be had as well.
 PREFIX = ".interbasin-"
 TEMPORARY = f"{PREFIX}new-"
-COMPLETE = "complete"  # names the output that was moved out of an unfinished folder in the end
+COMPLETE = "complete"  # tells which file or folder is the output, before it is moved out of an unfinished folder
 UNFINISHED = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{16}}")
 
 
@@ -231,9 +231,15 @@ def _is_spent(folder: Path) -> bool:
     if folder.name.startswith(TEMPORARY):
         return True
     try:
-        return not (folder / (folder / COMPLETE).read_text("utf-8")).exists()
+        number, name = (folder / COMPLETE).read_text("utf-8").split(" ", 1)
+        return not os.path.lexists(folder / name) or os.lstat(folder / name).st_ino != int(number)  # it is an older one
     except (OSError, ValueError):
         return False
+
+
+def mark_complete(folder: Path, name: str) -> None:
+    """Say which file or folder in an unfinished folder is the output: when it has moved, there is nothing to go on from."""
+    (folder / COMPLETE).write_text(f"{os.lstat(folder / name).st_ino} {name}", "utf-8")
 
 
 def _folders_of_ours(parent: Path) -> list[Path]:
