@@ -238,7 +238,7 @@ def _is_spent(folder: Path) -> bool:
 
 
 def mark_complete(folder: Path, name: str) -> None:
-    """Say which file or folder in an unfinished folder is the output: when it has moved, there is nothing to go on from."""
+    """Say which file or folder in an unfinished folder is the output: when it has moved, the work is done."""
     (folder / COMPLETE).write_text(f"{os.lstat(folder / name).st_ino} {name}", "utf-8")
 
 

@@ -74,7 +74,8 @@ class FeatureMap(nn.Module):
         """The same, of what the body takes."""
         states = self.body(body_inputs)
         states = states if isinstance(states, Tensor) else self.source.states(body_inputs)
-        return states.float()  # some bodies compute in halves by themselves
+        # Some bodies compute in halves by themselves.
+        return states.float() if states.dtype in (torch.float16, torch.bfloat16) else states
 
     def pool_states(self, states: Tensor) -> Tensor:
         """Features, of what the body puts out."""
