@@ -44,15 +44,17 @@ search: $(VENV)/.dev ## Try every law on many new random examples; takes hours.
 	@echo "To repeat this search: make search SEED=$(SEED) EXAMPLES=$(EXAMPLES) TESTS='$(TESTS)'"
 	INTERBASIN_PROFILE=search INTERBASIN_EXAMPLES=$(EXAMPLES) $(PYTEST) -m hypothesis --hypothesis-seed=$(SEED) $(TESTS)
 
-fuzz: N := 10000
+# New damage each time, of which SEED repeats one run; N says how many files are damaged.
 fuzz: SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-fuzz: $(VENV)/.dev ## Damage N files at random and read them: each must end in a sentence, or be read right.
-	PYTHONPATH=. $(BIN)/python -m tests.fuzz --mutants $(N) --seed $(SEED)
+fuzz: N := 10000
+fuzz: $(VENV)/.dev ## Damage N files of all formats at random and read them: each is refused in a sentence, or read right.
+	@echo "To repeat this run: make fuzz SEED=$(SEED) N=$(N)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --mutants $(N) --seed $(SEED) --json fuzz.json
 
 faults: MOST := 4
-faults: $(VENV)/.dev ## Let the n-th call fail, for all that writes (MOST draws for each fault; needs a C compiler); takes long.
-	PYTHONPATH=. $(BIN)/python -m tests.faults --most $(MOST) --workers 2
-	PYTHONPATH=. $(BIN)/python -m tests.faults --kills 300
+faults: $(VENV)/.dev ## Let the n-th call fail for all that writes, MOST draws for each fault, and kill; needs a C compiler.
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --most $(MOST) --workers 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --kills 300
 
 bench: $(VENV)/.dev ## Run the quick benchmarks; peers get environments of their own in .peers.
 	$(BIN)/python benchmarks/polar.py --quick

@@ -126,7 +126,8 @@ class Running:
                 self.kill()
                 raise subprocess.TimeoutExpired(self.program, timeout)
             time.sleep(0.005)
-        printed = (path.read_text("utf-8") for path in (self.output, self.errors))
+        # A process that was killed at once had no time to open them.
+        printed = (path.read_text("utf-8") if path.exists() else "" for path in (self.output, self.errors))
         return subprocess.CompletedProcess(self.program, code, *printed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.test_storage import refused
 from interbasin.datasets import open_data, read_pairs, splits_of
 from interbasin.datasets.tables import stack_lists
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError
+from interbasin.vectors.files.parquet_writer import decode, encode
 
 
 @pytest.fixture(autouse=True)
@@ -128,3 +130,23 @@ def test_parquet_has_labels_where_they_are_said_to_be():
     assert read_pairs("t.parquet", label_column="none")[1] is None
     refused(lambda: read_pairs("t.parquet", label_column="question"), UnknownNameError, ("question",))
     assert read_pairs("t.parquet", column="x", label_column="question", labels_needed=False)[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("inputs", ["x", "text"])
+def test_a_parquet_file_whose_columns_differ_in_length_is_refused(inputs):
+    columns = {"x": [[0.5], [1.5], [2.5]], "text": ["a", "b", "c"], "label": [0, 1, 0]}
+    pa.parquet.write_table(
+        pa.table({inputs: columns[inputs], "label": columns["label"]}), "t.parquet", row_group_size=2
+    )
+    content = Path("t.parquet").read_bytes()
+    (length,) = struct.unpack("<I", content[-8:-4])
+    footer = decode(content, len(content) - 8 - length)[0]
+    first, second = (group[1][1][1] for group in footer[4][1][1])
+    first[-1] = second[-1]  # the labels of the second row group, which has one row
+    written = encode(footer)
+    Path("t.parquet").write_bytes(content[: -8 - length] + written + struct.pack("<I", len(written)) + b"PAR1")
+    refused(
+        lambda: open_data("t.parquet", tokenizer=Words(), column=inputs),
+        FileError,
+        ("t.parquet could not be read", "3 samples and 2 labels"),
+    )

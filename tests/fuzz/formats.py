@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -130,6 +131,8 @@ def plain_safetensors(folder: Path) -> Any:
 
 
 def plain_torch(folder: Path) -> Any:
+    if _only(folder).read_bytes()[8:9] == b"{":  # which says what it is, whatever its name
+        return plain_safetensors(folder)
     if zipfile.is_zipfile(_only(folder)):
         with zipfile.ZipFile(_only(folder)) as archive:
             assert archive.testzip() is None
@@ -184,8 +187,11 @@ def plain_adapter(folder: Path) -> Any:
     found = {}
     for layer in ("0", "2"):
         a, b = (stored[f"base_model.model.{layer}.lora_{letter}.weight"] for letter in "AB")
-        alpha = (settings.get("alpha_pattern") or {}).get(layer, settings["lora_alpha"])
-        rank = (settings.get("rank_pattern") or {}).get(layer, settings["r"])
+        alpha, rank = settings["lora_alpha"], settings["r"]
+        for pattern, value in reversed((settings.get("alpha_pattern") or {}).items()):
+            alpha = value if re.match(rf"(.*\.)?({pattern})$", layer) else alpha
+        for pattern, value in reversed((settings.get("rank_pattern") or {}).items()):
+            rank = value if re.match(rf"(.*\.)?({pattern})$", layer) else rank
         scale = alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
         found[f"{layer}.weight"] = (a, b * scale)
     return found
@@ -230,13 +236,25 @@ def read_rows(path: Path) -> Any:
     if path.suffix == ".npy":
         return np.load(path)
     if path.suffix == ".npz":
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return members_of(path)
     return columns_of(pq.read_table(path))
 
 
+def members_of(path: Path, name: str = "x") -> dict[str, Any]:
+    """The array of that name in an archive, and the bytes of all other members."""
+    with zipfile.ZipFile(path) as archive:  # which compares checksums
+        found: dict[str, Any] = {other: archive.read(other) for other in archive.namelist() if other != f"{name}.npy"}
+    with np.load(path) as arrays:
+        return {**found, name: arrays[name]}
+
+
 def columns_of(table: pa.Table) -> dict[str, Any]:
-    return {name: table.column(name).to_pylist() for name in table.column_names}
+    """The columns as lists; text as bytes, which may be none in a damaged file."""
+    text = [pa.types.is_string(field.type) or pa.types.is_large_string(field.type) for field in table.schema]
+    columns = [
+        column.cast(pa.binary()) if is_text else column for column, is_text in zip(table.columns, text, strict=True)
+    ]
+    return {name: column.to_pylist() for name, column in zip(table.column_names, columns, strict=True)}
 
 
 def doubled(x: np.ndarray) -> np.ndarray:
@@ -246,14 +264,13 @@ def doubled(x: np.ndarray) -> np.ndarray:
 
 
 def plain_npz(folder: Path) -> dict[str, np.ndarray]:
-    with np.load(folder / "rows.npz") as arrays:  # which compares checksums
-        return {name: arrays[name] for name in arrays.files}
+    with np.load(folder / "rows.npz") as arrays:
+        return {name: arrays[name] for name in ("x", "y") if name in arrays.files}
 
 
 def doubled_npz(folder: Path) -> Any:
-    arrays = plain_npz(folder)
-    name = "x" if "x" in arrays else next(iter(arrays))
-    return {**arrays, name: doubled(arrays[name])}
+    found = members_of(folder / "rows.npz")
+    return {**found, "x": doubled(found["x"])}
 
 
 def make_parquet(**options: Any) -> Callable[[Path], None]:
@@ -545,7 +562,7 @@ def start_apply(ending: str) -> Callable[[Path], None]:
 
 
 def go_on_with_apply(folder: Path, scratch: Path) -> Any:
-    (source,) = (path for path in folder.iterdir() if path.name.startswith("rows."))
+    source = next((path for path in folder.iterdir() if path.name.startswith("rows.")), folder / "rows.npy")
     output = folder / f"new{source.suffix}"
     translate_vectors(Doubled(), source, output, rows_per_batch=3)
     return read_rows(output)
@@ -664,7 +681,11 @@ FORMATS: dict[str, Format] = {
             Reading(
                 read_data("rows.parquet"),
                 lambda folder: (lambda t: as_samples(np.array(t["vector"], dtype=np.float32), np.array(t["label"])))(
-                    columns_of(pq.read_table(folder / "rows.parquet", page_checksum_verification=True))
+                    columns_of(
+                        pq.read_table(
+                            folder / "rows.parquet", columns=["vector", "label"], page_checksum_verification=True
+                        )
+                    )
                 ),
             ),
         ),

@@ -6,7 +6,7 @@ Inputs are one column of lists (of lists: fields), or of text; labels are anothe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from interbasin.datasets.arrays import ArraySamples
 from interbasin.datasets.base import Samples, class_numbers
 from interbasin.datasets.text_tables import NO_LABELS, TableColumns
 from interbasin.errors import DataError, FileError, ShapeError, UnknownNameError
+from interbasin.text import plural
 from interbasin.vectors.files.base import check_begins, damaged, open_vectors
 
 LABEL = "label"  # the column of labels, unless another is named
@@ -43,9 +44,17 @@ def open_parquet_samples(path: Path, columns: TableColumns, texts: MakeTexts) ->
         table = _Columns(str(path), schema, lambda name: opened.read([name]).column(name))
         inputs, labels, classes = table.choose(columns.among(schema.names))
     if inputs is not None:
+        _require_as_many(path, inputs, labels)
         return texts(inputs, labels, classes)
     array = np.concatenate(list(open_vectors(path, column=columns.inputs).batches(ROWS)))
+    _require_as_many(path, array, labels)
     return ArraySamples(str(path), array, labels, classes)
+
+
+def _require_as_many(path: Path, inputs: Sized, labels: Tensor | None) -> None:
+    """Refuse a table whose columns differ in length, as those of a damaged file may."""
+    if labels is not None and len(labels) != len(inputs):
+        raise damaged(path, f"it has {plural(len(inputs), 'sample')} and {plural(len(labels), 'label')}")
 
 
 class _Columns:

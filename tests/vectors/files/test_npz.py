@@ -14,6 +14,7 @@ from numpy.lib import format as npy_format
 
 from interbasin.datasets import open_data
 from interbasin.errors import DataError, FileError, InterbasinError
+from interbasin.jobs.translate.apply import translate_vectors
 from interbasin.vectors import open_vectors
 from interbasin.vectors.files import base
 from interbasin.vectors.files.npz import data_offset
@@ -206,3 +207,23 @@ def test_text_that_would_fill_the_memory_is_refused(split: str, little_memory: N
     )
     with pytest.raises(FileError, match=r"'y_test' in .* no data are that much alike"):
         open_data(tmp_path / "rows.npz", split=split)
+
+
+def test_another_member_that_cannot_be_unpacked_is_refused_before_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    np.savez(path, x=ONES, y=ONES)
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"PK\x01\x02")  # that of y
+    content[entry + 10 : entry + 12] = (97).to_bytes(2, "little")
+    path.write_bytes(content)
+    with pytest.raises(FileError, match=r"rows\.npz holds y\.npy, compressed by method 97, which cannot be unpacked"):
+        translate_vectors(Translator(), path, tmp_path / "new.npz")
+    assert [file.name for file in tmp_path.iterdir()] == ["rows.npz"]
+
+
+class Translator:
+    source_width = target_width = 3
+    carries_norms = True
+
+    def transform(self, x: np.ndarray) -> np.ndarray:
+        return x

@@ -37,6 +37,7 @@ from interbasin.vectors.files.npy import LONGEST_HEADER, Header, MappedReader, r
 PIECE = 1 << 20  # bytes unpacked at a time: more would only add to the copies that zipfile holds of them
 PACKED = 16 * 2**20  # bytes packed into an archive at a time
 WRITTEN = 2**20  # bytes given to the system at a time: a batch at once took it three times as long
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)  # that zipfile unpacks
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, then the lengths of the name and of the extra field
 
 
@@ -234,7 +235,8 @@ class ArraySink:
         beside: Path | None = None,
     ) -> None:
         self._unfinished, self.name, self._all = unfinished, unfinished.name, rows
-        self._member, self._compressed, self._beside = member, compressed, beside
+        self._member, self._compressed = member, compressed
+        self._others = [] if beside is None else [(beside, entry) for entry in _entries(beside)]
         self._path = unfinished.folder / "vectors.npy"
         header = io.BytesIO()
         fields = {"descr": npy_format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, width)}
@@ -290,10 +292,9 @@ class ArraySink:
             with zipfile.ZipFile(file, "w") as packed:
                 with self._path.open("rb") as array:
                     _pack(packed, f"{member}.npy", kind, iter(partial(array.read, PACKED), b""))
-                if self._beside is not None:
-                    for entry in _entries(self._beside):
-                        if entry.filename != f"{member}.npy":
-                            _pack(packed, entry.filename, entry.compress_type, _pieces_of(self._beside, entry))
+                for beside, entry in self._others:
+                    if entry.filename != f"{member}.npy":
+                        _pack(packed, entry.filename, entry.compress_type, _pieces_of(beside, entry))
             file.flush()
             os.fsync(file.fileno())
         return path
@@ -306,8 +307,16 @@ class ArraySink:
 
 
 def _entries(path: Path) -> list[zipfile.ZipInfo]:
+    """The members of an archive, all of which can be unpacked; what cannot be is refused before hours of work."""
     with archive(path) as opened:
-        return opened.infolist()
+        entries = opened.infolist()
+    for entry in entries:
+        if entry.compress_type not in METHODS:
+            raise FileError(
+                f"{path} holds {entry.filename}, compressed by method {entry.compress_type}, which cannot be unpacked "
+                "here; take it out, or pack it again."
+            )
+    return entries
 
 
 def _pieces_of(path: Path, entry: zipfile.ZipInfo) -> Iterator[bytes]:

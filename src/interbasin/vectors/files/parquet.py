@@ -47,6 +47,10 @@ def open_table(path: Path, columns: int = 1) -> Iterator[pq.ParquetFile]:
     # reading 300 MB in batches of 4 MB took 320 MB so, and 17 MB with these two settings.
     buffer = min(LARGEST_BUFFER, max(LEAST_BUFFER, BUFFERED_BYTES // columns))
     try:
+        if path.stat().st_size <= BUFFERED_BYTES:
+            # With a buffer, pyarrow takes as much memory as a page claims to need, up to 2 GB; what is in memory as a
+            # whole it can only cut pieces of.
+            buffer = 0
         with pq.ParquetFile(path, buffer_size=buffer, pre_buffer=False, page_checksum_verification=True) as opened:
             yield opened
     except InterbasinError:
