@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,11 +15,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 from tests.cli.test_frame import PLAIN, failed, run
 from tests.test_storage import left_in
 from torch import nn
 
+from interbasin.cli.output import print_table
 from interbasin.cli.target_data import TargetReader
 from interbasin.datasets import load_digits
 from interbasin.jobs.adapt import job as job_module
@@ -381,3 +384,14 @@ def test_an_outcome_is_not_overwritten_without_force(here):
     Path("out/mine.txt").write_text("mine")
     done = run("adapt", SMALL, *BASIC, *QUICK, "-o", "out", "--force")
     assert done.exit_code == 1 and Path("out/mine.txt").read_text() == "mine"
+
+
+def test_names_of_methods_are_whole_on_a_screen_of_eighty_columns():
+    """Figures are never broken there, and once took the room of the names."""
+    console = Console(file=StringIO(), width=80, force_terminal=True, color_system=None)
+    titles = ("method", "trial", "held out", "interval", "test", "steps", "s/fit")
+    cells = ("linear-probe", "penalty 0.001", "0.03125", "0.00347–0.0278", "0.04167", "150", "123.45")
+    print_table(console, titles, [cells], words=(0, 1), whole_figures=True)
+    printed = console.file.getvalue()
+    assert [cell for cell in cells if cell not in printed] == []
+    assert max(map(len, printed.splitlines())) <= 80

@@ -69,7 +69,7 @@ def show_result(
         "interval",
         *(["test"] if has_test else []),
         "steps",
-        "seconds per fit",
+        "s/fit",
     )
     rows = [_cells(row, has_test, bool(compared)) for row in result.table]
     print_table(console, titles, rows, words=(0, 1), whole_figures=True)
@@ -93,7 +93,7 @@ def _cells(row: AdaptedRow, has_test: bool, is_compared_otherwise: bool) -> tupl
     return (
         *(row.method, row.trial, number(row.error_valid)),
         *([number(row.score_valid)] if is_compared_otherwise else []),
-        f"{row.low:.3g} to {row.high:.3g}",
+        f"{row.low:.3g}–{row.high:.3g}",
         *([number(row.error_test)] if has_test else []),
         *(str(row.steps) if row.steps else "-", f"{sum(row.seconds.values()):.2f}"),
     )

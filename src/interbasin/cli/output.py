@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ERROR, BUG, INTERRUPTED = 1, 70, 130
 FLAGS = ("json", "quiet", "debug")
+NAME = 12  # characters of a first column of names that are never given up for figures
 LONGEST = 300  # characters of a word that messages repeat in full; longer paths are rare
 
 
@@ -300,7 +301,7 @@ def print_table(
     """Print a table in which nothing is cut off: long names are broken on a screen, and whole in a file or a pipe.
 
     The columns at the positions ``words`` hold words, the others numbers. With ``whole_figures`` no column but a first
-    one of words is broken, on a screen of 80 columns either.
+    one of words is broken, on a screen of 80 columns either, and that one not below `NAME` characters.
     """
     from rich import box
     from rich.measure import Measurement
@@ -314,6 +315,7 @@ def print_table(
             title,
             justify="left" if position in words else "right",
             no_wrap=whole,
+            min_width=NAME if whole_figures and position == 0 and position in words else None,
             overflow="ellipsis" if whole_figures else "fold",
         )
     is_broken = console.is_terminal and not whole_figures
