@@ -31,6 +31,13 @@ def sharded(folder: Path, shards: dict[str, dict[str, torch.Tensor]] = SHARDS, i
     return folder
 
 
+def lone_shard(folder: Path) -> None:
+    """The second of two files, without the first one and the index: half of a network."""
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    save_file({"b": torch.zeros(2)}, folder / "model-00002-of-00002.safetensors")
+
+
 def write_index(folder: Path, weight_map: Any, name: str = INDEX) -> None:
     (folder / name).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}), "utf-8")
 
@@ -131,6 +138,8 @@ def point(name: str) -> Callable[[Path], None]:
         case("a way out for Windows", point("..\\o.safetensors"), CheckpointError, "not inside its folder"),
         case("no name", point(""), CheckpointError, "not inside its folder"),
         case("no map", lambda f: (f / INDEX).write_text("{}", "utf-8"), CheckpointError, "has no weight_map"),
+        case("an empty map", lambda f: write_index(f, {}), CheckpointError, "has no weight_map"),
+        case("one file of several", lone_shard, CheckpointError, "one of 2 files", "copy all files and the index"),
         case("a list for a map", lambda f: write_index(f, ["a"]), CheckpointError, "has no weight_map"),
         case("numbers for files", lambda f: write_index(f, {"a": 1}), CheckpointError, "has no weight_map"),
         case("half an index", lambda f: (f / INDEX).write_text('{"we', "utf-8"), CheckpointError, "it is not JSON"),

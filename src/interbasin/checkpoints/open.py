@@ -24,6 +24,7 @@ from interbasin.storage import as_path
 from interbasin.text import list_names, plural
 
 INDEX = ".index.json"
+SHARD = re.compile(r"-\d+-of-(\d+)\.safetensors$")  # how a file of several is called
 # What a folder's weights are called, in the order in which transformers looks for them.
 WEIGHTS = ("model.safetensors", "model.safetensors" + INDEX, "pytorch_model.bin", "pytorch_model.bin" + INDEX)
 FOLDED_WEIGHTS = (f"{FOLDED_STEM}.safetensors", f"{FOLDED_STEM}.safetensors{INDEX}")
@@ -128,6 +129,11 @@ def weights_in(folder: Path) -> Path | None:
                 "belong together; copy the index as well, or name one of the files."
             )
         if others:
+            if (shard := SHARD.search(others[0].name)) and int(shard[1]) > 1:
+                raise CheckpointError(
+                    f"{folder} holds {others[0].name}, one of {int(shard[1])} files, and no {WEIGHTS[1]} that says "
+                    "what is in the others; copy all files and the index."
+                )
             return others[0]
     return None
 
@@ -199,7 +205,8 @@ def _source(path: Path, part: str | None) -> tuple[StoredFile, str]:
 def _shards(index: Path) -> list[StoredFile]:
     """The files that an index names, after checking that they and it tell the same."""
     weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+    is_map = isinstance(weight_map, dict) and all(isinstance(name, str) for name in weight_map.values())
+    if not is_map or not weight_map:
         raise CheckpointError(
             f"{index} has no weight_map of tensors to files; copy or download it again, or save the checkpoint again."
         )
