@@ -29,6 +29,8 @@ from torch import Tensor, nn
 import interbasin as ib
 from interbasin.checkpoints import open_checkpoint
 from interbasin.datasets import open_data
+from interbasin.jobs.adapt.journal import Journal
+from interbasin.jobs.adapt.validation import Answer
 from interbasin.jobs.translate.apply import translate_vectors
 from interbasin.jobs.transport.updates.update import Update
 from interbasin.outcome import Outcome, new_outcome
@@ -593,6 +595,17 @@ def start_training(folder: Path) -> None:
     raise AssertionError("it should have been stopped")
 
 
+def _answer() -> Answer:
+    outputs = torch.randn(5, 3, generator=_generator())
+    return Answer(outputs, outputs.square(), {"training": 1.5}, 7)
+
+
+def go_on_with_adapting(folder: Path, scratch: Path) -> Any:
+    """An answer that is kept, or, where it is damaged, computed anew."""
+    found = Journal(folder).recall("an answer", _answer)
+    return found.outputs, found.features, dict(found.seconds), found.steps
+
+
 def start_recording(folder: Path) -> None:
     ib.record(mlp(), [torch.ones(3, 4)], ["0:output"], state=folder)
     batches = torch.randn(4, 3, 4, generator=_generator())
@@ -723,5 +736,8 @@ FORMATS: dict[str, Format] = {
         {ending: start_apply(ending) for ending in ("npy", "npz", "parquet")}, (Reading(go_on_with_apply),)
     ),
     "unfinished training": Format({"plain": start_training}, (Reading(lambda folder, scratch: _train(folder)),)),
+    "unfinished adapting": Format(
+        {"plain": lambda folder: Journal(folder).recall("an answer", _answer)}, (Reading(go_on_with_adapting),)
+    ),
     "unfinished recording": Format({"plain": start_recording}, (Reading(go_on_with_recording),)),
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 from tests.fresh import Starter
 from tests.fuzz.formats import FORMATS
 from tests.fuzz.running import run_fuzzer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux tells it")
 
 MUTANTS = 20  # of each format
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from tests.fresh import Starter
 from tests.fuzz.running import run_fuzzer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured as Linux tells it")
 
 FOLDER = Path(__file__).parent / "regressions"
 
