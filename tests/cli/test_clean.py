@@ -19,7 +19,7 @@ def left(tmp_path, monkeypatch) -> tuple[Path, Path]:
     (tmp_path / "precious").write_text("precious")
     claims = claim_temporary_folder(tmp_path), claim_folder(unfinished_folder(tmp_path / "new.npy"), "new.npy")
     for claim in claims:
-        (claim.folder / "half").write_text("half")
+        (claim.folder / "state.json").write_text("half")
         claim.release()
     return claims[0].folder, claims[1].folder
 

@@ -137,3 +137,13 @@ def test_links_count_as_the_files_behind_them_and_names_as_open_to_all(tmp_path)
     assert narrowest_mode([tmp_path / "snapshot"]) == 0o600
     assert narrowest_mode([f"timm:resnet18@{private}"]) == 0o600
     assert narrowest_mode(["digits", "some-one/tiny", ""]) == narrowest_mode([]) == 0o666
+
+
+@needs_modes
+@pytest.mark.parametrize(
+    "mode, expected", [(0o640, 0o600), (0o604, 0o600), (0o644, 0o644), (0o660, 0o600), (0o666, 0o666)]
+)
+def test_of_an_input_of_another_group_only_what_all_may_is_kept(mode, expected, tmp_path, monkeypatch):
+    path = with_mode(tmp_path / "a.npy", mode)
+    monkeypatch.setattr(os, "getegid", lambda: path.stat().st_gid + 1)
+    assert narrowest_mode([path]) == expected

@@ -127,10 +127,11 @@ def test_nothing_but_our_own_folders_is_ever_removed(tmp_path):
     precious = leave(tmp_path / "precious", "note")
     (tmp_path / f"{TEMPORARY}link").symlink_to(precious)
     leave(tmp_path / ".interbasin-of-another-kind", "note")
+    leave(unfinished_folder(tmp_path / "some"), "state.json", "thesis.txt")
     (tmp_path / f"{TEMPORARY}file").write_text("a file")
     assert find_leftovers(tmp_path) == [] and remove_stale(tmp_path) == 0
     assert not remove_leftover(tmp_path / f"{TEMPORARY}link")
-    assert (precious / "note").exists() and len(os.listdir(tmp_path)) == 4
+    assert (precious / "note").exists() and len(os.listdir(tmp_path)) == 5
 
 
 def test_a_leftover_that_another_process_took_up_meanwhile_stays(tmp_path):

@@ -65,7 +65,8 @@ def narrowest_mode(inputs: Iterable[str | os.PathLike[str]]) -> int:
 
     What others may not do with every input they may not do with the output: the modes of all files are met (``&``), and
     a folder that a group or the others may not enter counts as files that they may not read. Whoever makes the output
-    may always read and write it. The folders above an input do not count.
+    may always read and write it. Where an input has another group than an output will have, what the group may and what
+    the others may are met as well. The folders above an input do not count.
 
     Args:
         inputs: Paths and MODELs, as `files_of` takes them; a name without files (``digits``) is open to all.
@@ -84,12 +85,17 @@ def narrowest_mode(inputs: Iterable[str | os.PathLike[str]]) -> int:
             continue
         for place in (path, *(_list_places(path) if path.is_dir() else ())):
             with contextlib.suppress(OSError):  # a link to nothing, or a file that is gone
-                mode &= _mode_of_file(place.stat().st_mode)
+                mode &= _mode_of_file(place.stat())
     return 0o600 | mode
 
 
-def _mode_of_file(mode: int) -> int:
+def _mode_of_file(status: os.stat_result) -> int:
     """The permissions of a file; those of the files in a folder, as far as the folder lets anybody come to them."""
+    mode = status.st_mode
+    if hasattr(os, "getegid") and status.st_gid != os.getegid():
+        # An output has another group: whoever is in either may be among the others of the other.
+        shared = mode >> 3 & mode & 0o7
+        mode = mode & ~0o077 | shared << 3 | shared
     if not stat.S_ISDIR(mode):
         return mode & 0o666
     entered = mode & 0o111

@@ -39,6 +39,7 @@ from interbasin.storage.lock import (
     Claim,
     claim_folder,
     discard_folder,
+    foreign_names,
     mark_complete,
     remove_stale,
     unfinished_folder,
@@ -113,6 +114,11 @@ class Unfinished:
 
     def _take_up(self) -> None:
         """See what an earlier run of the same work did, as far as it can be relied on."""
+        if foreign := foreign_names(self.folder):
+            raise FileError(
+                f"{self.name} is to grow in {self.folder} until it is complete, but that folder holds other things "
+                f"({foreign[0]}); move them away, or choose another output."
+            )
         if not self._state.exists():
             self._empty()
             return
@@ -167,6 +173,8 @@ class Unfinished:
 
     def _require_sum(self, name: str, kept: Sum, size: int) -> None:
         path = self.folder / name
+        if path.is_symlink():
+            raise self._cannot_go_on(f"its {name} is a link, which would be written through")
         if not path.is_file():
             raise self._cannot_go_on(f"its {name} is missing")
         if path.stat().st_size < size:

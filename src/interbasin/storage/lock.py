@@ -34,6 +34,11 @@ if sys.platform != "win32":  # which has no such locks: stale folders stay there
 PREFIX = ".interbasin-"
 TEMPORARY = f"{PREFIX}new-"
 COMPLETE = "complete"  # tells which file or folder is the output, before it is moved out of an unfinished folder
+# What an unfinished folder may hold; one with anything else in it is somebody's own, whatever its name.
+GROWN = frozenset(
+    {"state", "state.json", "state.soon", COMPLETE, "files", "groups"}
+    | {"vectors.npy", "vectors.npz", "vectors.parquet", "table.lance"}
+)
 UNFINISHED = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{16}}")
 
 
@@ -254,7 +259,20 @@ def _folders_of_ours(parent: Path) -> list[Path]:
             ]
     except OSError:
         return []
-    return [parent / name for name in sorted(names) if name.startswith(TEMPORARY) or UNFINISHED.fullmatch(name)]
+    folders = (parent / name for name in sorted(names))
+    return [folder for folder in folders if folder.name.startswith(TEMPORARY) or _is_unfinished(folder)]
+
+
+def _is_unfinished(folder: Path) -> bool:
+    return UNFINISHED.fullmatch(folder.name) is not None and not foreign_names(folder)
+
+
+def foreign_names(folder: Path) -> list[str]:
+    """What is in an unfinished folder and not of this program."""
+    try:
+        return sorted(name for name in os.listdir(folder) if name not in GROWN)
+    except OSError:
+        return []
 
 
 def _is_own(entry: os.DirEntry[str]) -> bool:

@@ -432,6 +432,29 @@ def test_a_link_where_an_output_would_grow_is_refused_and_what_it_leads_to_stays
         translate_vectors(TRANSLATOR, "old.npy", "new.npy")
 
 
+def test_a_link_in_place_of_what_grew_is_refused_and_not_written_through(tmp_path):
+    stopped_run()
+    (folder,) = Path().glob(".interbasin-*")
+    (folder / "vectors.npy").rename("precious.npy")
+    before = Path("precious.npy").read_bytes()
+    (folder / "vectors.npy").symlink_to(tmp_path / "precious.npy")
+    with pytest.raises(FileError, match=r"its vectors\.npy is a link"):
+        translate_vectors(TRANSLATOR, "old.npy", "new.npy")
+    assert Path("precious.npy").read_bytes() == before and not Path("new.npy").exists()
+    translate_vectors(TRANSLATOR, "old.npy", "new.npy", force=True)
+    assert Path("precious.npy").read_bytes() == before and not Path("new.npy").is_symlink()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_of_that_name_with_other_things_in_it_is_left_alone(force):
+    stopped_run()
+    (folder,) = Path().glob(".interbasin-*")
+    (folder / "thesis.txt").write_text("years of work")
+    with pytest.raises(FileError, match=r"holds other things \(thesis\.txt\); move them away"):
+        translate_vectors(TRANSLATOR, "old.npy", "new.npy", force=force)
+    assert (folder / "thesis.txt").read_text() == "years of work"
+
+
 def test_nobody_else_can_read_what_is_not_complete():
     stopped_run()
     (folder,) = Path().glob(".interbasin-*")
