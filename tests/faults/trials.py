@@ -41,6 +41,7 @@ ANSWERED = {
     ("*", "fsync new"): "the same, of a table in a folder of its own",
     ("*", "fsync .interbasin-[*]"): "the same, of a part of an outcome, which is flushed as a whole later",
     ("*", "fsync .interbasin-[*]/state"): "the same, of a result that is kept, and made again if its name is lost",
+    ("*lance", "rename new/.interbasin-[*]"): "the same, beside a table",
     ("*", "rename .interbasin-[*]"): "what cannot be put aside before it is removed is removed where it is",
     ("*lance", "* new/.interbasin-*/table.lance/*"): "Lance does without hints of versions, and writes others again",
     ("transport*", "* .interbasin-*/state/*"): "the state of a recording is written again",

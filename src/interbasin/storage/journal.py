@@ -368,7 +368,8 @@ def state_folder(state: str | os.PathLike[str], what: str, owned: re.Pattern[str
 
 def no_state(place: Path, error: Exception) -> FileError:
     """The error for a state that the system has no place for."""
-    return FileError(f"The state was to be kept in {str(place)!r}, which cannot be ({error}); choose another place.")
+    reason = getattr(error, "strerror", None) or error
+    return FileError(f"The state was to be kept in {str(place)!r}, which cannot be ({reason}); choose another place.")
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,23 @@ def test_how_an_index_compares_is_found(database):
     done = translate_vectors(lossy, "lance://db/old", "lance://db/new")
     assert any("has an index over its vectors; the new table has none yet" in one for one in done.notes)
     assert any("is compared by inner product" in one for one in done.notes)
+
+
+def test_a_file_that_lance_could_not_write_whole_is_noticed_before_the_next_batch(database, monkeypatch):
+    """Lance goes on where the system refused to write the end of a file, and the table cannot be read then."""
+    real = LanceSink._save
+
+    def save(sink):
+        if sink.rows >= 40:
+            files = Path("db").glob(".interbasin-*/table.lance/data/*.lance")
+            newest = max(files, key=lambda path: path.stat().st_mtime_ns)
+            os.truncate(newest, newest.stat().st_size - 20)
+        real(sink)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanceSink, "_save", save)
+        with pytest.raises(FileError, match=r"Could not write lance://db/new: a file of the table is cut off"):
+            translate_vectors(TRANSLATOR, "lance://db/old", "lance://db/new", rows_per_batch=20)
+    assert translate_vectors(TRANSLATOR, "lance://db/old", "lance://db/new").resumed_at == 20
+    assert table("new").count_rows() == table("old").count_rows()
+    assert len(table("new").to_arrow()) == table("old").count_rows()

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from interbasin.vectors.files.tables import Selection, list_array, select, table
 from interbasin.vectors.stores.uri import StoreURI
 
 TABLE = "table"  # the name of a table that grows
+MAGIC = b"LANC"  # the end of every file of vectors
 METRICS = {"l2": "l2", "cosine": "cosine", "dot": "inner product"}
 
 
@@ -162,6 +164,8 @@ class LanceSink:
         self.rows_per_batch: int | None = unfinished.done.get("rows_per_batch")
         self.rows = 0
         self._table: Any = None
+        # Files that need no look: what is there now was compared with its sum, or belongs to a batch that is forgotten.
+        self._checked = set((unfinished.folder / f"{TABLE}.lance").rglob("*.lance"))
         with explain_errors(self._address):
             database = import_extra("lancedb", f"Writing {name}", "vectors").connect(str(unfinished.folder))
             if unfinished.done:
@@ -205,7 +209,21 @@ class LanceSink:
         # Its files are the library's own; these it writes once, under a new name each time.
         files = (self._unfinished.folder / f"{TABLE}.lance").rglob("*")
         written_once = [path for path in files if path.suffix in (".lance", ".manifest", ".txn") and path.is_file()]
+        for path in written_once:
+            if path.suffix == ".lance" and path not in self._checked:
+                self._require_end(path)
+                self._checked.add(path)
         self._unfinished.save(done, os.sync, written_once=written_once)
+
+    def _require_end(self, path: Path) -> None:
+        """Refuse a file that stops before its end: Lance goes on where the system has refused to write one."""
+        with path.open("rb") as file:
+            file.seek(-min(len(MAGIC), path.stat().st_size), os.SEEK_END)
+            if file.read() != MAGIC:
+                raise FileError(
+                    f"Could not write {self.name}: a file of the table is cut off; is there room on the disk and leave "
+                    "to write there?"
+                )
 
     def finish(self) -> None:
         self._table = None
